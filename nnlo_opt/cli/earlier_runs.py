@@ -39,10 +39,9 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     trial, of_run = _trial(run, ledger, number), _given(run, ledger)
     options = training_options({**{name: text for name, text in of_run.items() if name in _TAKEN}, **given}, argv)
     pooled = given.keys().isdisjoint({"train_data", "val_data"})
-    point = trial.point
-    if pooled:
-        point = point | without_validation(run, trial, options.training.with_point(point))
-    point = {name: value for name, value in point.items() if name.removeprefix(TRAIN_PREFIX) not in given}
+    more = without_validation(run, trial, options.training.with_point(trial.point)) if pooled else {}
+    whole = (trial.point | more).items()
+    point = {name: value for name, value in whole if name.removeprefix(TRAIN_PREFIX) not in given}
     where = f"trial {trial.number} of `{run}`{', on all its data' * pooled}"
     return replace(
         options,

@@ -92,18 +92,14 @@ def _say(line: str) -> None:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(
-        OPTIONS,
-        prog="GetData",
-        description="Write MNIST, CIFAR-10, simulated data (topclass, jets, showers) or your own arrays as HDF5 files "
-        "of features and labels, with lists of the files.",
+    what = (
+        "Write MNIST, CIFAR-10, simulated data (topclass, jets, showers) or your own arrays as HDF5 files of features "
+        "and labels, with lists of the files."
     )
-    parser.add_argument(
-        "name", choices=DATA_SETS, help="data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"
-    )
-    parser.add_argument(
-        "n_files", nargs="*", type=int, help="numbers of training and test files, instead of the two options"
-    )
+    parser = Parser(OPTIONS, prog="GetData", description=what)
+    name_help = "data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"
+    parser.add_argument("name", choices=DATA_SETS, help=name_help)
+    parser.add_argument("n_files", nargs="*", type=int, help="numbers of training and test files, as the two options")
     given = parser.parse_intermixed_args(argv)
     values = read(vars(given), OPTIONS)
     if len(given.n_files) > 2:

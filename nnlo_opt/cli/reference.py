@@ -54,13 +54,10 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
 
 def page() -> str:
     """Return the page."""
-    parts = [_HEAD, "## OptimizationDriver and TrainingDriver\n"]
     both = [option for option in OPTIMIZATION_OPTIONS if option in TRAINING_OPTIONS]
-    parts += _groups(both)
-    parts.append("## OptimizationDriver\n")
-    parts += _groups(option for option in OPTIMIZATION_OPTIONS if option not in both)
-    parts.append("## TrainingDriver\n")
-    parts += _groups(option for option in TRAINING_OPTIONS if option not in both)
+    parts = [_HEAD, "## OptimizationDriver and TrainingDriver\n", *_groups(both)]
+    for command in ("OptimizationDriver", "TrainingDriver"):
+        parts += [f"## {command}\n", *_groups(option for option in COMMANDS[command] if option not in both)]
     for command, options in [*COMMANDS.items()][2:]:
         parts += [f"## {command}\n", _table(options, python=False)]
     return "\n".join(parts)

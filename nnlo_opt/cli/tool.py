@@ -138,12 +138,11 @@ def _simulate(argv: Sequence[str]) -> int:
     _fit_on_one_thread()
     from nnlo_opt.cli import simulate
 
-    parser = Parser(
-        simulate.OPTIONS,
-        prog="nnlo-opt simulate",
-        description="Run a search with the real coordinator, journal and search algorithm on virtual blocks, in "
-        "virtual time, and print how many blocks it keeps busy and what it finds. Nothing is trained.",
+    what = (
+        "Run a search with the real coordinator, journal and search algorithm on virtual blocks, in virtual time, and "
+        "print how many blocks it keeps busy and what it finds. Nothing is trained."
     )
+    parser = Parser(simulate.OPTIONS, prog="nnlo-opt simulate", description=what)
     try:
         return simulate.run(parser.values(argv))
     except KeyboardInterrupt:
@@ -199,12 +198,10 @@ def _launch(argv: Sequence[str]) -> int:
 def _plan(argv: Sequence[str]) -> int:
     from nnlo_opt.cli import plan
 
-    parser = Parser(
-        plan.OPTIONS,
-        prog="nnlo-opt plan",
-        description="Print which rank of a search plays which role, what memory nodes need, and a batch script. "
-        "Nothing is started.",
+    what = (
+        "Print which rank of a search plays which role, what memory nodes need, and a batch script. Nothing is started."
     )
+    parser = Parser(plan.OPTIONS, prog="nnlo-opt plan", description=what)
     parser.add_rest("-- OPTION ...", "further options of OptimizationDriver, for the script")
     return plan.run(parser.values(argv))
 
@@ -212,12 +209,11 @@ def _plan(argv: Sequence[str]) -> int:
 def _doctor(argv: Sequence[str]) -> int:
     from nnlo_opt.cli import doctor
 
-    parser = Parser(
-        doctor.OPTIONS,
-        prog="nnlo-opt doctor",
-        description="Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. The "
-        "exit code is 1 if something is broken, else 0.",
+    what = (
+        "Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. The exit code "
+        "is 1 if something is broken, else 0."
     )
+    parser = Parser(doctor.OPTIONS, prog="nnlo-opt doctor", description=what)
     text = f"run directory, or folder of runs (default: {RUNS})"
     parser.add_argument("folder", nargs="?", type=Path, default=Path(RUNS), metavar="FOLDER", help=text)
     return doctor.run(parser.values(argv))

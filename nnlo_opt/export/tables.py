@@ -34,12 +34,8 @@ class _Tables(ABC):
         self._target = target
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
-        frames = {
-            "trials": self.trials(ledger),
-            "epochs": epochs_frame(ledger, events),
-            "folds": folds_frame(ledger),
-            "assignments": assignments_frame(ledger),
-        }
+        frames = {"trials": self.trials(ledger), "epochs": epochs_frame(ledger, events)}
+        frames |= {"folds": folds_frame(ledger), "assignments": assignments_frame(ledger)}
         for name, frame in frames.items():
             with atomic_path(self._target / f"{name}{self.suffix}", durable=False) as path:
                 self.write(frame, path)

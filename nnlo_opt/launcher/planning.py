@@ -60,15 +60,10 @@ class JobPlan:
 
     def megabytes(self) -> list[int]:
         """Return the memory of each node in megabytes."""
-        memory = self.memory
-        of_role = {
-            "coordinator": memory.coordinator + memory.search,
-            "coordinator and worker": memory.coordinator + memory.search + memory.worker,
-            "master": memory.master,
-            "sub-master": memory.master,
-            "master and worker": memory.worker,
-            "worker": memory.worker,
-        }
+        memory, first = self.memory, self.memory.coordinator + self.memory.search
+        of_role = {"coordinator": first, "coordinator and worker": first + memory.worker}
+        of_role |= {"master": memory.master, "sub-master": memory.master}
+        of_role |= {"master and worker": memory.worker, "worker": memory.worker}
         each = [of_role[role] for role in self.roles()]
         return [sum(each[i : i + self.ranks_per_node]) for i in range(0, len(each), self.ranks_per_node)]
 

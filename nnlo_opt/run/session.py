@@ -44,6 +44,7 @@ from nnlo_opt.models.framework import framework_name
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
 from nnlo_opt.reporting.status_lines import bottom_line
+from nnlo_opt.run import finish
 from nnlo_opt.run.checks import (
     check_mode,
     check_momentum,
@@ -56,15 +57,6 @@ from nnlo_opt.run.checks import (
 from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.finish import (
-    ask_mirrors,
-    end_if_stuck,
-    end_mirrors,
-    remove_stale_checkpoints,
-    run_at_end,
-    save_model,
-    write_last_reports,
-)
 from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
 from nnlo_opt.run.inbox import Inbox
 from nnlo_opt.run.options import Options
@@ -217,7 +209,7 @@ class Session(ABC):
         finally:
             if self.options.on_end and self._running is not None:
                 left_s = self._preemption.left_s
-                run_at_end(self.options.on_end, self._running.directory, code, left_s, self.say)
+                finish.run_at_end(self.options.on_end, self._running.directory, code, left_s, self.say)
             self.close()
             self._console.close()
         code = self._context.hand_in(code)
@@ -504,7 +496,7 @@ class Session(ABC):
         self._console.hide_bottom()
         stuck = {self.topology.teams[team].block for team in coordinator.membership.suspects}
         if self.script is None:
-            end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
+            finish.end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
         if not coordinator.is_complete:
             coordinator.complete()  # there may be no time for more
         model_path, test = None, dict[str, float]()
@@ -514,11 +506,12 @@ class Session(ABC):
         if coordinator.is_complete:
             coordinator.complete(test)
         if not self.is_one_training:
-            remove_stale_checkpoints(directory.path, directory.ledger)
-        mirrors_until_s = ask_mirrors(run.mirrors, self._preemption.left_s)  # they work while the reports are written
+            finish.remove_stale_checkpoints(directory.path, directory.ledger)
+        # They work while the reports are written.
+        mirrors_until_s = finish.ask_mirrors(run.mirrors, self._preemption.left_s)
         if self._keeps_files:
-            write_last_reports(run.reporter, directory, self.say)
-        end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
+            finish.write_last_reports(run.reporter, directory, self.say)
+        finish.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
         self._console.speak_up()
         code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
         if test:
@@ -539,7 +532,7 @@ class Session(ABC):
         candidates = [team.first_trainer_rank for team in teams if team.index not in coordinator.membership.suspects]
         candidates = candidates or [self.topology.teams[0].first_trainer_rank]
         direction, is_over = self.options.plan.direction, coordinator.is_complete
-        saved = save_model(self._ranks, candidates, directory.path, best, direction, measure=is_over)
+        saved = finish.save_model(self._ranks, candidates, directory.path, best, direction, measure=is_over)
         if saved.error:
             self.say(f"The best model could not be saved or measured: {saved.error}", sys.stderr)
             return None, {}
