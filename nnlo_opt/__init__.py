@@ -9,22 +9,16 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+# fmt: off
 #: name -> module below this package
 _OF_API = {
-    "Algo": "api.algo",
-    "Data": "api.data",
-    "H5Data": "api.data",
-    "MPIKFoldManager": "api.manager",
-    "MPIManager": "api.manager",
-    "ModelBuilder": "api.model",
-    "ModelFromJson": "api.model",
-    "SearchResult": "api.optimize",
-    "Run": "api.run",
-    "Study": "api.study",
-    "load_run": "api.run",
+    "Algo": "api.algo", "Data": "api.data", "H5Data": "api.data", "MPIKFoldManager": "api.manager",
+    "MPIManager": "api.manager", "ModelBuilder": "api.model", "ModelFromJson": "api.model",
+    "SearchResult": "api.optimize", "Run": "api.run", "Study": "api.study", "load_run": "api.run",
     "optimize": "api.optimize",
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }
+# fmt: on
 
 __all__ = list(_OF_API)
 

@@ -20,14 +20,13 @@ from nnlo_opt.trials.ledger import mean_and_std
 from nnlo_opt.trials.objectives import Objective, losses
 from nnlo_opt.trials.trial import Assignment, Loss, Trial, TrialState, UnrecordedFold
 
+# fmt: off
 #: event that records a message of a master by a copy of its fields
 _EVENT_OF: dict[type[msg.Message], type[ev.Event]] = {
-    msg.FoldStarted: ev.FoldBegan,
-    msg.EpochReported: ev.EpochEnded,
-    msg.FoldFailed: ev.AssignmentFailed,
-    msg.FoldFinished: ev.AssignmentFinished,
-    msg.FoldPaused: ev.AssignmentPaused,
+    msg.FoldStarted: ev.FoldBegan, msg.EpochReported: ev.EpochEnded, msg.FoldFailed: ev.AssignmentFailed,
+    msg.FoldFinished: ev.AssignmentFinished, msg.FoldPaused: ev.AssignmentPaused,
 }
+# fmt: on
 #: names of the fields that these events copy, all but the time; looked up once
 _FIELDS = {kind: tuple(name for name in kind.__struct_fields__ if name != "time_s") for kind in _EVENT_OF.values()}
 

@@ -32,26 +32,17 @@ _UTILS = dict.fromkeys(_OF_UTILS, _CLASSES)
 _LOGGER = dict.fromkeys(("initialize_logger", "set_logging_prefix", "get_log_level"), _CLASSES)
 _GAN = dict.fromkeys(("GANModel", "GANModelBuilder", "GANBuilder"), _CLASSES)
 _TIMELINE = {"Timeline": _CLASSES}
+# fmt: off
 #: path below nnlo and mpi_learn -> its names -> module of ours that has them
 _PATHS: Mapping[str, Mapping[str, str]] = {
-    "": {},
-    "mpi": {},
-    "mpi.manager": {"MPIManager": _CLASSES, "MPIKFoldManager": "nnlo_opt", "get_device": _CLASSES},
-    "train": {},
-    "train.algo": {"Algo": _CLASSES},
-    "train.data": {"Data": _CLASSES, "H5Data": _CLASSES},
-    "train.model": {"ModelBuilder": "nnlo_opt", **dict.fromkeys(_OF_MODELS, _CLASSES)},
-    "train.GanModel": _GAN,
-    "train.optimizer": {"OptimizerBuilder": _CLASSES},
-    "train.monitor": {"Monitor": _CLASSES},
-    "train.timeline": _TIMELINE,
-    "util": {},
-    "util.utils": _UTILS,
-    "util.timeline": _TIMELINE,
-    "util.logger": _LOGGER,
-    "utils": _UTILS,
-    "logger": _LOGGER,
+    "": {}, "mpi": {}, "mpi.manager": {"MPIManager": _CLASSES, "MPIKFoldManager": "nnlo_opt", "get_device": _CLASSES},
+    "train": {}, "train.algo": {"Algo": _CLASSES}, "train.data": {"Data": _CLASSES, "H5Data": _CLASSES},
+    "train.model": {"ModelBuilder": "nnlo_opt", **dict.fromkeys(_OF_MODELS, _CLASSES)}, "train.GanModel": _GAN,
+    "train.optimizer": {"OptimizerBuilder": _CLASSES}, "train.monitor": {"Monitor": _CLASSES},
+    "train.timeline": _TIMELINE, "util": {}, "util.utils": _UTILS, "util.timeline": _TIMELINE, "util.logger": _LOGGER,
+    "utils": _UTILS, "logger": _LOGGER,
 }
+# fmt: on
 _MODELS = ("example", "mnist", "cifar10", "topclass", "mnist_torch", "topclass_torch")
 _MAKERS = dict.fromkeys(("model_function", "make_model", *(f"make_{name}_model" for name in _MODELS)), _CLASSES)
 _TORCH = {"MNistNet": _CLASSES, "CNN": _CLASSES}
