@@ -72,7 +72,6 @@ class Hdf5Source:
             files=files,
             feature_shape=self._features.shape,
             label_shape=self._labels.shape,
-            feature_dtype=map_tree(lambda dtype: dtype.name, self._features.dtype),
             label_dtype=map_tree(lambda dtype: dtype.name, self._labels.dtype),
             sample_bytes=sum(part.sample_bytes for part in parts),
             chunk_samples=max(part.chunk for part in parts),

@@ -39,8 +39,7 @@ class DataInfo:
     #: trees of tuples; None stands for a variable number of steps
     feature_shape: Shapes
     label_shape: Shapes
-    #: trees of names, in the form of the shapes
-    feature_dtype: Any
+    #: tree of names, in the form of the shape
     label_dtype: Any
     #: bytes of a sample's features and labels in memory; an estimate for variable lengths
     sample_bytes: int = 0
@@ -64,7 +63,6 @@ class DataInfo:
             files=(FileInfo(Path(name), n_samples),),
             feature_shape=shapes_of(x),
             label_shape=shapes_of(y),
-            feature_dtype=map_tree(lambda leaf: leaf.dtype.name, x),
             label_dtype=map_tree(lambda leaf: leaf.dtype.name, y),
             sample_bytes=sum(leaf.nbytes for leaf in leaves([x, y])) // max(1, n_samples),
         )
