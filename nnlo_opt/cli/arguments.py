@@ -115,12 +115,9 @@ class Parser(argparse.ArgumentParser):
 def _argument(option: Option) -> dict[str, Any]:
     """Return the arguments of `add_argument` for an option; values stay texts, and options not given are absent."""
     action = option.kind.action
-    argument: dict[str, Any] = {
-        "dest": option.name,
-        "action": argparse.BooleanOptionalAction if action == "switch" else action,
-        "default": argparse.SUPPRESS,
-        "help": option.help_text.replace("%", "%%"),
-    }
+    argument: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS}
+    argument["action"] = argparse.BooleanOptionalAction if action == "switch" else action
+    argument["help"] = option.help_text.replace("%", "%%")
     if option.metavar:
         argument["metavar"] = option.metavar
     if action == "extend":

@@ -94,20 +94,14 @@ class Checkpoints:
 
     def _made(self, state: MasterState, weights: CentralWeights, train_s: float, n_samples_inside: int) -> Checkpoint:
         arrays, of_rule = weights.to_checkpoint()
+        master: dict[str, Any] = {"n_samples": state.n_samples, "version": state.version, "train_s": train_s}
+        master |= {"history": state.history.to_json(), "epoch_under_way": state.history.epoch_under_way()}
+        master |= {"staleness": state.staleness.to_json(), "rule": of_rule, "rate_factor": weights.rate_factor}
         return Checkpoint(
             epoch=state.epoch,
             n_samples_inside=n_samples_inside,
             arrays=arrays,
-            master={
-                "n_samples": state.n_samples,
-                "version": state.version,
-                "train_s": train_s,
-                "history": state.history.to_json(),
-                "epoch_under_way": state.history.epoch_under_way(),
-                "staleness": state.staleness.to_json(),
-                "rule": of_rule,
-                "rate_factor": weights.rate_factor,
-            },
+            master=master,
             workers=self._positions,
         )
 

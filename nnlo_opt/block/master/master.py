@@ -246,16 +246,10 @@ class MasterAssignment:
         self.ends.send(1, message, self.weights.central)
 
     def _send_judge(self, instruction: ins.SendJudge) -> None:
-        facts = {
-            "epochs": self.state.history.epochs,
-            "epoch": instruction.epoch,
-            "metrics": instruction.metrics,
-            "n_weights": self.weights.n_weights,
-            "train_s": self._train_s,
-            "point": self.order.point,
-            "trial": self.order.trial,
-            "fold": self.order.fold,
-        }
+        epochs, order = self.state.history.epochs, self.order
+        facts: dict[str, Any] = {"epochs": epochs, "epoch": instruction.epoch, "metrics": instruction.metrics}
+        facts |= {"n_weights": self.weights.n_weights, "train_s": self._train_s}
+        facts |= {"point": order.point, "trial": order.trial, "fold": order.fold}
         kept = self.weights.result(restore_best=instruction.epoch < self.state.epoch)
         self.ends.send(1, msg.Judge(assignment=self.order.assignment, fold=facts), kept)
 
