@@ -18,7 +18,7 @@ from nnlo_opt.errors import ConfigurationError
 
 #: kinds of calls; `chunks` is a sum by parts that are sent as soon as they are ready
 KINDS = ("sum", "min", "max", "gather", "broadcast", "chunks", "float16", "bfloat16")
-#: dtypes of numbers that are reduced; bytes of anything else travel as uint8
+#: dtypes that ranks have to agree on; anything else travels as bytes, uint8
 DTYPES = ("float32", "float64", "int32", "int64", "uint8")
 #: kinds of `Compression`: the sum travels in numbers of 16 bits
 HALVES = ("float16", "bfloat16")
@@ -37,12 +37,13 @@ class Call(NamedTuple):
     root: int = 0
 
     def __str__(self) -> str:
+        numbers = f"{self.n_numbers:,} " + ("bytes" if self.dtype == "uint8" else f"numbers ({self.dtype})")
         if self.kind == "broadcast":
-            return f"a broadcast of {self.n_numbers:,} bytes from rank {self.root}"
+            return f"a broadcast of {numbers} from rank {self.root}"
         if self.kind == "gather":
-            return f"a gathering of rows of {self.n_numbers:,} bytes"
+            return f"a gathering of rows of {numbers}"
         arrays = f"{self.root} array{'s' * (self.root != 1)} with " if self.root else ""
-        return f"a reduction ({self.kind}) of {arrays}{self.n_numbers:,} numbers ({self.dtype})"
+        return f"a reduction ({self.kind}) of {arrays}{numbers}"
 
     def code(self) -> list[int]:
         """Return the call as three numbers."""
@@ -54,10 +55,6 @@ class Call(NamedTuple):
         first, n_numbers, root = map(int, code)
         kind, dtype = divmod(first, len(DTYPES))
         return cls(KINDS[kind], DTYPES[dtype], n_numbers, root)
-
-
-#: numbers of a head
-N_HEAD = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +106,9 @@ def refusal(agreement: Agreement, calls: Sequence[Call | None]) -> Configuration
     first = next(rank for rank, call in enumerate(calls) if call is not None)
     other = next(rank for rank, call in enumerate(calls) if call not in (None, calls[first]))
     return ConfigurationError(
-        f"All ranks must make the same calls with arrays of the same sizes. Received: {calls[first]} on rank {first}, "
-        f"{calls[other]} on rank {other}. Build the same model on each rank, and give each rank the same callbacks."
+        f"All ranks must make the same calls with arrays of the same sizes and types. Received: {calls[first]} on rank "
+        f"{first}, {calls[other]} on rank {other}. Build the same model on each rank, and give each rank the same "
+        "callbacks."
     )
 
 

@@ -67,6 +67,14 @@ def different_calls() -> None:
     (hvd.allgather if hvd.rank() == 1 else hvd.allreduce)(np.zeros((2, 5)))
 
 
+def different_types() -> None:
+    hvd.broadcast(0.75 if hvd.rank() == 0 else 0, 0)
+
+
+def rows_of_different_types() -> None:
+    hvd.allgather([hvd.rank() + 0.5] if hvd.rank() == 0 else [1, 2])
+
+
 def a_rank_that_exits() -> None:
     hvd.allreduce(1.0)
     if hvd.rank() == 1:

@@ -23,7 +23,9 @@ def test_calls_give_every_rank_what_they_promise(n_ranks, tmp_path):
 
 MISTAKES = {
     "different_sizes": (2, "10 numbers (float64) on rank 0, a reduction (sum) of 11 numbers (float64) on rank 2"),
-    "different_calls": (2, "10 numbers (float64) on rank 0, a gathering of rows of 40 bytes on rank 1"),
+    "different_calls": (2, "10 numbers (float64) on rank 0, a gathering of rows of 5 numbers (float64) on rank 1"),
+    "different_types": (2, "1 numbers (float64) from rank 0 on rank 0, a broadcast of 1 numbers (int64) from rank 0"),
+    "rows_of_different_types": (2, "rows of 1 numbers (float64) on rank 0, a gathering of rows of 1 numbers (int64)"),
     "a_rank_that_exits": (2, "Received: rank 1 at the end of its program, while other ranks still train."),
     "a_rank_that_raises": (1, "ValueError: no such file\nRank 1 has failed: all ranks end."),
     "a_rank_that_is_killed": (None, ""),

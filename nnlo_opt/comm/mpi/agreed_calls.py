@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from nnlo_opt.comm.calls import HALVES, Agreement, Call, chunks, doubled, halved, head, idle_head, refusal
+from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, chunks, doubled, halved, head, idle_head, refusal
 from nnlo_opt.comm.transport import wait_until
 from nnlo_opt.errors import NnloError
 from nnlo_opt.vectors import aligned_bytes
@@ -66,16 +66,17 @@ class AgreedCalls:
     def gather(self, array: NDArray) -> NDArray:
         """Return the rows of all ranks, one rank after the other. Collective: every rank."""
         array = np.ascontiguousarray(array)  # a number becomes a row
-        n_bytes = int(np.prod(array.shape[1:], dtype=int)) * array.itemsize
-        rows = array.reshape(-1).view(np.uint8).reshape(len(array), n_bytes)
-        self._agree(Call("gather", "uint8", rows.shape[1]), 1)
+        numbers = _numbers(array)
+        n_in_row = int(np.prod(array.shape[1:], dtype=int)) * (array.itemsize // numbers.itemsize)
+        rows = numbers.reshape(len(array), n_in_row)
+        self._agree(Call("gather", rows.dtype.name, n_in_row), 1)
         return self._gather(rows).view(array.dtype).reshape(-1, *array.shape[1:])
 
     def broadcast(self, array: NDArray, root: int) -> NDArray:
         """Return the array of rank `root`. Collective: every rank."""
         array = np.array(array, order="C")
-        numbers = array.reshape(-1).view(np.uint8)
-        self._agree(Call("broadcast", "uint8", numbers.size, root), 1)
+        numbers = _numbers(array)
+        self._agree(Call("broadcast", numbers.dtype.name, numbers.size, root), 1)
         self._comm.Bcast([numbers, MPI.BYTE], root)
         return array
 
@@ -136,7 +137,7 @@ class AgreedCalls:
     def _take_part(self, call: Call) -> None:
         """Make the same calls to MPI as the ranks that make `call`, with nothing of this rank."""
         if call.kind == "gather":
-            self._gather(np.empty((0, call.n_numbers), np.uint8))
+            self._gather(np.empty((0, call.n_numbers), call.dtype))
             return
         nothing = np.zeros(call.n_numbers, call.dtype)
         if call.kind == "broadcast":
@@ -171,10 +172,16 @@ class AgreedCalls:
     def _gather(self, rows: NDArray) -> NDArray:
         n_rows = np.empty(self.size, np.int64)
         self._comm.Allgather(np.array([len(rows)], np.int64), n_rows)
-        gathered = np.empty((int(n_rows.sum()), rows.shape[1]), np.uint8)
-        n_bytes = (n_rows * rows.shape[1]).tolist()
+        gathered = np.empty((int(n_rows.sum()), rows.shape[1]), rows.dtype)
+        n_bytes = (n_rows * rows.shape[1] * rows.itemsize).tolist()
         self._comm.Allgatherv([rows, MPI.BYTE], [gathered, n_bytes, MPI.BYTE])
         return gathered
+
+
+def _numbers(array: NDArray) -> NDArray:
+    """Return the numbers of an array one after the other; its bytes if a call does not know the dtype."""
+    flat = array.reshape(-1)
+    return flat if flat.dtype.name in DTYPES else flat.view(np.uint8)
 
 
 class ChunkedAverage:
