@@ -136,13 +136,20 @@ def idle_options(training: TrainingOptions, space: Space | None) -> tuple[str, .
         name = f"{TRAIN_PREFIX}{option}"
         return {*corners(space, name)} if space is not None and name in space.names else {getattr(training, option)}
 
-    modes, syncs = known("mode"), known("sync_every")
-    takes_steps = "easgd" in modes or any(isinstance(n, int) and n > 1 for n in syncs)
+    modes, syncs, own = known("mode"), known("sync_every"), training.trains_itself
+    takes_steps = own or "easgd" in modes or any(isinstance(n, int) and n > 1 for n in syncs)
+    # Each model of a composite, and a worker in easgd, has the optimizer of the worker if there is one.
+    of_worker = None not in known("worker_optimizer")
+    names_optimizer = [not of_worker if own or mode == "easgd" else mode != "gem" for mode in modes]
     idle = []
     for start, is_used, reason in (
+        ("optimizer", any(names_optimizer), "the steps are those of `--worker-optimizer` or of gem"),
+        ("learning_rate", own or modes != {"gem"}, "`--gem-lr` is that of gem"),
         ("worker_optimizer", takes_steps, "for `--mode easgd` and `--sync-every` above 1"),
         ("elastic_", "easgd" in modes, "for `--mode easgd`"),
+        ("elastic_lr", not own or "easgd" not in modes, "the models have `--learning-rate`"),
         ("gem_", "gem" in modes, "for `--mode gem`"),
+        ("gem_lr", not own or "gem" not in modes, "the models have `--learning-rate`"),
     ):
         names = [f.name for f in fields(training) if f.name.startswith(start) and not is_used]
         given = [name for name in names if getattr(training, name) != getattr(_DEFAULTS, name)]

@@ -296,7 +296,8 @@ class Session(ABC):
     def _check(self, findings: Findings) -> tuple[str, ...]:
         """Raise ConfigurationError if this request cannot work with this model and these data; return remarks."""
         self.check_findings(findings)
-        idle = () if findings.is_objective else idle_options(self.options.training, findings.space)
+        training = replace(self.options.training, trains_itself=findings.trains_itself)
+        idle = () if findings.is_objective else idle_options(training, findings.space)
         shares = check_shares(self.options, self.topology, findings)
         return (*shares, *check_momentum(self.options, self.topology, findings), *idle)
 

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 from refusals import refusal
@@ -159,3 +160,21 @@ def test_options_without_effect_are_named_unless_the_search_uses_them():
     space = Space([Categorical(["easgd", "gem"], name="train.mode")])
     assert not idle_options(given, space)
     assert not idle_options(TrainingOptions(), None)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"worker_optimizer": "rmsprop", "trains_itself": True}, set()),
+        ({"worker_optimizer": "rmsprop", "optimizer": "sgd", "trains_itself": True}, {"--optimizer"}),
+        ({"mode": "easgd", "elastic_lr": 0.1, "trains_itself": True}, {"--elastic-lr"}),
+        ({"mode": "gem", "gem_lr": 0.1, "learning_rate": 0.1, "trains_itself": True}, {"--gem-lr"}),
+        ({"elastic_lr": 0.1, "gem_lr": 0.1, "trains_itself": True}, {"--elastic-lr", "--gem-lr"}),
+        ({"mode": "easgd", "worker_optimizer": "sgd", "optimizer_params": {"beta_1": 0.5}}, {"--optimizer-params"}),
+        ({"mode": "easgd", "optimizer": "sgd", "learning_rate": 0.1}, set()),
+        ({"mode": "gem", "optimizer": "sgd", "learning_rate": 0.1}, {"--optimizer", "--learning-rate"}),
+    ],
+)
+def test_options_without_effect_depend_on_who_makes_the_steps(options, named):
+    line = "".join(idle_options(TrainingOptions(**options), None))
+    assert set(re.findall("`(.+?)`", re.sub(r"\(.*?\)", "", line))) == named
