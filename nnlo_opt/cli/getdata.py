@@ -47,7 +47,7 @@ OPTIONS = (
     replace(SEED, help="seed of the order of the samples"),
     Option("n_samples", "N", whole(2), example="500",
         help="largest number of samples in all files together; for showers, the number to simulate"),
-    Option("cells", "N", whole(), default=LARGEST, example="13",
+    Option("cells", "N", whole(), shown=str(LARGEST), example="13",
         help=f"showers: number of cells along each axis, from {SMALLEST} to {LARGEST}"),
 )
 #: options of `GetData from-arrays`
@@ -102,8 +102,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("n_files", nargs="*", type=int, help="numbers of training and test files, as the two options")
     given = parser.parse_intermixed_args(argv)
     values = read(vars(given), OPTIONS)
-    if len(given.n_files) > 2:
-        parser.error(f"two numbers of files are expected, to train and to test. Received: {given.n_files}")
+    if len(given.n_files) > 2 or min(given.n_files, default=1) < 1:
+        raise ConfigurationError(
+            "`n_files` must be at most two numbers of files, to train and to test, each at least 1. Received: "
+            f"{given.n_files}."
+        )
+    if values.cells is not None and given.name not in (_SHOWERS, "3d"):
+        raise ConfigurationError(f"`--cells` is for showers only. Received: {given.name}. Leave `--cells` out.")
     numbers = (*given.n_files, *DEFAULT_N_FILES[len(given.n_files) :])
     made = {
         "out": Path(values.out or f"data/{given.name}"),
@@ -145,7 +150,7 @@ def _images_from(arguments: argparse.Namespace) -> ImageSet:
         case "from-arrays", _:
             return samples_from_arrays(arguments.features, arguments.labels, arguments.split, arguments.seed)
         case "auto", "showers" | "3d":
-            return shower_set(arguments.n_samples or _N_SHOWERS, arguments.cells, arguments.seed)
+            return shower_set(arguments.n_samples or _N_SHOWERS, arguments.cells or LARGEST, arguments.seed)
         case source, "showers" | "3d":
             raise ConfigurationError(f"Showers are simulated. Received: `--source {source}`; leave it out.")
         case "auto", name if name in SIMULATED:

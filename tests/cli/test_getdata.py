@@ -161,6 +161,8 @@ def test_wrong_requests(folder: Path, npz: str, capsys: pytest.CaptureFixture[st
     assert f"one of {names}. Received: mnits. Did you mean `mnist`?" in refused(capsys, "mnits")
     assert "`n_files` must be a whole number. Received: many." in refused(capsys, "mnist", "many")
     assert "[1, 2, 3]" in refused(capsys, "mnist", "1", "2", "3")
+    assert "each at least 1. Received: [3, 0]." in refused(capsys, "mnist", "3", "0")
+    assert "for showers only. Received: mnist." in refused(capsys, "mnist", "--cells", "13")
     assert "required" in refused(capsys)
     assert "not a file" in refused(capsys, "mnist", "--source", "nowhere.npz")
     assert "for mnist only" in refused(capsys, "cifar10", "--source", "bundled")
