@@ -374,11 +374,18 @@ class Worker(_Rank):
             cleanup: True if all workers begin with the parameters of this one; by default with the values of worker 1.
 
         Raises:
-            ConfigurationError: the parameters cannot be shared, or are shared already.
+            ConfigurationError: the parameters cannot be shared, or are shared already, or the rule is none.
         """
         if self._rule is not None:
             raise ConfigurationError("Parameters can be shared once. Received: a second call of `init_shared_params`.")
-        own, rule = check_params(params), param_sync_rule or EASGD(1 / max(2, self.n_workers))
+        own = check_params(params)
+        rule = EASGD(1 / max(2, self.n_workers)) if param_sync_rule is None else param_sync_rule
+        # An object of Platoon's class `ParamSyncRule` has a method.
+        rule = getattr(rule, "update_params", rule)
+        if not callable(rule):
+            raise ConfigurationError(
+                f"A rule must be `EASGD(alpha)`, or a function of two lists of arrays. Received: {rule!r}."
+            )
         layout = layout_of(own)
         values = aligned_bytes(arrays_in(None, layout)[1])
         for array, value in zip(arrays_in(values, layout)[0], own, strict=True):
@@ -391,8 +398,7 @@ class Worker(_Rank):
             array[...] = value
         self._memory = self._transport.join(0, (reply.place[0], reply.place[1]))
         self.shared_params, _ = arrays_in(self._memory.bytes, layout)
-        # An object of Platoon's class `ParamSyncRule` has a method.
-        self._params, self._rule = own, getattr(rule, "update_params", rule)
+        self._params, self._rule = own, rule
 
     def sync_params(self, synchronous: bool = True) -> None:
         """Apply the rule to this worker's own parameters and the shared ones.

@@ -128,6 +128,7 @@ def makes_mistakes():
 
     refused(worker.sync_params)
     refused(worker.send_request, {1, 2})
+    refused(worker.init_shared_params, params, 0.5)
     worker.init_shared_params(params, lambda local, central: (local, [np.ones(3)]))
     refused(worker.init_shared_params, params)
     refused(worker.sync_params)

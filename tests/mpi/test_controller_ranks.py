@@ -65,6 +65,7 @@ def test_mistakes_are_sentences(tmp_path):
         "`sync_params` needs shared parameters. Received: no `init_shared_params` before it. Call that first, on every "
         "worker.",
         "A request must be JSON data: numbers, text, lists, dictionaries, None. Received: {1, 2}.",
+        "A rule must be `EASGD(alpha)`, or a function of two lists of arrays. Received: 0.5.",
         "Parameters can be shared once. Received: a second call of `init_shared_params`.",
         "A rule must change the arrays in place and return None, or return the lists of new local and new central "
         "arrays, in the same shapes. Received: shape (3,) for central array 0, which has (4,).",
