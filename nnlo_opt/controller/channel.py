@@ -166,9 +166,14 @@ class ControllerLostError(NnloError):
 class _Rank:
     """One rank of the channel, from its construction to the end of its process. Collective: every rank."""
 
+    #: True once this process has made one
+    _exists = False
+
     def __init__(self, name: str, *, controls: bool) -> None:
         from nnlo_opt.comm.mpi.world import WORLD, World
 
+        if _Rank._exists:
+            raise ConfigurationError(f"A process must make one rank. Received: a second {name}. Keep the first.")
         self._world = world = World()
         if world.size < 2:
             raise ConfigurationError(
@@ -182,6 +187,7 @@ class _Rank:
                 f"{world.rank}. Ask `is_controller()`, or name the controller's script first: "
                 "`mpirun -n 1 python CONTROLLER : -n 2 python WORKER`."
             )
+        _Rank._exists = True
         self._transport = world.transport()
         self._pid = os.getpid()
         #: shared parameters, in memory of the node; empty before all workers have called `init_shared_params`

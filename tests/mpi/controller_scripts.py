@@ -147,6 +147,13 @@ def is_no_controller():
     Worker()
 
 
+def is_two_workers():
+    if is_controller():
+        UntilEnough().serve()
+    elif Worker().rank == 2:
+        Worker()
+
+
 def overrides_nothing():
     if is_controller():
         Controller().serve()

@@ -83,6 +83,7 @@ def test_mistakes_are_sentences(tmp_path):
             marks=pytest.mark.proof,
         ),
         pytest.param("is_no_controller", "Received: a worker on rank 0.", id="role", marks=pytest.mark.proof),
+        pytest.param("is_two_workers", "Received: a second worker.", id="twice", marks=pytest.mark.proof),
         pytest.param("overrides_nothing", "Received: Controller, without it", id="base", marks=pytest.mark.proof),
         pytest.param(
             "does_not_serve",
