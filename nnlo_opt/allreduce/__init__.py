@@ -170,6 +170,8 @@ def allreduce(value: Any, name: str | None = None, *, op: str = Average, compres
         raise ConfigurationError(f"`op` must be hvd.Average, hvd.Sum, hvd.Min or hvd.Max. Received: {op!r}.")
 
     def reduce(array: NDArray) -> NDArray:
+        if array.dtype.kind not in "biufV":  # V: bfloat16
+            raise ConfigurationError(f"`hvd.allreduce` takes real numbers. Received: an array of {array.dtype}.")
         # Small integers, bool and 16 bits are computed in the next dtype that MPI knows.
         is_known = array.dtype.name in ("float32", "float64", "int32", "int64")
         numbers = array if is_known else array.astype(np.int64 if array.dtype.kind in "iub" else np.float32)

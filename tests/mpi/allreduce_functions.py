@@ -4,8 +4,10 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 
 import nnlo_opt.allreduce as hvd
+from nnlo_opt.errors import ConfigurationError
 
 
 def calls() -> None:
@@ -73,6 +75,13 @@ def different_types() -> None:
 
 def rows_of_different_types() -> None:
     hvd.allgather([hvd.rank() + 0.5] if hvd.rank() == 0 else [1, 2])
+
+
+def what_is_no_number() -> None:
+    for call in (hvd.allgather, lambda value: hvd.broadcast(value, 0)):
+        with pytest.raises(ConfigurationError, match="Received: Python objects"):
+            call({"a": 1})
+    hvd.allreduce(None)
 
 
 def a_rank_that_exits() -> None:

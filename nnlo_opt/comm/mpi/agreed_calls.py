@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, chunks, doubled, halved, head, idle_head, refusal
 from nnlo_opt.comm.transport import wait_until
-from nnlo_opt.errors import NnloError
+from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.vectors import aligned_bytes
 
 #: seconds of spinning for the other ranks, longer than ranks differ in a batch; after that the rank sleeps in between
@@ -179,7 +179,13 @@ class AgreedCalls:
 
 
 def _numbers(array: NDArray) -> NDArray:
-    """Return the numbers of an array one after the other; its bytes if a call does not know the dtype."""
+    """Return the numbers of an array one after the other; its bytes if a call does not know the dtype.
+
+    Raises:
+        ConfigurationError: it holds Python objects.
+    """
+    if array.dtype.hasobject:
+        raise ConfigurationError("Ranks exchange arrays of numbers or texts. Received: Python objects.")
     flat = array.reshape(-1)
     return flat if flat.dtype.name in DTYPES else flat.view(np.uint8)
 
