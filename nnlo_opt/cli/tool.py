@@ -60,7 +60,6 @@ _PROGRAM = '''#!/usr/bin/env python
 """`{name}` by its name in NNLO and mpi_learn."""
 
 import sys
-from functools import partial
 
 from nnlo_opt.cli.main import {function}
 
