@@ -134,7 +134,10 @@ def distance(generated: NDArray, simulated: NDArray) -> dict[str, float]:
 def physics_figure(
     generated: NDArray, simulated: NDArray, e: NDArray, edges: Sequence[float] = (0.1, 1, 2, 3, 4, 5)
 ) -> dict[str, float]:
-    """Return `distance` in the mean over the ranges of energy between `edges`, of showers of the same energies `e`."""
-    parts = [chosen for low, high in pairwise(edges) if (chosen := (e >= low) & (e <= high)).any()]
+    """Return `distance` in the mean over the ranges of energy between `edges`, of showers of the same energies `e`.
+
+    Showers of which none is in these ranges are one range.
+    """
+    parts = [chosen for low, high in pairwise(edges) if (chosen := (e >= low) & (e <= high)).any()] or [e <= np.inf]
     each = [distance(generated[chosen], simulated[chosen]) for chosen in parts]
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}

@@ -61,6 +61,11 @@ def test_showers_of_another_seed_are_near_and_noise_is_far():
     assert min(physics_figure(noise, SHOWERS.x, SHOWERS.y).values()) > 0.8
 
 
+def test_showers_of_other_energies_are_one_range():
+    first, second = SHOWERS.x[:100], SHOWERS.x[100:200]
+    assert physics_figure(first, second, np.full(100, 7.0)) == pytest.approx(distance(first, second))
+
+
 def test_nothing_has_an_error_of_one():
     assert distance(SHOWERS.x, SHOWERS.x) == {"moments": 0.0, "profiles": 0.0}
     assert distance(np.zeros_like(SHOWERS.x), SHOWERS.x) == {"moments": 1.0, "profiles": 1.0}
