@@ -82,3 +82,9 @@ def test_showers_of_another_shape_are_refused():
     keras_model.set_seed(0)
     with pytest.raises(ConfigurationError, match="GetData showers"):
         CompositeAdapter(gan.get_model(), (28, 28, 1), TrainingOptions(), seed=0)
+
+
+@pytest.mark.parametrize(("y", "found"), [(SETS["y/b"], "one data set"), ([SETS["y/a"], SETS["y/b"]], "a group of 2")])
+def test_other_labels_are_refused(y, found):
+    with pytest.raises(ConfigurationError, match=f"Received: {found}"):
+        gradient(made()[1], (BATCH[0], y))

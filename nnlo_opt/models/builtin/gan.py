@@ -139,6 +139,12 @@ class ShowerGan(CompositeModel):
     def train_on_batch(
         self, models: Mapping[str, PartTrainer], x: Any, y: Any, rng: np.random.Generator
     ) -> Mapping[str, Figures]:
+        if not isinstance(y, list | tuple) or len(y) != 3:
+            found = f"a group of {len(y)}" if isinstance(y, list | tuple) else "one data set"
+            raise ConfigurationError(
+                "The GAN takes labels in a group of three data sets: flag, energy / 100 GeV, sum of the cells. "
+                f"Received: {found}. Make them by `GetData showers`, and name them y."
+            )
         turns = (self._train_generator, self._train_discriminator) if self._reverse else (
             self._train_discriminator, self._train_generator)  # fmt: skip
         figures = {name: value for turn in turns for name, value in turn(models, x, y, rng).items()}
