@@ -72,16 +72,17 @@ ALIASES: Mapping[str, str] = {
 #: former argument -> today's, which is taken if a function has it and has no argument of the former name
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "output_dim": ("units",), "nb_filter": ("filters",), "filter_length": ("kernel_size",), "border_mode": ("padding",),
-    "subsample": ("strides",), "subsample_length": ("strides",), "pool_length": ("pool_size",),
+    "subsample": ("strides",), "subsample_length": ("strides",), "stride": ("strides",), "pool_length": ("pool_size",),
     "init": ("kernel_initializer", "embeddings_initializer"), "inner_init": ("recurrent_initializer",),
     "inner_activation": ("recurrent_activation",), "W_regularizer": ("kernel_regularizer", "embeddings_regularizer"),
     "U_regularizer": ("recurrent_regularizer",), "b_regularizer": ("bias_regularizer",),
     "W_constraint": ("kernel_constraint",), "b_constraint": ("bias_constraint",), "bias": ("use_bias",),
-    "dim_ordering": ("data_format",), "p": ("rate",), "dropout_W": ("dropout",), "dropout_U": ("recurrent_dropout",),
+    "dim_ordering": ("data_format",), "p": ("rate",), "sigma": ("stddev",), "dropout_W": ("dropout",),
+    "dropout_U": ("recurrent_dropout",),
     "lr": ("learning_rate",), "input": ("inputs",), "output": ("outputs",), "nb_epoch": ("epochs",),
 }
 #: former arguments without a meaning today
-_DROPPED = ("consume_less", "implementation", "decay", "mode")
+_DROPPED = ("consume_less", "forget_bias_init", "implementation", "decay", "mode")
 _VALUES = {"th": "channels_first", "tf": "channels_last"}
 #: functions of `keras.backend` whose names are others in `keras.ops`
 _OPERATIONS = {
@@ -164,13 +165,14 @@ def _take_former_arguments(owner: Any, name: str) -> None:
     signature = inspect.signature(function)
     parameters = signature.parameters
     known = {*parameters}
-    kernel = [*parameters].index("kernel_size") if "kernel_size" in known else None
+    kernel = "kernel_size" in known and [*parameters].index("kernel_size")
+    n_sides = next((int(letter) for letter in owner.__name__ if letter in "23"), 0)
 
     @functools.wraps(function)
     def taking(self: Any, *arguments: Any, **given: Any) -> Any:
         given = _today(given, known)
-        if kernel == 2 and len(arguments) == 3 and all(isinstance(value, int) for value in arguments):
-            # Keras 1: filters, rows and columns of the kernel
+        if kernel == 2 and len(arguments) == 1 + n_sides > 1 and all(isinstance(value, int) for value in arguments):
+            # Keras 1: filters, rows and columns of the kernel (and slices)
             arguments = arguments[0], arguments[1:]
         if kernel and "nb_row" in given:
             given["kernel_size"] = (given.pop("nb_row"), given.pop("nb_col"))

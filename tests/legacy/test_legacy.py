@@ -68,7 +68,7 @@ def test_a_module_takes_its_model_from_the_models_of_nnlo_and_the_working_folder
 
 FORMER = """
 import keras
-from keras.layers import Convolution2D, Dense, Input, merge
+from keras.layers import AveragePooling1D, Conv1D, Convolution2D, Convolution3D, Dense, GaussianNoise, Input, merge
 from keras.layers.convolutional import Conv2D
 from keras.layers.merge import concatenate
 from keras.models import Model, Sequential
@@ -83,6 +83,8 @@ model = Model(input=image, output=merge([first, second], mode="concat"))
 dense = Sequential([Dense(output_dim=3, input_dim=2)])
 again = keras.models.model_from_json(model.to_json())
 print(K.image_dim_ordering(), model.weights[0].shape, again.output_shape, dense.output_shape, float(K.sum([1.0, 2.0])))
+box, line, pool = Convolution3D(4, 3, 3, 2), Conv1D(4, 3, 2), AveragePooling1D(pool_length=2, stride=1)
+print(box.kernel_size, line.kernel_size, line.strides, pool.strides, GaussianNoise(sigma=0.5).stddev)
 print(round(float(SGD(lr=0.5, decay=0.0).learning_rate), 1), to_categorical([1], 3).tolist())
 """
 
@@ -91,8 +93,9 @@ print(round(float(SGD(lr=0.5, decay=0.0).learning_rate), 1), to_categorical([1],
 @pytest.mark.proof
 def test_models_in_the_words_of_keras_1_and_2_are_built(tmp_path):
     done = python(tmp_path, FORMER)
-    first, second = done.stdout.splitlines()[-2:]
+    first, middle, second = done.stdout.splitlines()[-3:]
     assert first == "tf (5, 3, 1, 4) (None, 8, 8, 8) (None, 3) 3.0", done.stderr
+    assert middle == "(3, 3, 2) (3,) (2,) (1,) 0.5"
     assert second == "0.5 [[0.0, 1.0, 0.0]]"
 
 
