@@ -274,7 +274,10 @@ class Finder(importlib.abc.MetaPathFinder):
             if name == "models" and _has_own_models():
                 return None
             is_package = any(other.startswith(f"{name}.") for other in MODULES)
-            return importlib.machinery.ModuleSpec(name, _Loader(), is_package=is_package)
+            ours = importlib.machinery.ModuleSpec(name, _Loader(), is_package=is_package)
+            if name == "models":  # modules of the user beside NNLO's, in a folder without __init__.py
+                ours.submodule_search_locations = [str(folder) for folder in _model_folders()]
+            return ours
         if name in ALIASES:
             return importlib.machinery.ModuleSpec(name, AliasLoader(), is_package=True)
         if name in PATCHES:
@@ -290,8 +293,13 @@ class Finder(importlib.abc.MetaPathFinder):
 
 def _has_own_models() -> bool:
     """Return True if the user has a package `models` that is not NNLO's."""
-    folders = [Path(folder or os.curdir) / "models" for folder in sys.path]
-    return any((folder / "__init__.py").is_file() and not (folder / "Models.py").is_file() for folder in folders)
+    return any(
+        (folder / "__init__.py").is_file() and not (folder / "Models.py").is_file() for folder in _model_folders()
+    )
+
+
+def _model_folders() -> list[Path]:
+    return [Path(folder or os.curdir) / "models" for folder in sys.path]
 
 
 def install() -> None:

@@ -62,6 +62,9 @@ def test_a_module_takes_its_model_from_the_models_of_nnlo_and_the_working_folder
     done = python(tmp_path, program, "--epochs", "3")
     assert done.stdout == "nb_filters cifar10 ['--epochs', '3']\n", done.stderr
     (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "beside.py").write_text("mine = 6\n")
+    program = "from models.beside import mine; from models.Models import make_mnist_model; print(mine)"
+    assert python(tmp_path, program).stdout == "6\n"
     (tmp_path / "models" / "__init__.py").write_text("mine = 7\n")
     assert python(tmp_path, "import models; print(models.mine)").stdout == "7\n"
 
