@@ -63,10 +63,10 @@ def test_variables_of_the_environment_ask_for_passes_too(monkeypatch, tmp_path):
     asked, _ = gradient(made(one_pass=True)[1], BATCH)
     monkeypatch.setenv("GANONEPASS", "1")
     monkeypatch.setenv("GANCHECKPOINT", "1")
-    monkeypatch.setenv("GANCHECKPOINTLOC", str(tmp_path))
+    monkeypatch.setenv("GANCHECKPOINTLOC", str(tmp_path / "kept"))
     found, _ = gradient(made()[1], BATCH)
     assert np.array_equal(asked, found)
-    assert [path.name.startswith("mpi_generator_") for path in tmp_path.iterdir()] == [True]
+    assert [path.name.startswith("mpi_generator_") for path in (tmp_path / "kept").iterdir()] == [True]
     monkeypatch.setenv("GANREVERSED", "yes")
     with pytest.raises(ConfigurationError, match=r"`GANREVERSED` must be a whole number. Received: 'yes'"):
         made()

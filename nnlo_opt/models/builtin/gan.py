@@ -151,6 +151,7 @@ class ShowerGan(CompositeModel):
         self._n_batches += 1
         if self._keep_every and self._n_batches % self._keep_every == 0:
             models[COMBINED].synced_model()
+            self._keep_in.mkdir(parents=True, exist_ok=True)
             name = f"mpi_generator_{socket.gethostname()}_{os.getpid()}.weights.h5"
             self.generator.save_weights(self._keep_in / name)
         return figures
