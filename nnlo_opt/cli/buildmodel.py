@@ -50,6 +50,11 @@ def main(argv: Sequence[str]) -> int:
                 f"Only a model can be built. Received: {arguments.model}, which defines `objective`. "
                 "Name a module with `get_model`."
             )
+        if definition.trains_itself:
+            raise ConfigurationError(
+                f"Only one model can be built. Received: {arguments.model}, of several models that are trained "
+                "together. Train it: the models are saved at the end."
+            )
         parameters = _parameters(arguments.parameters)
         definition.check_parameters(parameters)
         is_of_torch = framework_name(definition.source) == "torch"

@@ -42,6 +42,7 @@ def test_a_point_that_cannot_be_built(capsys):
         (["mnist", "dense=3", "dense=4"], "given once"),
         (["mnist", "--out", "no/such/folder.json"], "`--out` must be a file"),
         (["objective.py"], "defines `objective`"),
+        (["gan"], "several models that are trained together"),
     ],
 )
 def test_wrong_requests(tmp_path, capsys, arguments, sentence):
