@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # As root, and with more ranks than cores, both of Open MPI's guards have to be told so.
 export OMPI_ALLOW_RUN_AS_ROOT = 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
-export PRTE_MCA_rmaps_default_mapping_policy = :oversubscribe
+export PRTE_MCA_rmaps_default_mapping_policy = slot:oversubscribe
 export PATH := $(abspath $(BIN)):$(PATH)
 # Without bytecode, each process that runs tests would prepare all of their files again.
 unexport PYTHONDONTWRITEBYTECODE
