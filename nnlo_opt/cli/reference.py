@@ -42,7 +42,7 @@ options that may be repeated take a list.
 COMMANDS: dict[str, tuple[Option, ...]] = {
     "OptimizationDriver": OPTIMIZATION_OPTIONS, "TrainingDriver": TRAINING_OPTIONS, "MPIGDriver": GAN_OPTIONS,
     "nnlo-opt launch": launch.OPTIONS, "nnlo-opt plan": plan.OPTIONS, "nnlo-opt doctor": doctor.OPTIONS,
-    "nnlo-opt simulate": simulate.OPTIONS, "nnlo-opt report": tool.REPORT_OPTIONS, "nnlo-opt show": tool.SHOW_OPTIONS,
+    "nnlo-opt simulate": simulate.OPTIONS, "nnlo-opt report": tool.REPORT_OPTIONS, "nnlo-opt show": watch.SHOW_OPTIONS,
     "nnlo-opt export": export.OPTIONS, "nnlo-opt watch": watch.WATCH_OPTIONS, "nnlo-opt status": watch.STATUS_OPTIONS,
     "nnlo-opt best": best.OPTIONS, "nnlo-opt ensemble": ensemble.OPTIONS, "nnlo-opt clean": clean.OPTIONS,
     "nnlo-opt enqueue": steer.ENQUEUE_OPTIONS, "nnlo-opt stop": steer.STOP_OPTIONS,

@@ -11,37 +11,21 @@ from importlib import import_module
 from pathlib import Path
 
 import nnlo_opt
-from nnlo_opt.analysis.frames import sorted_by
-from nnlo_opt.cli.arguments import RUN_HELP, Parser, run_parser
+from nnlo_opt.cli.arguments import RUN_HELP, Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.models.builders import builtin_names, model_file
-from nnlo_opt.reporting.lines import counted, figure_text, outcome
+from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.page import PAGE_NAME, write_page
 from nnlo_opt.reporting.results import read_ledger, write_results
-from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import fitted, line_width
-from nnlo_opt.run.option_kinds import FLAG, PATH, TEXT, whole
+from nnlo_opt.run.option_kinds import PATH, whole
 from nnlo_opt.run.option_table import BY_NAME, RUNS, SEED, Option
 from nnlo_opt.runtime.environment import THREAD_VARIABLES
 from nnlo_opt.training.options import searchable
-from nnlo_opt.trials.journal import load_events, without_collection
-from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.trial import Trial
 
-#: options of `nnlo-opt show`
 # fmt: off
-SHOW_OPTIONS = (
-    Option("top", "N", whole(unit="trials"), shown=f"all, or {MOST_ROWS} of a longer search", example="5",
-        help="show the N best trials, the best first"),
-    Option("all", "", FLAG, default=False, help="show all trials"),
-    Option("sort", "COLUMN", TEXT, shown="the number of the trial", example="train_s",
-        help="order by a column of results.csv or a parameter, the least value first; figure_of_merit: the best first"),
-    Option("trial", "N", whole(0), shown="the table of trials", example="7",
-        help="print all that is known of trial N: parameters, metrics, assignments, epochs, logs, traceback"),
-)
 #: options of `nnlo-opt report`
 REPORT_OPTIONS = (
     Option("figures", "DIR", PATH, shown="no figures", example="paper", bare="",
@@ -271,45 +255,6 @@ def _run_legacy(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _show(argv: Sequence[str]) -> int:
-    arguments = run_parser("show", SHOW_OPTIONS, "Print the trials of a run, from its journal.").values(argv)
-    run = checked_run(arguments.run)
-    with without_collection():
-        events = load_events(run / JOURNAL_NAME)
-    ledger, width = Ledger(events), line_width(sys.stdout)
-    if arguments.trial is not None:
-        if arguments.trial >= len(ledger.trials):
-            raise ConfigurationError(
-                f"`--trial` must be the number of a trial. Received: {arguments.trial}, but `{run}` has "
-                f"{counted(len(ledger.trials), 'trial')}, numbered from 0."
-            )
-        print(trial_page(run, events, ledger.trials[arguments.trial], width))
-        return EXIT_OK
-    chosen = _chosen(ledger, arguments)
-    if figure := ledger.identity.get("figure_of_merit"):
-        print(figure_text(figure, ledger.direction))
-    print(trials_table(ledger, width, chosen))
-    if ledger.objectives:
-        print(f"\n{pareto_table(ledger, width)}")
-    reason = ledger.ended_because
-    state = "Finished" if ledger.complete else "Not finished"
-    print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger, at_work=may_be_at_work(run))}.")
-    sys.stdout.flush()
-    return EXIT_OK
-
-
-def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None:
-    """Return the trials to show, in their order; None for the usual ones."""
-    if arguments.top is None and arguments.sort is None and not arguments.all:
-        return None
-    chosen = ledger.trials if arguments.top is None else ranked(ledger)[: arguments.top]
-    if arguments.sort is None:
-        return chosen
-    by_column = ranked(ledger) if arguments.sort == "figure_of_merit" else sorted_by(ledger, arguments.sort)
-    numbers = {trial.number for trial in chosen}
-    return [trial for trial in by_column if trial.number in numbers]
-
-
 def checked_run(run: Path) -> Path:
     """Return a run directory; ConfigurationError if it is none."""
     if not os.path.isfile(run / JOURNAL_NAME):
@@ -380,7 +325,7 @@ def _of(module: str, function: str = "main") -> Callable[[Sequence[str]], int]:
 
 #: name of each command -> its help, and the function that runs it with options of its own; None: `_look`
 _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
-    "show": ("print the trials of a run, or one of them, from its journal", _show),
+    "show": ("print the trials of a run, or one of them, from its journal", _of("watch", "show")),
     "report": ("write results.csv, summary.json and the page report.html of a run anew, from its journal", None),
     "best-model": ("save the best model of a run, even if the run was interrupted", None),
     "space": ("print the parameters of a search space, and some of its points", _space),

@@ -1,19 +1,38 @@
-"""`nnlo-opt watch` with `nnlo-opt status`: a look at a run from any machine that sees its files."""
+"""The commands show, watch, status of `nnlo-opt`: a look at a run from any machine that sees its files."""
 
+import argparse
 import signal
 import sys
 from collections.abc import Sequence
 
+from nnlo_opt.analysis.frames import sorted_by
 from nnlo_opt.cli.arguments import run_parser
 from nnlo_opt.cli.tool import checked_run
-from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED
+from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.reporting.lines import counted, figure_text, outcome
 from nnlo_opt.reporting.status import RunState
 from nnlo_opt.reporting.status_lines import print_status
-from nnlo_opt.run.option_kinds import FLAG, TIME
+from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
+from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.run.option_kinds import FLAG, TEXT, TIME, whole
 from nnlo_opt.run.option_table import Option
-from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LOCK_NAME
+from nnlo_opt.trials.journal import load_events, without_collection
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LOCK_NAME, may_be_at_work
+from nnlo_opt.trials.trial import Trial
 
 # fmt: off
+#: options of `nnlo-opt show`
+SHOW_OPTIONS = (
+    Option("top", "N", whole(unit="trials"), shown=f"all, or {MOST_ROWS} of a longer search", example="5",
+        help="show the N best trials, the best first"),
+    Option("all", "", FLAG, default=False, help="show all trials"),
+    Option("sort", "COLUMN", TEXT, shown="the number of the trial", example="train_s",
+        help="order by a column of results.csv or a parameter, the least value first; figure_of_merit: the best first"),
+    Option("trial", "N", whole(0), shown="the table of trials", example="7",
+        help="print all that is known of trial N: parameters, metrics, assignments, epochs, logs, traceback"),
+)
 #: options of `nnlo-opt watch`
 WATCH_OPTIONS = (
     Option("interval", "TIME", TIME, default=1.0, example="10", help="time between two looks at the journal"),
@@ -27,7 +46,7 @@ STATUS_OPTIONS = (
 
 def watch(argv: Sequence[str]) -> int:
     """Show a run until it is over; return 0 if it is finished, 75 if it can be resumed, 130 after Ctrl-C."""
-    from nnlo_opt.reporting.watch import watch as show
+    from nnlo_opt.reporting.watch import watch as watched
 
     what = (
         "Show a run while it runs, from its journal: a page in a terminal, one line for each change in a pipe. Nothing "
@@ -38,7 +57,7 @@ def watch(argv: Sequence[str]) -> int:
         checked_run(arguments.run)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which restores the terminal
     try:
-        return EXIT_OK if show(arguments.run, arguments.interval) is RunState.FINISHED else EXIT_PREEMPTED
+        return EXIT_OK if watched(arguments.run, arguments.interval) is RunState.FINISHED else EXIT_PREEMPTED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -50,3 +69,43 @@ def status(argv: Sequence[str]) -> int:
     checked_run(arguments.run)
     print_status(arguments.run, as_json=arguments.json)
     return EXIT_OK
+
+
+def show(argv: Sequence[str]) -> int:
+    """Print the trials of a run, or all that is known of one trial."""
+    arguments = run_parser("show", SHOW_OPTIONS, "Print the trials of a run, from its journal.").values(argv)
+    run = checked_run(arguments.run)
+    with without_collection():
+        events = load_events(run / JOURNAL_NAME)
+    ledger, width = Ledger(events), line_width(sys.stdout)
+    if arguments.trial is not None:
+        if arguments.trial >= len(ledger.trials):
+            raise ConfigurationError(
+                f"`--trial` must be the number of a trial. Received: {arguments.trial}, but `{run}` has "
+                f"{counted(len(ledger.trials), 'trial')}, numbered from 0."
+            )
+        print(trial_page(run, events, ledger.trials[arguments.trial], width))
+        return EXIT_OK
+    chosen = _chosen(ledger, arguments)
+    if figure := ledger.identity.get("figure_of_merit"):
+        print(figure_text(figure, ledger.direction))
+    print(trials_table(ledger, width, chosen))
+    if ledger.objectives:
+        print(f"\n{pareto_table(ledger, width)}")
+    reason = ledger.ended_because
+    state = "Finished" if ledger.complete else "Not finished"
+    print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger, at_work=may_be_at_work(run))}.")
+    sys.stdout.flush()
+    return EXIT_OK
+
+
+def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None:
+    """Return the trials to show, in their order; None for the usual ones."""
+    if arguments.top is None and arguments.sort is None and not arguments.all:
+        return None
+    chosen = ledger.trials if arguments.top is None else ranked(ledger)[: arguments.top]
+    if arguments.sort is None:
+        return chosen
+    by_column = ranked(ledger) if arguments.sort == "figure_of_merit" else sorted_by(ledger, arguments.sort)
+    numbers = {trial.number for trial in chosen}
+    return [trial for trial in by_column if trial.number in numbers]

@@ -136,7 +136,7 @@ def physics_figure(
 ) -> dict[str, float]:
     """Return `distance` in the mean over the ranges of energy between `edges`, of showers of the same energies `e`.
 
-    Showers of which none is in these ranges are one range.
+    If no shower is in these ranges, all showers are one range.
     """
     parts = [chosen for low, high in pairwise(edges) if (chosen := (e >= low) & (e <= high)).any()] or [e <= np.inf]
     each = [distance(generated[chosen], simulated[chosen]) for chosen in parts]

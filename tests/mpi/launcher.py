@@ -198,6 +198,8 @@ class Terminal:
         self._other, end = os.openpty()
         termios.tcsetwinsize(end, (40, columns))
         environ = {**environment(), "TERM": "xterm", "NO_COLOR": "1"}
+        for name in ("COLUMNS", "LINES"):  # which would count more than the terminal
+            environ.pop(name, None)
         self.process = subprocess.Popen(command, cwd=cwd, stdin=end, stdout=end, stderr=end, env=environ)
         os.close(end)
         #: all that was shown so far
