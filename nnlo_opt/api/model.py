@@ -13,6 +13,9 @@ from nnlo_opt.files import regular
 class ModelBuilder:
     """Base class of a model of one's own: override `build_model`."""
 
+    #: True if `build_model` returns a `models.composite.CompositeModel`
+    trains_itself = False
+
     def __init__(self, comm: Any = None) -> None:
         """`comm` is kept, and not used."""
         self.comm = comm

@@ -89,6 +89,7 @@ def definition_of(settings: Settings) -> ModelDefinition:
         except BaseException as error:
             raise TrialError(f"`build_model` of {name} failed, {describe(error)}.") from error
 
+    build_model.trains_itself = getattr(builder, "trains_itself", False)  # type: ignore[attr-defined]
     return ModelDefinition(
         name=name,
         kind="model",
@@ -202,7 +203,7 @@ class GeneratedWorkload(ManagerWorkload):
             )
         stream = self._stream = GeneratedStream(self._generator(mine), mine.n_samples)
         stream.peek()  # before the model is built, for which random numbers are seeded
-        options = self._options.training
+        options = replace(self._options.training, trains_itself=self.definition.trains_itself)
         adapter = self._build({}, options, model_seed(self._options.seed, start))
         validates = validation if validation.is_empty else validation.deal(start.n_workers, {start.worker - 1})
         generate = self._generator(validates)

@@ -48,6 +48,8 @@ class Algo(nnlo_opt.Algo):
                     f"`{name}={value}` of Algo is left out, as NNLO and mpi_learn never used it; "
                     "`worker_optimizer_params` sets the learning rate of the workers' own steps."
                 )
+        if given.get("loss") == "dummy":  # the word of NNLO's documents for its GAN
+            given["loss"] = None
         super().__init__(optimizer, **given)
 
     def load(self, fn: str) -> None:
@@ -72,6 +74,7 @@ class _Builder(nnlo_opt.ModelBuilder):
         super().__init__(getattr(builder, "comm", None))
         self.builder = builder
         self.custom_objects = getattr(builder, "custom_objects", {})
+        self.trains_itself = getattr(builder, "trains_itself", False)
 
     def build_model(self) -> Any:
         built = self.builder.build_model()
@@ -218,17 +221,41 @@ class ModelPytorch(nnlo_opt.ModelBuilder):
         return "torch"
 
 
+class GANModelBuilder(nnlo_opt.ModelBuilder):
+    """The GAN of showers; a script cannot have its networks by themselves."""
+
+    trains_itself = True
+
+    def __init__(self, c: Any = None, device_name: str = "cpu", tf: bool = False, weights: str | None = None) -> None:
+        super().__init__(c)
+        self.model_parameters: dict[str, Any] = {}
+        if weights:
+            raise ConfigurationError(
+                f"`weights` of GANModelBuilder must be left out, as NNLO's networks were others. Received: {weights!r}."
+            )
+
+    def set_params(self, **parameters: Any) -> None:
+        """Set arguments of the GAN, such as `latent_size`."""
+        self.model_parameters |= parameters
+
+    def build_model(self, local_session: bool = False) -> Any:
+        return importlib.import_module("nnlo_opt.models.builtin.gan").get_model(**self.model_parameters)
+
+    def get_backend_name(self) -> str:
+        return "keras"
+
+
 class GANModel:
-    """Refusal of NNLO's GAN, with what there is of it."""
+    """Refusal of NNLO's GAN without its builder."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ConfigurationError(
-            "NNLO's GanModel cannot be built from a script. Received: a script that does. Models that are trained "
-            "together are a model module: see docs/guide/gan.md."
+            "A script must build NNLO's GAN by `GANModelBuilder`. Received: GANModel or GANBuilder. Search its "
+            "parameters by `OptimizationDriver --example gan`."
         )
 
 
-GANModelBuilder = GANBuilder = GANModel
+GANBuilder = GANModel
 
 
 def load_model(

@@ -24,6 +24,11 @@ def run_legacy(folder, *words):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
 
 
+def run_getdata(folder, *words):
+    command = [sys.executable, "-c", "from nnlo_opt.cli.main import get_data; get_data()", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+
+
 def test_every_name_of_the_table_is_there_and_none_imports_a_framework(tmp_path):
     lines = [f"from {module} import {name}" for module, table in MODULES.items() for name in table]
     lines += [f"import {module}" for module in MODULES]
@@ -42,7 +47,8 @@ def test_nothing_of_it_is_there_unless_run_legacy_asks():
     ("program", "words"),
     [
         ("from nnlo.train.model import Unknown", "cannot import name 'Unknown'"),
-        ("from nnlo.train.GanModel import GANModelBuilder; GANModelBuilder()", "GanModel cannot be built"),
+        ("from nnlo.train.GanModel import GANModel; GANModel()", "by `GANModelBuilder`"),
+        ("from nnlo.train.GanModel import GANModelBuilder as B; B(None, weights='a,b')", "must be left out"),
         ("raise SystemExit('over')", "over"),
     ],
 )
@@ -112,6 +118,17 @@ def test_a_script_of_mpi_learn_trains_as_it_is(tmp_path):
     device, *metrics, loss = trained.split()
     assert (device, "'val_acc'," in metrics) == ("cpu", True)
     assert float(loss) < 0.6
+
+
+@pytest.mark.keras
+@pytest.mark.proof
+def test_a_script_of_nnlo_trains_its_gan_as_it_is(tmp_path):
+    done = run_getdata(tmp_path, "showers", "2", "1", "--cells", "9", "--n-samples", "48", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    lists = [tmp_path / f"{part}_showers.list" for part in ("train", "test")]
+    done = run_legacy(tmp_path, str(HERE / "gan_of_nnlo.py"), *map(str, lists))
+    assert done.returncode == 0, done.stderr
+    assert "val_combined_model_energy_loss val_combined_model_loss" in done.stdout
 
 
 TORCH = """
