@@ -39,7 +39,8 @@ def test_every_rank_searches_and_gets_the_result(tmp_path, n_ranks):
 
 
 @pytest.mark.keras
-@pytest.mark.parametrize("n_ranks", [pytest.param(1, marks=pytest.mark.proof), 3])
+@pytest.mark.proof
+@pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_keras_model_of_the_script_is_searched(tmp_path, n_ranks):
     outcome = run(n_ranks, tmp_path, str(SCRIPTS), "a_keras_model")
     assert outcome.code == 0, outcome.err[-4000:]

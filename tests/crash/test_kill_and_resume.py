@@ -69,6 +69,7 @@ def slow_search(folder: Path, digits: Path, network: Network) -> list[str]:
     return ["OptimizationDriver", "--model", "net.py", "--checkpoint", "K", *launcher.data_of(digits)]
 
 
+@pytest.mark.proof
 def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits, network):
     command = [*slow_search(tmp_path, digits, network), "--epochs", "4", "--num-iterations", "4", "--opt-restore"]
     events = kill_and_resume(tmp_path, command, [0.2, 0.1, 0.5], event=b'"EpochEnded"')

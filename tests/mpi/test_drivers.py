@@ -89,6 +89,7 @@ def test_a_race_of_folds_gives_up_trials_that_their_first_folds_show_to_be_worse
     assert float(best["figure_of_merit"]) < 0.5
 
 
+@pytest.mark.proof
 def test_a_serial_search_with_a_seed_repeats_itself(folder, digits):
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "4"]
     results = []

@@ -52,15 +52,8 @@ def test_workers_of_two_ranks_average_as_two_workers_do(folder, digits):
     np.testing.assert_allclose(rings, plain, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--mode", "easgd", "--sync-every", "3"],
-        pytest.param(["--mode", "gem"], marks=pytest.mark.proof),
-        pytest.param([], marks=pytest.mark.proof),
-    ],
-    ids=str,
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("options", [["--mode", "easgd", "--sync-every", "3"], ["--mode", "gem"], []], ids=str)
 def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(folder, digits, options):
     ring = ["--n-processes", "2", "--batch", "20", "--learning-rate", "0.01", *options]
     run = folder / "checkpoints/r"
@@ -84,6 +77,7 @@ def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(folder, digi
     assert [event["epoch"] for event in launcher.events_of(run, "EpochEnded")] == [1, 2, 3]
 
 
+@pytest.mark.proof
 def test_a_synchronous_tree_of_masters_trains_as_one_master_does(folder, digits):
     options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
     flat = train(folder, digits, 5, "flat", *options)
