@@ -427,7 +427,7 @@ class ModuleWorkload:
             )
         policy = getattr(definition.functions["get_model"], "dtype_policy", None)
         with self._framework.building(definition.custom_objects, policy):
-            self._adapter = CompositeAdapter(model, self.data.source.info.feature_shape, options, seed)
+            self._adapter = CompositeAdapter(model, self._sample()[0].feature_shape, options, seed)
         ignored = ("`--loss` has no effect: the models of a composite have losses of their own.",)
         return self._adapter, ignored if options.loss else ()
 

@@ -11,6 +11,7 @@ from refusals import check_refused
 
 import nnlo_opt
 from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.builtin import gan
 
 sys.path.insert(0, str(Path(__file__).parent))
 from circle import Circle, Endless
@@ -311,3 +312,27 @@ def test_keras_early_stopping_gives_back_the_best_weights(tmp_path):
     loss = keras.losses.sparse_categorical_crossentropy(y, manager.model.predict(x, verbose=0))
     assert float(np.mean(loss)) == pytest.approx(losses[best], rel=1e-4)
     manager.close()
+
+
+@pytest.mark.keras
+@pytest.mark.proof
+def test_models_that_train_together_take_batches_of_a_generator():
+    class Gan(nnlo_opt.ModelBuilder):
+        trains_itself = True
+
+        def build_model(self):
+            return gan.get_model(latent_size=4)
+
+        def get_backend_name(self):
+            return "keras"
+
+    class Showers(nnlo_opt.Data):
+        def generate_data(self):
+            rng = np.random.default_rng(0)
+            for _ in range(2):
+                x = rng.random((4, 9, 9, 9, 1), np.float32)
+                yield x, [np.ones(4, np.float32), np.full(4, 2.0, np.float32), x.sum((1, 2, 3, 4))]
+
+    names = {"data": Showers(4), "algo": nnlo_opt.Algo("rmsprop"), "model_builder": Gan()}
+    manager = nnlo_opt.MPIManager(None, **names, num_epochs=1, train_list=["a"], val_list=["b"])
+    assert np.isfinite(manager.train()["history"]["0:-:-"]["val_combined_model_energy_loss"]).all()
