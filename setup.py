@@ -27,7 +27,6 @@ setup(
         "h5py>=3.10",
         "pandas>=2.0",
         "rich>=13",
-        "filelock>=3.12",
         "msgspec>=0.20",
         "nvidia-ml-py>=12.535",
         "pooch>=1.8",

@@ -1,5 +1,6 @@
 """Safe access to files, which are written completely or not at all."""
 
+import errno
 import hashlib
 import json
 import math
@@ -11,8 +12,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
+
+#: path that a user has named, or of a file of a run
+AnyPath = TypeVar("AnyPath", Path, SafePath)
 #: bytes of a file's name at most, on every common file system
 MAX_NAME_BYTES = 255
 #: levels of nested data that are read; no file of ours or of Keras has 50, and Python functions cannot follow 1000
@@ -29,8 +34,10 @@ def write_fully(fd: int, data: bytes) -> None:
         view = view[n_written:]
 
 
-def sync(path: Path) -> None:
+def sync(path: Path | SafePath) -> None:
     """Make the content of a file, or the entries of a directory (a rename, a new file), durable."""
+    if isinstance(path, SafePath):
+        return path.sync()
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -38,7 +45,7 @@ def sync(path: Path) -> None:
         os.close(fd)
 
 
-def make_directory(directory: Path) -> None:
+def make_directory(directory: Path | SafePath) -> None:
     """Create `directory` and its missing parents durably; without a durable entry, files synced in it could be lost."""
     if directory.is_dir():
         return
@@ -49,7 +56,7 @@ def make_directory(directory: Path) -> None:
 
 
 @contextmanager
-def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def atomic_path(path: AnyPath, *, durable: bool = True) -> Iterator[AnyPath]:
     """Yield a temporary path next to `path`, which the file gets after the block succeeds.
 
     Args:
@@ -62,14 +69,14 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
         yield temporary
         if durable:
             sync(temporary)
-        os.replace(temporary, path)
+        temporary.replace(path)
         if durable:
             sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def atomic_write(path: Path, data: bytes | str, *, durable: bool = True) -> None:
+def atomic_write(path: AnyPath, data: bytes | str, *, durable: bool = True) -> None:
     """Write `data` to `path` completely or not at all; `durable` as for `atomic_path`."""
     if isinstance(data, str):
         # A text may quote characters without an encoding, for example a file name that is not UTF-8.
@@ -86,11 +93,18 @@ def short_name(stem: str, suffix: str) -> str:
     return name + suffix
 
 
-def regular(path: Path) -> Path:
-    """Return `path`; OSError if it does not exist or is a FIFO, a socket or a device, which `open` might wait for."""
-    mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` itself refuses a folder
+def regular(path: Path, most: int = MOST_BYTES) -> Path:
+    """Return `path` of a user's file, which may be a link.
+
+    Raises:
+        OSError: it does not exist, has more than `most` bytes, or is a FIFO, a socket or a device, which `open` might
+            wait for.
+    """
+    about = path.stat()
+    if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):  # `open` itself refuses a folder
         raise OSError("not a regular file")
+    if about.st_size > most:
+        raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
     return path
 
 

@@ -51,7 +51,7 @@ ORDER = (
 #: folder -> its modules that are only values, formulas and protocols, as all of `space` and `update_rules` are: no
 #: third-party package but NumPy, and msgspec at its door
 PURE_DATA: dict[str, str] = {
-    "": "__init__ errors clock files records trees user_files vectors",
+    "": "__init__ errors clock files records safe_path trees user_files vectors",
     "training": "options history schedules stopping",
     "trials": "trial events failures ledger objectives pareto figure",
     "comm": "calls messages objective_messages run_messages codec topology transport",
@@ -89,7 +89,6 @@ DOORS: dict[str, list[str]] = {
     "jax": ["models"],
     "torch": ["models"],
     "mlxtend": ["data.image_files"],
-    "filelock": ["trials.run_lock"],
     "pooch": ["data.download"],
     "msgspec": ["records"],
     "pandas": ["analysis.frames", "export.tables"],

@@ -4,9 +4,7 @@ A run that is at work is left alone, and so is everything by which a run can be 
 trials that have not ended, notes for the next start.
 """
 
-import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
@@ -22,7 +20,8 @@ from nnlo_opt.reporting.table import wrapped
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_kinds import FLAG
 from nnlo_opt.run.option_table import BY_NAME, Option
-from nnlo_opt.runtime.timeline import TIMELINE_NAME
+from nnlo_opt.runtime.timeline import PARTS_NAME, TIMELINE_NAME
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.kept_weights import WeightKeeper, best_trials
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -77,49 +76,48 @@ def _clean(run: Path, n_best: int | None, *, removes: bool) -> tuple[int, str]:
     if may_be_at_work(run):
         return 0, "at work, left alone."
     with closing(RunLock(run, 0.0)) if removes else nullcontext():
-        found = _removable(run, read_ledger(run), n_best)
+        found = _removable(SafePath(run), read_ledger(run), n_best)
         sizes = {what: sum(map(_bytes, paths)) for what, paths in found.items()}
         texts = [f"{counted(len(paths), what)} ({_size(sizes[what])})" for what, paths in found.items() if paths]
         for path in (path for paths in found.values() for path in paths) if removes else ():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+            path.remove()
     return sum(sizes.values()), f"{', '.join(texts) or 'nothing to remove'}."
 
 
-def _removable(run: Path, ledger: Ledger, n_best: int | None) -> dict[str, list[Path]]:
+def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, list[SafePath]]:
     """Return the files and folders that can be made again, by a noun for them."""
     # A training that has failed goes on from the last checkpoint.
     kept = [*best_trials(ledger), ledger.result]
     over = [trial.number for trial in ledger.trials if trial.state.ended and trial not in kept]
-    checkpoints = [path for number in over for path in sorted(run.glob(f"trials/{number:04d}/fold*/checkpoint-*"))]
-    parts = [*run.glob("timeline/*")] if (run / TIMELINE_NAME).exists() else []
+    trials = [run / f"trials/{number:04d}" for number in over]
+    checkpoints = [path for trial in trials for path in trial.glob("fold*/checkpoint-*")]
+    parts = (run / PARTS_NAME).glob("*") if (run / TIMELINE_NAME).exists() else []
     return {
         "surplus checkpoint": checkpoints,
-        "weight file": [] if n_best is None else [*WeightKeeper(run).surplus(ledger, n_best)],
+        "weight file": [] if n_best is None else [*WeightKeeper(run.root).surplus(ledger, n_best)],
         "timeline part": parts,
-        "old report": [path for path in map(run.joinpath, _REPORTS) if path.exists() and _is_old(path, run)],
+        "old report": [path for name in _REPORTS for path in run.glob(name) if _is_old(path, run)],
         "temporary file": [*_temporary(run)],
     }
 
 
-def _is_old(path: Path, run: Path) -> bool:
+def _is_old(path: SafePath, run: SafePath) -> bool:
     """Return True if a report is older than the journal."""
     return path.stat().st_mtime < (run / JOURNAL_NAME).stat().st_mtime
 
 
-def _temporary(run: Path) -> Iterator[Path]:
+def _temporary(folder: SafePath) -> Iterator[SafePath]:
     """Yield files and checkpoints that were being written when their process was killed; nobody is at work now."""
-    for folder, folders, files in os.walk(run):
-        cut_short = [name for name in folders if name.startswith(".checkpoint-")]
-        yield from (Path(folder, name) for name in (*cut_short, *filter(_TEMPORARY.fullmatch, files)))
-        folders[:] = [name for name in folders if name not in cut_short]
+    for path in folder.iterdir():
+        if path.is_dir() and not path.name.startswith(".checkpoint-"):
+            yield from _temporary(path)
+        elif path.is_dir() or _TEMPORARY.fullmatch(path.name):
+            yield path
 
 
-def _bytes(path: Path) -> int:
+def _bytes(path: SafePath) -> int:
     """Return the bytes of a file, or of the files in a folder."""
-    return sum(inside.lstat().st_size for inside in (path, *path.rglob("*")) if not inside.is_dir())
+    return sum(map(_bytes, path.iterdir())) if path.is_dir() else path.stat().st_size
 
 
 def _size(n_bytes: int) -> str:

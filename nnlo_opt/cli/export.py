@@ -1,8 +1,7 @@
 """Command that writes a run for other tools."""
 
-import os
 import shlex
-import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.run.option_kinds import FLAG, PATH, one_of
 from nnlo_opt.run.option_table import Option
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -44,9 +44,10 @@ def main(argv: Sequence[str]) -> int:
     with without_collection():
         events = load_events(run / JOURNAL_NAME)
     ledger = Ledger(events)
-    target = Path(arguments.out) if arguments.out else run / tool.target
+    out = Path(arguments.out) if arguments.out else run / tool.target
+    target = SafePath.of(out) if arguments.out else SafePath(run) / tool.target
     is_mirrored = arguments.to in ledger.settings.get("mirror", ()) and may_be_at_work(run)
-    if is_mirrored and target.resolve() == (run / tool.target).resolve():
+    if is_mirrored and out.resolve() == (run / tool.target).resolve():
         raise ConfigurationError(
             f"An export must not replace what `--mirror {arguments.to}` of a run under way writes. Received: "
             f"`{target}`; name another place by `--out`, or wait for the end of the run."
@@ -76,19 +77,17 @@ def main(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _make_room(target: Path, is_file: bool, overwrite: bool) -> None:
+def _make_room(target: SafePath, is_file: bool, overwrite: bool) -> None:
     """Remove what an export replaces; ConfigurationError if it may not be replaced."""
-    if not os.path.lexists(target) or (not is_file and target.is_dir() and not any(target.iterdir())):
+    if not target.exists() or (not is_file and target.is_dir() and not target.iterdir()):
         return
     if not overwrite:
         raise ConfigurationError(
             f"An export must not replace anything without `--overwrite`. Received: `{target}`, which exists; "
             "add it, or name another place by `--out`."
         )
-    if is_file and target.is_file():
-        target.unlink()
-    elif not is_file and (target / MARK).is_file():
-        shutil.rmtree(target)
+    if (target.is_dir() and (target / MARK).exists()) if not is_file else stat.S_ISREG(target.stat().st_mode):
+        target.remove()
     else:
         raise ConfigurationError(
             f"`--overwrite` replaces {'a file' if is_file else f'a folder of this command, which has a {MARK}'}. "

@@ -18,8 +18,10 @@ from pathlib import Path
 import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.files import regular
 from nnlo_opt.run.option_kinds import FLAG, PATH, TEXT, whole
 from nnlo_opt.run.option_table import Option
+from nnlo_opt.safe_path import NOTE_BYTES
 
 #: frameworks on which `nnlo_opt.allreduce` works
 FRAMEWORKS = ("tensorflow", "jax", "torch")
@@ -183,6 +185,6 @@ def _hosts(given: argparse.Namespace, *, has_mpi: bool) -> dict[str, int]:
     if given.hostfile is None:
         return {} if given.hosts is None else parse_hosts(given.hosts)
     try:
-        return parse_hostfile(Path(given.hostfile).read_text())
+        return parse_hostfile(regular(Path(given.hostfile), NOTE_BYTES).read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"`--hostfile` must be a readable file. Received: {error}.") from error

@@ -24,6 +24,7 @@ from nnlo_opt.run.option_table import GRACE, OPTIMIZATION_OPTIONS, TRAINING_OPTI
 from nnlo_opt.run.options import Options
 from nnlo_opt.runtime.environment import EXIT_CODE, ULFM
 from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.deaths import Death, leave_note, read_notes
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
@@ -154,7 +155,7 @@ def run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
         signal.signal(signum, ask)
     with launcher_of(driver.directory):
         # Without ULFM the death of a rank ends the job, whenever it comes.
-        sign = driver.directory / SIGN_NAME if environment else None
+        sign = SafePath(driver.directory) / SIGN_NAME if environment else None
         environment = {**environment, EXIT_CODE: str((driver.directory / EXIT_CODE_NAME).resolve())}
         start = partial(Job, environment=environment, sign=sign)
         code = _supervise(driver, start, starter, arguments, preemption)
@@ -177,13 +178,13 @@ def _supervise(
     while True:
         if preemption.is_asked:
             return EXIT_PREEMPTED
-        code_file = driver.directory / EXIT_CODE_NAME
+        code_file = SafePath(driver.directory) / EXIT_CODE_NAME
         with suppress(OSError):
-            code_file.touch()  # a machine of rank 0's may show a new file late
+            code_file.write_bytes(b"")  # a machine of rank 0's may show a new file late
         job = start([*starter, *driver.line(GRACE_PART * arguments.grace, again=again)])
         code = job.wait(lambda: preemption.is_asked, arguments.grace)
         with suppress(OSError, ValueError):
-            text = code_file.read_text()
+            text = code_file.read_bytes().decode()
             code_file.unlink()
             code = code or int(text)
         if job.was_late:

@@ -19,6 +19,7 @@ from nnlo_opt.reporting.results import read_ledger, summarise
 from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_table import RUNS
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
 
@@ -84,8 +85,9 @@ def _row(run: Path) -> list[str]:
     """Return the cells of a run; OSError or NnloError if its journal cannot be read."""
     at_work = may_be_at_work(run)
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # then the journal has all of it
-        if (run / "summary.json").stat().st_mtime_ns >= (run / JOURNAL_NAME).stat().st_mtime_ns:
-            files = (parse_object((run / f"{name}.json").read_bytes()) for name in ("config", "summary"))
+        place = SafePath(run)
+        if (place / "summary.json").stat().st_mtime_ns >= (place / JOURNAL_NAME).stat().st_mtime_ns:
+            files = (parse_object((place / f"{name}.json").read_bytes(MOST_BYTES)) for name in ("config", "summary"))
             return _cells(run, *files, at_work=at_work)
     ledger = read_ledger(run)
     if not ledger.sessions:

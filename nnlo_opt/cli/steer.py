@@ -19,7 +19,7 @@ from nnlo_opt.space.loading import load_constraint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import INBOX_NAME, JOURNAL_NAME
-from nnlo_opt.trials.run_lock import OWNER_NAME, may_be_at_work, read_owner
+from nnlo_opt.trials.run_lock import may_be_at_work, read_owner
 
 #: seconds between two looks for an answer
 _LOOK_S = 0.25
@@ -133,7 +133,7 @@ def stop(argv: Sequence[str]) -> int:
     parser.add_argument("trial", nargs="?", type=int, metavar="TRIAL", help="number of a trial; without it all end")
     arguments = parser.values(argv)
     run, ledger = arguments.run, _ledger_of(arguments.run)
-    owner = read_owner(run / OWNER_NAME)
+    owner = read_owner(run)
     if owner is None or not may_be_at_work(run):
         raise ConfigurationError(
             f"A run must be under way to be stopped. Received: `{run}`, on which no process works. `nnlo-opt show "

@@ -21,6 +21,7 @@ from nnlo_opt.reporting.terminal import fitted, line_width
 from nnlo_opt.run.option_kinds import PATH, whole
 from nnlo_opt.run.option_table import BY_NAME, RUNS, SEED, Option
 from nnlo_opt.runtime.environment import THREAD_VARIABLES
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.training.options import searchable
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -284,7 +285,7 @@ def _look(arguments: argparse.Namespace) -> int:
     if (folder := getattr(arguments, "figures", None)) is not None:
         from nnlo_opt.reporting.plots import write_figures
 
-        paths = write_figures(ledger, folder := Path(folder or run / "figures"))
+        paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(run) / "figures")
         named = ", ".join(path.stem for path in paths if path.suffix == ".pdf") or "none, as no trial is complete"
         print(fitted(f"Wrote figures as PNG and PDF to `{folder}`: {named}.", sys.stdout))
     sys.stdout.flush()

@@ -29,7 +29,7 @@ from nnlo_opt.runtime.environment import (
     n_allocated_nodes,
 )
 from nnlo_opt.runtime.handles import memory
-from nnlo_opt.trials.run_lock import OWNER_NAME, in_words, may_be_at_work, read_owner
+from nnlo_opt.trials.run_lock import in_words, may_be_at_work, read_owner
 
 #: program of a rank
 _RANK = "nnlo_opt.doctor.rank"
@@ -160,7 +160,7 @@ class Examination:
         kind = next((kinds[str(path)] for path in (place, *place.parents) if str(path) in kinds), "unknown")
         answer = ask(module_command("nnlo_opt.doctor.disk", str(place)), self.timeout_s)
         measured = {name: value for line in answer.lines for name, value in line.items()}
-        owner = in_words(read_owner(place / OWNER_NAME)) if may_be_at_work(place) else ""
+        owner = in_words(read_owner(place)) if may_be_at_work(place) else ""
         yield from judgement.disk(str(self.folder), kind, measured, answer.failure, owner)
 
     def framework(self, name: str) -> Iterator[Finding]:

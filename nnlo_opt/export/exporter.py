@@ -6,12 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import nnlo_opt
 from nnlo_opt.analysis.frames import last_metrics, time_s
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import atomic_write, make_directory
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Assignment, Trial
@@ -78,12 +79,11 @@ def require(name: str, asked: str) -> None:
         )
 
 
-def make_exporter(name: str, target: Path, run_name: str) -> Exporter:
+def make_exporter(name: str, target: SafePath, run_name: str) -> Exporter:
     """Return the exporter of a tool that writes to `target`, a folder that is made here unless it is a file."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(target.parent if TOOLS[name].is_file else target)
     if not TOOLS[name].is_file:
-        target.mkdir(exist_ok=True)
-        (target / MARK).write_text(json.dumps({"run": run_name, "nnlo_opt": nnlo_opt.__version__}) + "\n")
+        atomic_write(target / MARK, json.dumps({"run": run_name, "nnlo_opt": nnlo_opt.__version__}) + "\n")
     module = importlib.import_module(f"nnlo_opt.export.{TOOLS[name].module}")
     exporter: Exporter = getattr(module, TOOLS[name].maker)(target, run_name)
     return exporter

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nnlo_opt.export.exporter import TOOLS, make_exporter
 from nnlo_opt.reporting.follow import INTERVAL_S, JournalFollower, Reporter, rounds
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 #: most seconds that a mirror lives on when the search is over
@@ -50,7 +51,7 @@ def mirror(run_directory: Path, parent: int, tool: str) -> None:
     """Keep the files of a tool up to date until standard input has a byte or ends, or `parent` dies."""
     threading.Thread(target=_end_after, args=(parent,), name="end", daemon=True).start()
     follower = JournalFollower(run_directory / JOURNAL_NAME)
-    exporter = make_exporter(tool, run_directory / TOOLS[tool].target, run_directory.name)
+    exporter = make_exporter(tool, SafePath(run_directory) / TOOLS[tool].target, run_directory.name)
     for _ in rounds(parent):
         if follower.read():
             exporter.take(follower.new, follower.ledger)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnlo_opt.export.exporter import Epoch, began_at_s, epochs_of, plain_value, results_of, trial_name, trials_of
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial, TrialState
@@ -28,12 +29,12 @@ class RunStore:
         run_name: name of the experiment.
     """
 
-    def __init__(self, target: Path, run_name: str) -> None:
+    def __init__(self, target: SafePath, run_name: str) -> None:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow.tracking import MlflowClient
 
-        self._client = MlflowClient(tracking_uri=target.resolve().as_uri())
+        self._client = MlflowClient(tracking_uri=Path(str(target)).resolve().as_uri())
         self._experiment = self._client.create_experiment(run_name)
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:

@@ -7,6 +7,7 @@ what the file has with what the run has, and goes on. A file with trials that th
 
 import json
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,12 +17,13 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import began_at_s, plain_value, results_of, trials_of
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.search.base import Observation
 from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
 from nnlo_opt.space.space import Space
@@ -45,6 +47,13 @@ class _Backend(JournalFileBackend):
     #: time of the change of state that is written next
     at: datetime | None = None
 
+    def __init__(self, path: SafePath) -> None:
+        # Optuna opens a file by its path: this one leads to the open file, whatever takes its name.
+        self._file = path.open("ab")
+        opened = f"/proc/self/fd/{self._file.fileno()}"
+        lock = JournalFileSymlinkLock(str(path))
+        super().__init__(opened if os.path.exists(opened) else str(path), lock)
+
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         if self.at is not None:
             at = self.at.isoformat(timespec="microseconds")
@@ -60,7 +69,7 @@ class StudyFile:
         run_name: name of the study.
     """
 
-    def __init__(self, target: Path, run_name: str) -> None:
+    def __init__(self, target: SafePath, run_name: str) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._target = target
         self._name = run_name
@@ -74,7 +83,7 @@ class StudyFile:
         self._open_file()
 
     def _open_file(self) -> None:
-        self._backend = _Backend(str(self._target))
+        self._backend = _Backend(self._target)
         self._storage = JournalStorage(self._backend)
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:

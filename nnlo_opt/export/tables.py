@@ -8,11 +8,11 @@ missing value stands for a parameter that the trial does not have.
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from nnlo_opt.analysis.frames import assignments_frame, epochs_frame, folds_frame, results_frame, trials_frame
 from nnlo_opt.files import atomic_path
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
@@ -30,21 +30,21 @@ class _Tables(ABC):
 
     suffix: str
 
-    def __init__(self, target: Path, run_name: str) -> None:
+    def __init__(self, target: SafePath, run_name: str) -> None:
         self._target = target
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
         frames = {"trials": self.trials(ledger), "epochs": epochs_frame(ledger, events)}
         frames |= {"folds": folds_frame(ledger), "assignments": assignments_frame(ledger)}
         for name, frame in frames.items():
-            with atomic_path(self._target / f"{name}{self.suffix}", durable=False) as path:
-                self.write(frame, path)
+            with atomic_path(self._target / f"{name}{self.suffix}", durable=False) as path, path.open("wb") as file:
+                self.write(frame, file)
 
     def trials(self, ledger: Ledger) -> "DataFrame":
         return trials_frame(ledger)
 
     @abstractmethod
-    def write(self, frame: "DataFrame", path: Path) -> None: ...
+    def write(self, frame: "DataFrame", file: IO[bytes]) -> None: ...
 
 
 class CsvTables(_Tables):
@@ -55,8 +55,8 @@ class CsvTables(_Tables):
     def trials(self, ledger: Ledger) -> "DataFrame":
         return results_frame(ledger)
 
-    def write(self, frame: "DataFrame", path: Path) -> None:
-        frame.to_csv(path, index=False, lineterminator="\n")
+    def write(self, frame: "DataFrame", file: IO[bytes]) -> None:
+        frame.to_csv(file, index=False, lineterminator="\n")
 
 
 class ParquetTables(_Tables):
@@ -64,11 +64,11 @@ class ParquetTables(_Tables):
 
     suffix = ".parquet"
 
-    def write(self, frame: "DataFrame", path: Path) -> None:
+    def write(self, frame: "DataFrame", file: IO[bytes]) -> None:
         import pandas
 
         def as_json(value: Any) -> Any:
             return value if value is pandas.NA else json.dumps(value)
 
         mixed = [name for name in frame.columns if frame[name].dtype == object]
-        frame.assign(**{name: frame[name].map(as_json).astype("string") for name in mixed}).to_parquet(path)
+        frame.assign(**{name: frame[name].map(as_json).astype("string") for name in mixed}).to_parquet(file)

@@ -9,10 +9,8 @@ and removes trials that a crash or a repair has taken from the run.
 """
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -24,6 +22,8 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from nnlo_opt.export.exporter import FirstReports, assignment_of, curves_of, has_folds, trial_name
+from nnlo_opt.files import make_directory
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.space.parameters import Integer, Parameter, Real
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
@@ -45,7 +45,7 @@ class EventFiles:
         run_name: is not needed.
     """
 
-    def __init__(self, target: Path, run_name: str) -> None:
+    def __init__(self, target: SafePath, run_name: str) -> None:
         self._target = target
         self._reports = FirstReports()
         #: folder -> records that are not in its file yet
@@ -105,13 +105,13 @@ class EventFiles:
             of_run = {folder.partition("/")[0] for folder in self._begun}
             for path in self._target.glob("trial-*"):
                 if path.name not in of_run:
-                    shutil.rmtree(path)
+                    path.remove()
         for folder, buffer in self._new.items():
             path, data = self._target / folder / _NAME, buffer.getvalue()
             if folder not in self._written:
                 self._written.add(folder)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                known = path.read_bytes() if path.exists() else b""
+                make_directory(path.parent)
+                known = path.read_bytes(MOST_BYTES) if path.exists() else b""
                 if not data.startswith(known):
                     path.unlink()  # a crash has taken from the journal what was written here
                     known = b""

@@ -6,10 +6,10 @@ Nothing is sent: a run in offline mode is a file, and reports of errors and stat
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from nnlo_opt.export.exporter import Epoch, epochs_of, results_of, trial_name, trials_of
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial, TrialState
@@ -23,7 +23,7 @@ class OfflineRuns:
         run_name: name of the project.
     """
 
-    def __init__(self, target: Path, run_name: str) -> None:
+    def __init__(self, target: SafePath, run_name: str) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self._target = target
         self._project = re.sub(r"[/\\#?%:]", "_", run_name)
@@ -44,7 +44,7 @@ class OfflineRuns:
         settings = wandb.Settings(console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True,
             x_disable_meta=True, x_save_requirements=False)
         # fmt: on
-        where: dict[str, Any] = {"mode": "offline", "dir": self._target, "settings": settings}
+        where: dict[str, Any] = {"mode": "offline", "dir": str(self._target), "settings": settings}
         # The identity is the same for a later export, which replaces the run in W&B.
         where |= {"project": self._project, "group": self._project, "id": f"{self._project}-{name}", "name": name}
         run = wandb.init(**where, config=trial.point, tags=[trial.state.value])

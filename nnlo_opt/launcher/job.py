@@ -18,6 +18,7 @@ import psutil
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.runtime.environment import MPI_START_S, SIGN
+from nnlo_opt.safe_path import SafePath
 
 #: seconds between two looks at the job
 LOOK_S = 0.1
@@ -103,7 +104,7 @@ class Job:
         self,
         command: Sequence[str],
         environment: Mapping[str, str] | None = None,
-        sign: Path | None = None,
+        sign: SafePath | None = None,
         **pipes: Any,
     ) -> None:
         #: value of `MARK` in this job alone
@@ -113,7 +114,7 @@ class Job:
         #: monotonic time at which MPI has begun in all ranks, or the job has ended
         self._mpi_begins_by_s = time.monotonic() + MPI_START_S
         if self._sign is not None:
-            environment = {**(environment or {}), SIGN: str(self._sign.resolve())}
+            environment = {**(environment or {}), SIGN: os.path.abspath(str(self._sign))}
         try:
             self._process = subprocess.Popen(
                 command,
@@ -206,14 +207,14 @@ class Job:
         return process.pid == self.pid or process.info["name"].startswith(_STARTERS)
 
 
-def _claim(sign: Path, number: str) -> bool:
+def _claim(sign: SafePath, number: str) -> bool:
     """End the job that still has `sign`, hand it to the job of this number; return False if it cannot be written."""
     with suppress(OSError, UnicodeDecodeError):
-        name, _, before = sign.read_text().partition("=")
+        name, _, before = sign.read_bytes().decode().partition("=")
         if name == MARK:  # the file may hold anything
             _end_all(before)
     try:
-        sign.write_text(f"{MARK}={number}")
+        sign.write_bytes(f"{MARK}={number}".encode())
     except OSError:  # a full disk, which the ranks will report
         return False
     return True

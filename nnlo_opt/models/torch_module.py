@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.files import atomic_path
+from nnlo_opt.files import atomic_path, regular
 from nnlo_opt.models import torch_losses
 from nnlo_opt.models.adapter import first_line, in_words, refusal_of_samples
 from nnlo_opt.models.framework import FrameworkAdapter
@@ -300,7 +300,7 @@ def load_state(model: Any, state: Mapping[str, Any], source: str) -> None:
 
 def is_script(path: Path) -> bool:
     """Return True if a file is a TorchScript archive, which contains its code; a `state_dict` does not."""
-    if not zipfile.is_zipfile(path):
+    if not zipfile.is_zipfile(regular(path)):
         return False
     with zipfile.ZipFile(path) as archive:
         return any(name.split("/")[1:2] == ["constants.pkl"] for name in archive.namelist())

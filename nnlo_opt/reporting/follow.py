@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from nnlo_opt.files import regular
 from nnlo_opt.reporting.page import wrote_page
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper
 from nnlo_opt.runtime.pulse import PULSE
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import BATCH_LINES, decode_line, decode_lines, run_of, without_collection
 from nnlo_opt.trials.kept_weights import WeightKeeper
@@ -46,7 +46,7 @@ class JournalFollower:
     """
 
     def __init__(self, path: Path, observe: Callable[[Event, Ledger], None] | None = None) -> None:
-        self._path = path
+        self._path = SafePath.of(path)
         self._observe = observe
         #: device and inode of the file that was read
         self._place = (0, 0)
@@ -68,7 +68,7 @@ class JournalFollower:
             OSError: the file cannot be read.
             ValueError: a line is not sound; the lines before it are applied, and the next call begins with it.
         """
-        with regular(self._path).open("rb") as file:
+        with self._path.open("rb") as file:
             about = os.fstat(file.fileno())
             if (about.st_dev, about.st_ino) != self._place or about.st_size < self._n_bytes:
                 self.begin_anew()

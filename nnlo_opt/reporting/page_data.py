@@ -15,9 +15,10 @@ from typing import Any
 
 from nnlo_opt.analysis.frames import parameter_names, row_of, time_s
 from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.files import parse_object, regular
+from nnlo_opt.files import parse_object
 from nnlo_opt.reporting.lines import outcome, value_text
 from nnlo_opt.reporting.results import summarise
+from nnlo_opt.safe_path import MOST_BYTES
 from nnlo_opt.space.parameters import Constant, Parameter
 from nnlo_opt.space.space import Space, described
 from nnlo_opt.space.values import Value, is_number, text
@@ -304,7 +305,7 @@ def _staleness(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
     for number, fold in folds[:MOST_HISTORIES]:
         with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, NnloError):
             path = fold_directory(run_directory, number, fold) / "history.json"
-            found = StalenessStatistics.from_json(parse_object(regular(path).read_bytes())["staleness"])
+            found = StalenessStatistics.from_json(parse_object(path.read_bytes(MOST_BYTES))["staleness"])
             total.merge(found)
             by_trial.setdefault(number, StalenessStatistics()).merge(found)
             n_read += 1

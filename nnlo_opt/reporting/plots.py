@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nnlo_opt.analysis.frames import parameter_names
 from nnlo_opt.errors import require_known
 from nnlo_opt.files import atomic_path, make_directory
 from nnlo_opt.reporting.page_data import axis_of, curves_of, effects_data, space_of, spans_of
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial, TrialState
 
@@ -257,7 +257,7 @@ def plot_blocks(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
 # ---------------------------------------------------------------- files for a paper
 
 
-def write_figures(ledger: Ledger, folder: Path) -> list[Path]:
+def write_figures(ledger: Ledger, folder: SafePath) -> list[SafePath]:
     """Write every figure that has something to show as PNG and PDF into `folder`; return the paths."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -273,7 +273,7 @@ def write_figures(ledger: Ledger, folder: Path) -> list[Path]:
         ("pareto", _COLUMN, plot_pareto),
         ("blocks", _PAGE, plot_blocks),
     ]
-    paths: list[Path] = []
+    paths: list[SafePath] = []
     with rc_context(_STYLE):
         for name, width, draw in drawn:
             figure = Figure((width, _HEIGHT), layout="constrained")
@@ -314,12 +314,13 @@ def picture(ledger: Ledger) -> bytes:
     return file.getvalue()
 
 
-def _written(figure: "Figure", stem: Path) -> list[Path]:
-    paths = [stem.with_suffix(suffix) for suffix in (".png", ".pdf")]
+def _written(figure: "Figure", stem: SafePath) -> list[SafePath]:
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
     for path in paths:
-        with atomic_path(path, durable=False) as temporary:
+        with atomic_path(path, durable=False) as temporary, temporary.open("wb") as file:
             # Without the time, so that the same run has the same bytes.
-            figure.savefig(temporary, metadata={"CreationDate": None} if path.suffix == ".pdf" else {})
+            metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
+            figure.savefig(file, format=path.suffix[1:], metadata=metadata)
     return paths
 
 

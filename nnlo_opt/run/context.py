@@ -22,6 +22,7 @@ from nnlo_opt.runtime.peers import Peer
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.runtime.watchdog import Watchdog
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.deaths import Death, leave_note
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class ProcessContext:
         """Give the launcher the exit code of all ranks, on rank 0; return the code with which they leave."""
         if self.exit_code_file is not None:
             with suppress(OSError):
-                Path(self.exit_code_file).write_text(str(exit_code))
+                SafePath.of(Path(self.exit_code_file)).write_bytes(b"%d" % exit_code)
                 return EXIT_OK
         return exit_code
 

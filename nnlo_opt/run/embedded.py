@@ -21,6 +21,7 @@ from nnlo_opt.run.script import Script
 from nnlo_opt.run.search import SearchSession, plan_search
 from nnlo_opt.run.session import Session
 from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import read_events
@@ -211,8 +212,8 @@ class Seat:
 
 def read_shared_events(group: RankGroup, directory: Path) -> list[Event]:
     """Return the events of the run that rank 0 has in `directory`. Collective: every rank of `group`."""
-    path = directory / JOURNAL_NAME
-    text = group.share_json(path.read_text() if group.rank == 0 else None)
+    path = SafePath(directory) / JOURNAL_NAME
+    text = group.share_json(path.read_bytes(MOST_BYTES).decode() if group.rank == 0 else None)
     return read_events(str(text).encode(), str(path))[0]
 
 

@@ -24,6 +24,7 @@ from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.framework import Predictor, framework_of
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
 from nnlo_opt.trials.figure import epoch_value
 from nnlo_opt.trials.ledger import Ledger
@@ -177,7 +178,7 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
     return trials
 
 
-def _places(setup: EnsembleSetup, trial: Trial) -> list[Path]:
+def _places(setup: EnsembleSetup, trial: Trial) -> list[SafePath]:
     """Return the folders with the weights of the folds of a trial."""
     return [fold_directory(setup.run, trial.number, fold) for fold in range(len(setup.workload.data.folds))]
 

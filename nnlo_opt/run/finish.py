@@ -17,7 +17,7 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import ExportModel, ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, CheckpointError, OutOfTimeError
 from nnlo_opt.export.mirror import LAST_S, Mirror
-from nnlo_opt.files import parse_object, regular
+from nnlo_opt.files import parse_object
 from nnlo_opt.records import checked
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.page import PAGE_NAME, wrote_page
@@ -25,6 +25,7 @@ from nnlo_opt.reporting.results import write_results
 from nnlo_opt.run.serving_ranks import RankDiedError, ServingRanks
 from nnlo_opt.runtime.environment import start_helper
 from nnlo_opt.runtime.pulse import PULSE
+from nnlo_opt.safe_path import MOST_BYTES
 from nnlo_opt.space.space import TRAIN_PREFIX, Point
 from nnlo_opt.training.history import FoldRecord
 from nnlo_opt.training.options import TrainingOptions
@@ -47,7 +48,7 @@ def save_model(
     """Have the first of the trainer ranks `candidates` that answers save, and measure, the model of a trial."""
     order = ExportModel(
         point=trial.point,
-        weights_path=str(fold_directory(directory, trial.number, best_fold(trial, direction)).resolve()),
+        weights_path=str(fold_directory(directory.resolve(), trial.number, best_fold(trial, direction))),
         path=str((directory / BEST_MODEL).resolve()),
         measure=measure,
     )
@@ -72,7 +73,7 @@ def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
     """Return the history that the master of a fold has written; CheckpointError if it cannot be read."""
     path = fold_directory(directory, trial, fold) / "history.json"
     try:
-        checked(history := parse_object(regular(path).read_bytes()), FoldRecord)
+        checked(history := parse_object(path.read_bytes(MOST_BYTES)), FoldRecord)
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"The history of a fold must be readable. Received: `{path}` ({error}).") from error
     return history

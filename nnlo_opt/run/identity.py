@@ -9,6 +9,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import parse_json
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.search.design import design_size
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.options import option_name
@@ -74,8 +75,8 @@ def refuse_run_of_script(request: RunRequest) -> None:
     if not request.restore or request.name is None:
         return
     try:
-        with (request.place / request.name / JOURNAL_NAME).open("rb") as journal:
-            model = parse_json(journal.readline())["identity"]["model"]
+        with (SafePath(request.place / request.name) / JOURNAL_NAME).open("rb") as journal:
+            model = parse_json(journal.readline(MOST_BYTES))["identity"]["model"]
             function, source = model["function"], model["source"]
     except (OSError, ValueError, LookupError, TypeError):
         return  # no such run, or no run of a script; a damaged journal is refused when it is opened

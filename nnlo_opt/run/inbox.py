@@ -6,7 +6,6 @@ request is in the journal. So a crash loses no point: the next start finds the f
 the point by then. A request to stop is for the process that held the run when it was made: no later one obeys it.
 """
 
-import os
 import sys
 import threading
 import time
@@ -19,9 +18,10 @@ from typing import Any, TextIO
 
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write, make_directory, regular
+from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.records import Reader, Record
 from nnlo_opt.reporting.lines import counted, point_text
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.search.start_points import check_start_points, holder_of
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Event, TrialSuggested
@@ -59,28 +59,26 @@ class Stop(Request):
 _READER = Reader[Request](Request.__subclasses__())
 
 
-def submit(run: Path, request: Request) -> Path:
+def submit(run: Path, request: Request) -> SafePath:
     """Write a request to the inbox of a run; return its file, which is there until the request is fulfilled."""
-    make_directory(run / INBOX_NAME)
-    path = run / INBOX_NAME / f"{time.time_ns()}-{uuid.uuid4().hex[:12]}.json"
+    path = SafePath(run) / INBOX_NAME / f"{time.time_ns()}-{uuid.uuid4().hex[:12]}.json"
+    make_directory(path.parent)
     atomic_write(path, request.to_json() + "\n")
     return path
 
 
 def points_waiting(run: Path) -> Iterator[Point]:
     """Yield the points in the inbox of a run, the oldest first."""
-    for name in _names(run / INBOX_NAME):
+    for path in _requests(SafePath(run) / INBOX_NAME):
         with suppress(OSError, ValueError, TypeError):
-            request = _READER.read(regular(run / INBOX_NAME / name).read_bytes())
+            request = _READER.read(path.read_bytes())
             if isinstance(request, Enqueue):
                 yield request.point
 
 
-def _names(folder: Path) -> list[str]:
-    """Return the names of the requests in a folder, the oldest first; a file that begins with a dot is unfinished."""
-    with suppress(FileNotFoundError):
-        return sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
-    return []
+def _requests(folder: SafePath) -> list[SafePath]:
+    """Return the requests in a folder, the oldest first; a file that begins with a dot is unfinished."""
+    return folder.glob("[!.]*.json")
 
 
 class Inbox:
@@ -97,7 +95,7 @@ class Inbox:
     def __init__(
         self, run: Path, space: Space | None, ledger: Ledger, grace_s: float, say: Callable[[str, TextIO | None], None]
     ) -> None:
-        self._folder = run / INBOX_NAME
+        self._folder = SafePath(run) / INBOX_NAME
         self._space = space
         self._ledger = ledger
         self._grace_s = grace_s
@@ -129,11 +127,11 @@ class Inbox:
         """Remove files of requests that are fulfilled, and read new ones; no other method touches files."""
         while self._removed:
             (self._folder / self._removed.popleft()).unlink(missing_ok=True)
-        for name in _names(self._folder):
-            if name not in self._known:
+        for path in _requests(self._folder):
+            if path.name not in self._known:
                 with suppress(OSError):  # it is looked at again
-                    self._arrived.append((name, regular(self._folder / name).read_bytes()))
-                    self._known.add(name)
+                    self._arrived.append((path.name, path.read_bytes()))
+                    self._known.add(path.name)
 
     def __call__(self) -> list[ins.CoordinatorEvent]:
         """Return the requests since the last call; the consequences of earlier ones are written by now."""

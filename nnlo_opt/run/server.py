@@ -33,7 +33,9 @@ from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.process import end_if_forked
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.checkpoint import of_message
 from nnlo_opt.user_files import place_of
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,7 @@ class Workload(Protocol):
         """
 
     def export(
-        self, point: Point, weights_directory: Path, path: Path, *, measure: bool = False
+        self, point: Point, weights_directory: SafePath, path: Path, *, measure: bool = False
     ) -> tuple[Path, dict[str, float]]:
         """Save the model of `point` with the weights in `weights_directory`.
 
@@ -364,7 +366,7 @@ class RankServer:
         PULSE.expect(SLOW)
         try:
             with self._timeline.span("save the best model", "data"):
-                weights, path = Path(message.weights_path), Path(message.path)
+                weights, path = of_message(message.weights_path), Path(message.path)
                 path, metrics = self._workload.export(message.point, weights, path, measure=message.measure)
             answer = run_msg.ModelExported(path=str(path), metrics=metrics)
         except PASSED_ON:

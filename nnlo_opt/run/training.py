@@ -2,7 +2,6 @@
 
 import glob
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,13 +14,14 @@ from nnlo_opt.coordinator.coordinator import Observer, Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
-from nnlo_opt.files import atomic_write, short_name
+from nnlo_opt.files import atomic_write, make_directory, short_name
 from nnlo_opt.reporting.lines import TrainingLines, losses_text, metrics_text
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import history_of, kept_epoch, weights_text
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.session import Session, run_command
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.search.process import Suggestion
 from nnlo_opt.space.space import Point
@@ -75,7 +75,9 @@ class TrainingSession(Session):
         for fold in range(n_fold):
             source = fold_directory(directory.path, trials[-1].number, fold)
             if source.is_dir():
-                shutil.copytree(source, fold_directory(directory.path, len(trials), fold), dirs_exist_ok=True)
+                target = fold_directory(directory.path, len(trials), fold)
+                make_directory(target.parent)
+                source.copy(target)
         return replace(self.options.plan, num_iterations=len(trials) + 1)
 
     def _is_done(self, directory: RunDirectory, trial: Trial, fold: int) -> bool:
@@ -151,13 +153,14 @@ class TrainingSession(Session):
             f"as updates were {mean:.1f} versions old on average."
         )
 
-    def _write_history(self, directory: RunDirectory, history: dict[str, Json]) -> Path:
+    def _write_history(self, directory: RunDirectory, history: dict[str, Json]) -> SafePath:
         """Write the history of a fold in the form of the reference; return the path."""
         model = str(directory.ledger.identity["model"]["name"])
         # A run that was started under another name goes on in the file it has.
-        written = sorted(directory.path.glob(f"{glob.escape(short_name(model, ''))}_*_history.json"))
+        files = SafePath(directory.path)
+        written = files.glob(f"{glob.escape(short_name(model, ''))}_*_history.json")
         own = short_name(f"{model}_{self.options.trial_name}", "_history.json")
-        path = written[0] if written else directory.path / own
+        path = written[0] if written else files / own
         shown = in_reference_form(history, self.topology.world_size)
         shown["args"] = {"command_line": list(self.options.command_line), **self.options.training.to_json()}
         atomic_write(path, json.dumps(shown, indent=1) + "\n")

@@ -34,6 +34,7 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.run.options import DataOptions, Options, check_objectives
 from nnlo_opt.runtime.pulse import PULSE
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.space.loading import finish_space, space_from_dimensions
 from nnlo_opt.space.space import Point, Space
@@ -203,7 +204,7 @@ class ModuleWorkload:
         return said
 
     def export(
-        self, point: Point, weights_directory: Path, path: Path, *, measure: bool = False
+        self, point: Point, weights_directory: SafePath, path: Path, *, measure: bool = False
     ) -> tuple[Path, dict[str, float]]:
         """Save the model of `point` with the weights of a finished fold as `path`, with the ending of its framework."""
         adapter = self.trained_model(point, *load_weights(weights_directory), seed=0)

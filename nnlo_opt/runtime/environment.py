@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nnlo_opt.safe_path import SafePath
+
 #: beginnings of variables by which an MPI library would take a process for one of its ranks
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI", "HYDRA_")
 #: variables that NumPy and SciPy read for their number of threads, each once, when they are imported
@@ -79,7 +81,7 @@ def say_that_mpi_has_begun(environ: Mapping[str, str] = os.environ) -> None:
     Until then all ranks wait for a rank that dies, with ULFM or without.
     """
     with suppress(KeyError, OSError):  # without the sign the launcher assumes it after a while
-        Path(environ[SIGN]).unlink()
+        SafePath.of(Path(environ[SIGN])).unlink()
 
 
 def n_allocated_nodes(environ: Mapping[str, str] = os.environ) -> int:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TextIO
 
+from nnlo_opt.safe_path import SafePath
+
 #: seconds for mpirun to read what a rank has written before the rank ends the job; and then to hand it on
 READ_S, FORWARD_S = 2.0, 0.05
 #: level of messages between ranks
@@ -25,9 +27,9 @@ logging.addLevelName(TRACE, "TRACE")
 WHOLE = logging.getLogger("nnlo_opt.whole")
 
 
-def log_path(run_directory: Path, world_rank: int) -> Path:
+def log_path(run_directory: Path, world_rank: int) -> SafePath:
     """Return the path of the log file of a rank."""
-    return run_directory / "logs" / f"rank-{world_rank:05d}.log"
+    return SafePath(run_directory) / f"logs/rank-{world_rank:05d}.log"
 
 
 def wait_until_read(*streams: TextIO) -> None:
@@ -60,13 +62,13 @@ def _unread_bytes(fd: int) -> int:
 class _LogOfRankZero(logging.Handler):
     """Log file of rank 0, whose output goes to the terminal; it is created for the first record."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: SafePath) -> None:
         super().__init__()
         self._path = path
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(exist_ok=True)
             with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(record.getMessage() + "\n")
 
@@ -103,7 +105,7 @@ class RankOutput:
             WHOLE.handlers, WHOLE.propagate = [_LogOfRankZero(path)], False
             return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             with path.open("ab", buffering=0) as file:
                 self._held.seek(0)
                 file.write(self._held.read())

@@ -16,7 +16,6 @@ seems to arrive before it was sent, the difference shows the error of the clocks
 import json
 import logging
 import os
-import shutil
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,8 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from nnlo_opt.clock import Clock
-from nnlo_opt.files import ALL_FINITE, atomic_path, atomic_write, parse_object, regular
+from nnlo_opt.files import ALL_FINITE, atomic_path, atomic_write, parse_object
+from nnlo_opt.safe_path import SafePath
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class RankTimeline(Timeline):
         path = part_path(run_directory, self._world_rank)
         began_s = self._monotonic_s()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             atomic_write(path, self.to_text(), durable=False)
         except OSError as error:
             logger.warning("no timeline of this rank: %s", error)
@@ -248,14 +248,14 @@ def events_per_rank(n_ranks: int) -> int:
 # ---------------------------------------------------------------- the parts and the whole
 
 
-def part_path(run_directory: Path, world_rank: int) -> Path:
+def part_path(run_directory: Path, world_rank: int) -> SafePath:
     """Return the path of the part of a rank."""
-    return run_directory / PARTS_NAME / f"rank-{world_rank:05d}.json"
+    return SafePath(run_directory) / PARTS_NAME / f"rank-{world_rank:05d}.json"
 
 
 def clear_parts(run_directory: Path) -> None:
     """Remove the parts of an earlier start of the run; done by rank 0, before other ranks know the directory."""
-    shutil.rmtree(run_directory / PARTS_NAME, ignore_errors=True)
+    (SafePath(run_directory) / PARTS_NAME).remove()
 
 
 def merge_timelines(run_directory: Path) -> Path | None:
@@ -265,7 +265,7 @@ def merge_timelines(run_directory: Path) -> Path | None:
     the log.
     """
     parts = []
-    for path in sorted((run_directory / PARTS_NAME).glob("rank-*.json")):
+    for path in (SafePath(run_directory) / PARTS_NAME).glob("rank-*.json"):
         try:
             parts.append((path, _read_facts(path)))
         except _UNREADABLE as error:
@@ -282,7 +282,7 @@ def merge_timelines(run_directory: Path) -> Path | None:
     return whole
 
 
-def _write_whole(file: IO[str], parts: Sequence[tuple[Path, dict[str, Any]]]) -> None:
+def _write_whole(file: IO[str], parts: Sequence[tuple[SafePath, dict[str, Any]]]) -> None:
     zero_unix_s = min(facts["zero_unix_s"] for _, facts in parts)
     file.write(_head({"zero_unix_s": zero_unix_s, "ranks": [facts for _, facts in parts]}))
     separator = ""
@@ -323,15 +323,15 @@ def _metadata(name: str, pid: int, tid: int, arguments: dict[str, Any]) -> dict[
     return {"name": name, "cat": "__metadata", "ph": "M", "pid": pid, "tid": tid, "ts": 0, "args": arguments}
 
 
-def _read_facts(path: Path) -> dict[str, Any]:
-    with regular(path).open(encoding="utf-8") as file:
+def _read_facts(path: SafePath) -> dict[str, Any]:
+    with path.open(encoding="utf-8") as file:
         facts = parse_object(file.readline() + "]}", **ALL_FINITE)["otherData"]
     if not 0 <= facts["zero_unix_s"] < 1e12:  # a Unix time
         raise ValueError("it begins at no time")
     return dict(facts)
 
 
-def _shifted(path: Path, shift_us: float) -> Iterator[dict[str, Any]]:
+def _shifted(path: SafePath, shift_us: float) -> Iterator[dict[str, Any]]:
     """Yield the events of a part, later by `shift_us`, up to the first line that is no event."""
     with path.open(encoding="utf-8", errors="replace") as file:
         file.readline()

@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.runtime.peers import Heart, Peer
 from nnlo_opt.runtime.pulse import PULSE, TOGETHER, Pulse
 from nnlo_opt.runtime.signals import handle
+from nnlo_opt.safe_path import SafePath
 
 #: longest time between two looks: seconds, and part of the time-out
 LOOK_S, LOOK_PART = 2.0, 0.1
@@ -86,7 +86,7 @@ class Watchdog:
         #: called with a rank of the node that died by itself, and how
         self._saw_death: Callable[[int, str], None] = lambda world_rank, how: None
         #: file for the stacks of this rank if it hangs; None: the terminal, as there is no run yet
-        self._log: Path | None = None
+        self._log: SafePath | None = None
         #: called when SIGTERM comes, with True if a rank of the node has died before
         self._heard_sigterm: Callable[[bool], None] = lambda rank_died: None
         #: file descriptor from which signals are read; -1 before `start`
@@ -107,7 +107,7 @@ class Watchdog:
     def _new_watch(self) -> Watch:
         return Watch(self._timeout_s, 2 * self._look_s)
 
-    def report(self, saw_death: Callable[[int, str], None], log: Path | None, *, tells_work: bool = False) -> None:
+    def report(self, saw_death: Callable[[int, str], None], log: SafePath | None, *, tells_work: bool = False) -> None:
         """Report deaths of ranks to `saw_death` from now on, and write the stacks of this rank to the file `log`.
 
         `tells_work`: slow work of this rank is shown on the terminal.
@@ -238,7 +238,7 @@ class Watchdog:
                 self._tell(f"{sentence}. Its threads were at:\n{_stacks()}")
             else:
                 with suppress(OSError):
-                    self._log.parent.mkdir(parents=True, exist_ok=True)
+                    self._log.parent.mkdir(exist_ok=True)
                     with self._log.open("a") as log:
                         log.write(f"{sentence}. Its threads were at:\n{_stacks()}")
                 self._saw_death(self.world_rank, f"it did nothing for {self._own.idle_s:.0f} s (`--hang-timeout`)")

@@ -16,11 +16,11 @@ import json
 import logging
 import math
 import re
-import shutil
 import uuid
 import zipfile
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +28,8 @@ from typing import IO, Any
 import numpy as np
 
 from nnlo_opt.errors import CheckpointError
-from nnlo_opt.files import atomic_path, make_directory, parse_object, regular, sync, with_checksum, without_checksum
+from nnlo_opt.files import atomic_path, make_directory, parse_object, sync, with_checksum, without_checksum
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
 
 logger = logging.getLogger(__name__)
 
@@ -58,26 +59,32 @@ class Checkpoint:
     #: worker number (from 1) -> plain data
     workers: Mapping[int, Mapping[str, Any]]
     #: directory from which it was read; None for one to be written
-    place: Path | None = None
+    place: SafePath | None = None
     #: workers whose update rules have a state in it
     remembering: frozenset[int] = frozenset()
     #: (first, last) worker of the groups whose sub-masters have a state in it
     groups_remembering: frozenset[tuple[int, int]] = frozenset()
 
 
-def fold_directory(run_directory: Path, trial: int, fold: int) -> Path:
+def fold_directory(run_directory: Path, trial: int, fold: int) -> SafePath:
     """Return the directory in which a fold keeps its checkpoints, its weights, its history."""
-    return run_directory / "trials" / f"{trial:04d}" / f"fold{fold}"
+    return SafePath(run_directory) / f"trials/{trial:04d}/fold{fold}"
 
 
-def save_weights(directory: Path, weights: np.ndarray, state: np.ndarray) -> None:
+def of_message(path: str) -> SafePath:
+    """Return a folder of a fold, which a message names by its whole path, `RUN/trials/0007/fold0/checkpoint-3`."""
+    run, trials, inside = path.rpartition("/trials/")
+    return SafePath(Path(run)) / f"trials/{inside}" if trials else SafePath(Path(path))
+
+
+def save_weights(directory: SafePath, weights: np.ndarray, state: np.ndarray) -> None:
     """Write `weights.npz` of a finished fold: weights and float model state, both float32 vectors."""
     make_directory(directory)
     with atomic_path(directory / WEIGHTS_NAME) as path, path.open("wb") as file:
         np.savez(file, weights=weights, state=state)
 
 
-def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
+def load_weights(directory: SafePath) -> tuple[np.ndarray, np.ndarray]:
     """Return (weights, state) as `save_weights` wrote them; CheckpointError if they cannot be read.
 
     Before the fold has finished, the first of the two is both, as the last checkpoint has the best ones, and the
@@ -93,7 +100,7 @@ def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
     return arrays["weights"], arrays["state"]
 
 
-def begin(directory: Path, epoch: int) -> Path:
+def begin(directory: SafePath, epoch: int) -> SafePath:
     """Create and return a folder to which workers write; `save` makes it a checkpoint, `abandon` removes it."""
     temporary = directory / f".checkpoint-{epoch}.{uuid.uuid4().hex[:12]}"
     make_directory(directory)
@@ -101,13 +108,14 @@ def begin(directory: Path, epoch: int) -> Path:
     return temporary
 
 
-def abandon(temporary: Path | None) -> None:
+def abandon(temporary: SafePath | None) -> None:
     """Remove a folder of `begin`."""
     if temporary is not None:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):
+            temporary.remove()
 
 
-def save_state(temporary: Path, workers: int | range, state: Mapping[str, Any]) -> dict[str, Any]:
+def save_state(temporary: SafePath, workers: int | range, state: Mapping[str, Any]) -> dict[str, Any]:
     """Write the state of an update rule to a folder of `begin`; return name -> fingerprint for `save`.
 
     Args:
@@ -123,7 +131,7 @@ def save_state(temporary: Path, workers: int | range, state: Mapping[str, Any]) 
     return {path.name: _synced(path)}
 
 
-def load_state(place: Path, workers: int | range) -> dict[str, Any] | None:
+def load_state(place: SafePath, workers: int | range) -> dict[str, Any] | None:
     """Return the state that `save_state` wrote for the same `workers`, scalars as Python numbers; None without it."""
     path = place / _state_file(workers)
     if not path.exists():
@@ -137,8 +145,11 @@ def _state_file(workers: int | range) -> str:
 
 
 def save(
-    directory: Path, checkpoint: Checkpoint, temporary: Path | None = None, files: Mapping[str, Any] | None = None
-) -> Path:
+    directory: SafePath,
+    checkpoint: Checkpoint,
+    temporary: SafePath | None = None,
+    files: Mapping[str, Any] | None = None,
+) -> SafePath:
     """Write a checkpoint, remove the older ones; return its directory.
 
     Args:
@@ -154,27 +165,27 @@ def save(
         with (temporary / "master.npz").open("wb") as file:
             np.savez(file, allow_pickle=False, **checkpoint.arrays)
         moment = {"epoch": checkpoint.epoch, "n_samples_inside": checkpoint.n_samples_inside}
-        (temporary / "master.json").write_text(json.dumps({**moment, **checkpoint.master}))
+        (temporary / "master.json").write_bytes(json.dumps({**moment, **checkpoint.master}).encode())
         for number, state in checkpoint.workers.items():
-            (temporary / f"worker-{number}.json").write_text(json.dumps(state))
-        own = [path for path in sorted(temporary.iterdir()) if path.name not in (files or {})]
+            (temporary / f"worker-{number}.json").write_bytes(json.dumps(state).encode())
+        own = [path for path in temporary.iterdir() if path.name not in (files or {})]
         manifest = {**{path.name: _synced(path) for path in own}, **(files or {})}
         manifest_path = temporary / "manifest.json"
-        manifest_path.write_text(with_checksum({"epoch": checkpoint.epoch, "files": manifest}))
+        manifest_path.write_bytes(with_checksum({"epoch": checkpoint.epoch, "files": manifest}).encode())
         sync(manifest_path)
         sync(temporary)
-        shutil.rmtree(place, ignore_errors=True)
-        temporary.rename(place)
+        place.remove()
+        temporary.replace(place)
         sync(directory)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        abandon(temporary)
     for saved_at, path in _found(directory):
         if saved_at < (checkpoint.epoch, checkpoint.n_samples_inside):
-            shutil.rmtree(path, ignore_errors=True)
+            abandon(path)
     return place
 
 
-def load_latest(directory: Path) -> Checkpoint | None:
+def load_latest(directory: SafePath) -> Checkpoint | None:
     """Return the newest valid checkpoint in `directory`; invalid ones are skipped with a warning."""
     for _, path in _found(directory):
         try:
@@ -184,19 +195,21 @@ def load_latest(directory: Path) -> Checkpoint | None:
     return None
 
 
-def load(place: Path) -> Checkpoint:
+def load(place: SafePath) -> Checkpoint:
     """Return the checkpoint at `place`; CheckpointError unless it is valid as a whole."""
     try:
         files = _read_manifest(place)
         for name, expected in files.items():
-            if _fingerprint(place / name) != expected:
+            if (place / name).stat().st_size != expected["size"] or _fingerprint(place / name) != expected:
                 raise CheckpointError(f"`{place / name}` does not agree with its manifest")
         arrays = _read_arrays(place / "master.npz")
         if arrays.get("best", arrays["central"]).shape != arrays["central"].shape:
             raise CheckpointError(f"`{place}` holds best weights of another shape than its weights")
-        master = parse_object((place / "master.json").read_bytes())
+        master = parse_object((place / "master.json").read_bytes(MOST_BYTES))
         parts = [part for name in sorted(files) if (part := _PART.fullmatch(name))]
-        workers = {int(part[1]): parse_object((place / part[0]).read_bytes()) for part in parts if part[2] == "json"}
+        workers = {
+            int(part[1]): parse_object((place / part[0]).read_bytes(MOST_BYTES)) for part in parts if part[2] == "json"
+        }
         return Checkpoint(
             epoch=master.pop("epoch"),
             n_samples_inside=master.pop("n_samples_inside", 0),
@@ -213,23 +226,22 @@ def load(place: Path) -> Checkpoint:
         raise CheckpointError(f"`{place}` cannot be read: {error}") from error
 
 
-def remove_all(directory: Path) -> None:
+def remove_all(directory: SafePath) -> None:
     """Remove every checkpoint in `directory`, including those that crashes have left half written."""
-    for path in [path for _, path in _found(directory)] + list(directory.glob(".checkpoint-*")):
-        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        for path in [path for _, path in _found(directory)] + directory.glob(".checkpoint-*"):
+            path.remove()
 
 
-def _found(directory: Path) -> list[tuple[tuple[int, int], Path]]:
+def _found(directory: SafePath) -> list[tuple[tuple[int, int], SafePath]]:
     """Return ((epochs, further samples), directory) for each directory named like a checkpoint, the newest first."""
-    if not directory.is_dir():
-        return []
-    matches = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
+    matches = ((_NAME.fullmatch(path.name), path) for path in directory.glob("checkpoint-*"))
     return sorted((((int(match[1]), int(match[2] or 0)), path) for match, path in matches if match), reverse=True)
 
 
-def _read_manifest(place: Path) -> dict[str, Any]:
+def _read_manifest(place: SafePath) -> dict[str, Any]:
     """Return name -> fingerprint of the files of a checkpoint; CheckpointError if a name is missing or foreign."""
-    text = regular(place / "manifest.json").read_bytes()
+    text = (place / "manifest.json").read_bytes()
     files: dict[str, Any] = without_checksum(text, _FIRST_MANIFEST)["files"]
     missing = _MASTER_FILES - files.keys()
     if "crc" not in parse_object(text):
@@ -242,16 +254,16 @@ def _read_manifest(place: Path) -> dict[str, Any]:
     return files
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: SafePath) -> dict[str, np.ndarray]:
     """Return the arrays of an archive by name; CheckpointError if it is damaged anywhere."""
     try:
-        with np.load(regular(path), allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             # First: NumPy reads as many bytes as a header says, without a look at the checksum of the rest.
             if damaged := archive.zip.testzip():
                 raise ValueError(f"the checksum of {damaged} does not agree")
             for member in archive.zip.infolist():
-                with archive.zip.open(member) as file:
-                    _check_array(file, member)
+                with archive.zip.open(member) as array:
+                    _check_array(array, member)
             return {name: archive[name] for name in archive.files}
     except Exception as error:  # zip, zlib and npy readers raise a dozen kinds
         raise CheckpointError(f"`{path}` cannot be read: {' '.join(str(error).split())}") from error
@@ -267,12 +279,12 @@ def _check_array(file: IO[bytes], member: zipfile.ZipInfo) -> None:
         raise ValueError(f"{member.filename} is not the array of its header, {dtype} of shape {shape}")
 
 
-def _synced(path: Path) -> dict[str, Any]:
+def _synced(path: SafePath) -> dict[str, Any]:
     """Return the fingerprint of a file that has just been written, once the file is on disk."""
     sync(path)
     return _fingerprint(path)
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
-    data = regular(path).read_bytes()
+def _fingerprint(path: SafePath) -> dict[str, Any]:
+    data = path.read_bytes(MOST_BYTES)
     return {"size": len(data), "crc32": f"{zlib.crc32(data):08x}"}

@@ -7,7 +7,6 @@ observer writes a file of its own, so no lock is needed.
 
 import json
 import os
-import shutil
 import socket
 import time
 from collections.abc import Sequence
@@ -15,8 +14,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nnlo_opt.files import atomic_write, parse_json, regular
+from nnlo_opt.files import atomic_write, make_directory, parse_json
 from nnlo_opt.records import checked
+from nnlo_opt.safe_path import SafePath
 
 FOLDER = "deaths"
 
@@ -39,23 +39,23 @@ class Death:
 def leave_note(run: Path, death: Death) -> None:
     """Write `death` to a file of the run directory; does nothing if it cannot be written."""
     with suppress(OSError):
-        (run / FOLDER).mkdir(parents=True, exist_ok=True)
+        make_directory(SafePath(run) / FOLDER)
         name = f"{time.time_ns()}-{socket.gethostname()}-{os.getpid()}.json"
-        atomic_write(run / FOLDER / name, json.dumps(asdict(death)) + "\n")
+        atomic_write(SafePath(run) / FOLDER / name, json.dumps(asdict(death)) + "\n")
 
 
 def read_notes(run: Path) -> list[Death]:
     """Return all notes, the oldest first; a note that cannot be read is skipped."""
     found = []
-    for path in sorted((run / FOLDER).glob("[0-9]*.json")):  # no temporary file, which begins with a dot
+    for path in (SafePath(run) / FOLDER).glob("[0-9]*.json"):  # no temporary file, which begins with a dot
         with suppress(OSError, ValueError, TypeError):
-            found.append(checked(parse_json(regular(path).read_bytes()), Death))
+            found.append(checked(parse_json(path.read_bytes()), Death))
     return found
 
 
 def remove_notes(run: Path) -> None:
     """Remove all notes, as the journal has recorded the deaths."""
-    shutil.rmtree(run / FOLDER, ignore_errors=True)
+    (SafePath(run) / FOLDER).remove()
 
 
 def first_by_team(deaths: Sequence[Death]) -> dict[int, str]:

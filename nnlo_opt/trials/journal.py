@@ -24,7 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nnlo_opt.errors import JournalError
-from nnlo_opt.files import regular, sync, write_fully
+from nnlo_opt.files import sync, write_fully
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials.events import Event, RunStarted, event_from_json, events_from_json
 from nnlo_opt.trials.sync_mark import Mark, SyncMark, read_mark
 
@@ -104,8 +105,9 @@ def _may_be_torn(seq: int, line: bytes) -> bool:
 
 def load_events(path: Path) -> list[Event]:
     """Return all events of the journal at `path`, which stays as it is. Raises as `read_events`, or OSError."""
-    mark = read_mark(path)  # first, because both grow
-    data = regular(path).read_bytes()
+    file = SafePath.of(path)
+    mark = read_mark(file)  # first, because both grow
+    data = file.read_bytes(MOST_BYTES)
     events, n_sound = read_events(data, str(path), mark)
     if n_sound < len(data):
         logger.warning("The last %d bytes of `%s` are an incomplete line, and are not read.", len(data) - n_sound, path)
@@ -197,17 +199,17 @@ class Journal:
     """
 
     def __init__(self, path: Path, *, syncs: bool = True, may_write: Callable[[], None] | None = None) -> None:
-        self.path = path
+        self.path = SafePath.of(path)
         #: None: a write without space raises
         self._on_full: OnFull | None = None
         self._may_write = may_write
         self._syncs = syncs
-        existed = path.exists()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        existed = self.path.exists()
+        self._fd = self.path.descriptor(os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            data = regular(path).read_bytes()
+            data = self.path.read_bytes(MOST_BYTES)
             #: events in the file when it was opened
-            self.events, n_sound = read_events(data, str(path), read_mark(path))
+            self.events, n_sound = read_events(data, str(path), read_mark(self.path))
             #: bytes of a torn end that were cut off
             self.n_cut = len(data) - n_sound
             if self.n_cut:
@@ -217,9 +219,9 @@ class Journal:
             #: identity of the run; empty in a journal of an older version, and in one that is never resumed
             self._run = run_of(data[:200]) if self.events else secrets.token_hex(8) * syncs
             #: None without `syncs`
-            self._mark = SyncMark(path) if syncs else None
+            self._mark = SyncMark(self.path) if syncs else None
             if not existed:
-                sync(path.parent)
+                sync(self.path.parent)
         except BaseException:
             os.close(self._fd)
             raise
@@ -295,7 +297,7 @@ class Journal:
 
     def _check_place(self) -> None:
         """Raise OSError if the file was removed or replaced: it could still be written to, but nobody would find it."""
-        if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
+        if not os.path.samestat(os.fstat(self._fd), self.path.stat()):
             raise OSError(errno.ESTALE, "another file has taken its place", str(self.path))
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from pathlib import Path
 
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.checkpoint import WEIGHTS_NAME
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
@@ -35,14 +36,14 @@ class WeightKeeper:
     """
 
     def __init__(self, run: Path) -> None:
-        self._run = run
+        self._trials = SafePath(run) / "trials"
         #: trials whose weights were found
         self._seen: set[int] = set()
 
-    def surplus(self, ledger: Ledger, n_best: int) -> Iterator[Path]:
+    def surplus(self, ledger: Ledger, n_best: int) -> Iterator[SafePath]:
         """Yield the files of weights to be removed that no earlier call has yielded."""
         kept = kept_trials(ledger, n_best) | self._seen
         for trial in ledger.trials:
             if trial.state.ended and not trial.running and trial.number not in kept:
                 self._seen.add(trial.number)
-                yield from sorted(self._run.glob(f"trials/{trial.number:04d}/fold*/{WEIGHTS_NAME}"))
+                yield from (self._trials / f"{trial.number:04d}").glob(f"fold*/{WEIGHTS_NAME}")

@@ -18,6 +18,7 @@ from typing import Any
 
 from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.files import atomic_write, sync
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import LINE_BEGIN, decode_line, encode_line, read_events, run_of, without_collection
 from nnlo_opt.trials.ledger import Ledger
@@ -186,7 +187,7 @@ def _in_words(event: ev.Event) -> str:
 # ---------------------------------------------------------------- in a run directory
 
 
-def repair(run: Path) -> tuple[Salvage, Path] | None:
+def repair(run: Path) -> tuple[Salvage, SafePath] | None:
     """Repair the journal of `run`; return the result and the path of the damaged journal, or None if it is sound.
 
     Raises:
@@ -194,9 +195,9 @@ def repair(run: Path) -> tuple[Salvage, Path] | None:
         JournalError: nothing can be kept.
     """
     with closing(RunLock(run, timeout_s=0.0)):
-        path = run / JOURNAL_NAME
+        path = SafePath(run) / JOURNAL_NAME
         mark = read_mark(path)
-        data = path.read_bytes()
+        data = path.read_bytes(MOST_BYTES)
         try:
             read_events(data, str(path), mark)
         except JournalError:
@@ -204,34 +205,36 @@ def repair(run: Path) -> tuple[Salvage, Path] | None:
         else:
             return None
         found.n_missing = 0 if mark is None else max(0, mark.n_bytes - len(data))
-        damaged = _place_for(data, run)
+        damaged = _place_for(data, SafePath(run))
         atomic_write(damaged, data)
         if found.renumbers:
-            _move_files(run / "trials", run / damaged.name.replace(JOURNAL_NAME, "trials"), found.moved)
+            _move_files(
+                path.with_name("trials"), path.with_name(damaged.name.replace(JOURNAL_NAME, "trials")), found.moved
+            )
         # Another identity: the mark of the last sync is not about this journal. A repeated repair finds the same one.
         identity = hashlib.sha256(data).hexdigest()[:16]
         atomic_write(path, b"".join(encode_line(seq, event, identity) for seq, event in enumerate(found.events)))
         return found, damaged
 
 
-def _place_for(data: bytes, run: Path) -> Path:
+def _place_for(data: bytes, run: SafePath) -> SafePath:
     """Return the path for the damaged journal: the one that an interrupted repair has used, or else a free one."""
     number = 1
-    while (path := run / f"{JOURNAL_NAME}.damaged-{number}").exists() and path.read_bytes() != data:
+    while (path := run / f"{JOURNAL_NAME}.damaged-{number}").exists() and path.read_bytes(MOST_BYTES) != data:
         number += 1
     return path
 
 
-def _move_files(trials: Path, aside: Path, moved: dict[int, int]) -> None:
+def _move_files(trials: SafePath, aside: SafePath, moved: dict[int, int]) -> None:
     """Rename the folders of trials to their new numbers; folders that stay in `aside` belong to no trial."""
     if not aside.exists():
         if not trials.exists():
             return
-        trials.rename(aside)
+        trials.replace(aside)
     trials.mkdir(exist_ok=True)
     for old, new in moved.items():
         source, target = aside / f"{old:04d}", trials / f"{new:04d}"
         if source.exists() and not target.exists():
-            source.rename(target)
+            source.replace(target)
     sync(trials)
     sync(trials.parent)

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shlex
-import shutil
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -21,11 +21,12 @@ from typing import Any, Literal, TextIO
 from nnlo_opt.errors import ConfigurationError, JournalError, NnloError
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN
-from nnlo_opt.trials import deaths
+from nnlo_opt.safe_path import SafePath
+from nnlo_opt.trials import deaths, unrecorded
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.journal import Journal, load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_lock import LOCK_NAME, RunLock, not_writable
+from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LOCK_NAME, OWNER_NAME, RunLock, not_writable
 from nnlo_opt.trials.sync_mark import MARK_NAME
 
 JOURNAL_NAME = "journal.jsonl"
@@ -33,6 +34,13 @@ JOURNAL_NAME = "journal.jsonl"
 INBOX_NAME = "inbox"
 #: seconds to wait for the lock: ranks of a killed mpirun live on for 1.5-3.5 s
 LOCK_TIMEOUT_S = 15.0
+#: folders, and files, of a run directory; the journal comes last
+_FOLDERS = (
+    "trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER, unrecorded.FOLDER
+)  # fmt: skip
+_FILES = (
+    "config.json", "results.csv", "summary.json", "report.html", "timeline.json", "optuna.log", MARK_NAME, JOURNAL_NAME
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,254}")
 
 
@@ -162,12 +170,12 @@ class RunDirectory:
 
     def abandon(self) -> None:
         """Close the directory of a request that was refused, and remove it unless it holds a run or other files."""
-        journal = self.path / JOURNAL_NAME
+        files = SafePath(self.path)
         with suppress(OSError):
-            if not journal.exists() or not journal.stat().st_size:
+            if not (files / JOURNAL_NAME).exists() or not (files / JOURNAL_NAME).stat().st_size:
                 # While the lock is held: another process that has waited for it then makes a file of its own.
                 for name in (MARK_NAME, JOURNAL_NAME, LOCK_NAME):
-                    (self.path / name).unlink(missing_ok=True)
+                    (files / name).unlink(missing_ok=True)
         self.close()
         with suppress(OSError):
             self.path.rmdir()
@@ -244,6 +252,7 @@ def open_run(
     with ExitStack() as on_error:
         try:
             make_directory(path)
+            _check_files(path)
             lock = RunLock(path, lock_timeout_s)
             on_error.callback(lock.close)
             run = RunDirectory(path, request.root / name, lock, syncs=syncs, replaces=request.overwrite)
@@ -253,20 +262,28 @@ def open_run(
     return run
 
 
+def _files_of(run: SafePath, *others: str) -> list[SafePath]:
+    """Return the files and folders of a run, and `others`, the journal last."""
+    patterns = (*others, *_FOLDERS, "best_model.*", "ensemble.*", "*_history.json", *_FILES)
+    return [path for pattern in patterns for path in run.glob(pattern)]
+
+
+def _check_files(run: Path) -> None:
+    """Raise ConfigurationError if a file or a folder of a run is a link."""
+    for path in _files_of(SafePath(run), LOCK_NAME, OWNER_NAME, LAUNCH_LOCK_NAME):
+        if stat.S_ISLNK(path.stat().st_mode):
+            raise ConfigurationError(
+                f"A run directory must hold its files itself, as others may have put a link there. Received: "
+                f"`{path}`, a link. Put what it leads to in its place, or choose another name by `--checkpoint NAME`; "
+                "the run directory itself may be a link."
+            )
+
+
 def _remove_run(path: Path) -> None:
     """Remove the files of a run and nothing else: a wrong name must not cost a user's own files.
 
     A directory without a journal is no run. So the journal is removed last: an interrupted removal can be repeated.
     """
-    if not (path / JOURNAL_NAME).exists():
-        return
-    for name in ("trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER):
-        shutil.rmtree(path / name, ignore_errors=True)
-    for pattern in ("best_model.*", "ensemble.*", "*_history.json"):
-        for file in path.glob(pattern):
-            file.unlink()
-    for name in (
-        "config.json", "results.csv", "summary.json", "report.html", "timeline.json", "optuna.log", MARK_NAME,
-        JOURNAL_NAME,
-    ):  # fmt: skip
-        (path / name).unlink(missing_ok=True)
+    if (SafePath(path) / JOURNAL_NAME).exists():
+        for file in _files_of(SafePath(path)):
+            file.remove() if file.name in _FOLDERS else file.unlink()

@@ -22,22 +22,57 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write, make_directory, regular, with_checksum, without_checksum
+from nnlo_opt.files import atomic_write, make_directory, with_checksum, without_checksum
+from nnlo_opt.safe_path import SafePath
 
 logger = logging.getLogger(__name__)
 
 #: seconds between two signs of life; seconds without one until an owner on another machine is assumed dead. File
 #: systems of networks show the time of a file up to a minute late
 BEAT_S, STALE_S = 20.0, 300.0
+#: seconds between two attempts to take a lock
+_POLL_S = 0.05
 LOCK_NAME = "run.lock"
 OWNER_NAME = "run.owner"
 LAUNCH_LOCK_NAME = "launch.lock"
 #: names in a note of the first version, which had neither a checksum nor a beat
 _FIRST_NOTE = frozenset({"host", "pid", "boot"})
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class _FileLock:
+    """Lock of the operating system on a file, which is created. It is freed when its process dies.
+
+    Raises:
+        TimeoutError: another process has held it for `timeout_s` seconds.
+    """
+
+    def __init__(self, path: SafePath, timeout_s: float) -> None:
+        self._fd = path.descriptor(os.O_RDWR | os.O_CREAT)
+        until_s = time.monotonic() + timeout_s
+        try:
+            while not _locked(self._fd, fcntl.LOCK_EX):
+                if time.monotonic() >= until_s:
+                    raise TimeoutError(errno.ETIMEDOUT, "another process holds the lock", str(path))
+                time.sleep(_POLL_S)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        """Free the lock, which a child that was forked does not keep."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        os.close(self._fd)
+
+
+def _locked(fd: int, kind: int) -> bool:
+    """Lock an open file unless another process has done so; return True if it is locked."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class RunLock:
@@ -53,8 +88,7 @@ class RunLock:
     """
 
     def __init__(self, run: Path, timeout_s: float) -> None:
-        self._owner = run / OWNER_NAME
-        self._lock = FileLock(run / LOCK_NAME)
+        self._owner = SafePath(run) / OWNER_NAME
         self._mine = this_process()
         #: time at which `run.owner` was last seen to name this process
         self._seen_at_s = _now_s()
@@ -63,11 +97,11 @@ class RunLock:
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="run.owner", daemon=True)
         try:
-            self._lock.acquire(timeout=timeout_s)
-        except Timeout:
+            self._lock = _FileLock(SafePath(run) / LOCK_NAME, timeout_s)
+        except TimeoutError:
             raise ConfigurationError(
                 f"A run directory has one coordinator at a time, and another process holds `{run}`"
-                f"{in_words(read_owner(self._owner))}: wait for it to end, or choose another name by "
+                f"{in_words(read_owner(self._owner.root))}: wait for it to end, or choose another name by "
                 "`--checkpoint NAME`."
             ) from None
         try:
@@ -80,7 +114,7 @@ class RunLock:
 
     def _take_over(self) -> None:
         """Wait until an owner on another machine is known to be dead; ConfigurationError if it is alive."""
-        owner, here = read_owner(self._owner), self._mine
+        owner, here = read_owner(self._owner.root), self._mine
         # The host alone: it was booted since. The boot alone: a container of another name on the same machine.
         if owner is None or owner.get("boot") == here["boot"] or owner.get("host") == here["host"]:
             return
@@ -110,11 +144,11 @@ class RunLock:
         while not self._released.wait(BEAT_S):
             with suppress(OSError):  # the run or its disk may be gone: the next write finds out
                 self._look()
-                os.utime(self._owner)
+                self._owner.touch()
 
     def _look(self) -> None:
         """Raise OSError if the run has another owner."""
-        owner = read_owner(self._owner)
+        owner = read_owner(self._owner.root)
         if owner is not None and owner != self._mine:
             self._lost_to = in_words(owner)
             raise OSError(errno.ESTALE, f"another coordinator has taken the run over{self._lost_to}")
@@ -138,21 +172,19 @@ class RunLock:
 def forget_owner(run: Path) -> None:
     """Remove the note of an owner that is known to be gone, on any machine."""
     with suppress(OSError):
-        (run / OWNER_NAME).unlink()
+        (SafePath(run) / OWNER_NAME).unlink()
 
 
 def may_be_at_work(run: Path) -> bool:
     """Return True if a run has an owner: a process of this machine that lives, or one that has shown signs of life."""
-    owner, here = read_owner(run / OWNER_NAME), this_process()
+    note = SafePath(run) / OWNER_NAME
+    owner, here = read_owner(run), this_process()
     if owner is None:
         return False
     if owner.get("boot") != here["boot"] and owner.get("host") != here["host"]:
-        return time.time() - (_touched_ns(run / OWNER_NAME) or 0) / 1e9 < STALE_S
-    with suppress(OSError), (run / LOCK_NAME).open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+        return time.time() - (_touched_ns(note) or 0) / 1e9 < STALE_S
+    with suppress(OSError), (SafePath(run) / LOCK_NAME).open("rb") as file:
+        return not _locked(file.fileno(), fcntl.LOCK_SH)
     return False
 
 
@@ -165,9 +197,8 @@ def launcher_of(path: Path) -> Iterator[None]:
     """
     try:
         make_directory(path)
-        lock = FileLock(path / LAUNCH_LOCK_NAME)
-        lock.acquire(timeout=0)
-    except Timeout:
+        lock = _FileLock(SafePath(path) / LAUNCH_LOCK_NAME, 0.0)
+    except TimeoutError:
         raise ConfigurationError(
             f"A run has one launcher at a time, and another one is at work on `{path}`: wait for it to end, or choose "
             "another name by `--checkpoint NAME`."
@@ -179,7 +210,7 @@ def launcher_of(path: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):
             if os.listdir(path) == [LAUNCH_LOCK_NAME]:
-                (path / LAUNCH_LOCK_NAME).unlink()
+                (SafePath(path) / LAUNCH_LOCK_NAME).unlink()
                 path.rmdir()
         lock.release()
 
@@ -206,7 +237,7 @@ def _now_s() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _touched_ns(path: Path) -> int | None:
+def _touched_ns(path: SafePath) -> int | None:
     """Return the time at which the file was touched; None without a file."""
     try:
         with path.open("rb") as file:  # opening makes a file system of a network ask for the times anew
@@ -215,23 +246,23 @@ def _touched_ns(path: Path) -> int | None:
         return None
 
 
-def _silent_s(path: Path) -> float:
+def _silent_s(path: SafePath) -> float:
     """Return the seconds since the file was touched, by the clock that set its time; infinite without a file."""
     touched_ns = _touched_ns(path)
     if touched_ns is None:
         return math.inf
     probe = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
-        probe.touch()
+        probe.write_bytes(b"")
         return (probe.stat().st_mtime_ns - touched_ns) / 1e9
     finally:
         probe.unlink(missing_ok=True)
 
 
-def read_owner(path: Path) -> dict[str, Any] | None:
-    """Return the owner; None without a readable note: a damaged one keeps nobody out, least of all its owner."""
+def read_owner(run: Path) -> dict[str, Any] | None:
+    """Return the owner of a run; None without a readable note: a damaged one keeps nobody out."""
     with suppress(OSError, ValueError):
-        return without_checksum(regular(path).read_bytes(), _FIRST_NOTE)
+        return without_checksum((SafePath(run) / OWNER_NAME).read_bytes(), _FIRST_NOTE)
     return None
 
 

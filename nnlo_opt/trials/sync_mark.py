@@ -13,9 +13,8 @@ import os
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from nnlo_opt.files import regular
+from nnlo_opt.safe_path import SafePath
 
 MARK_NAME = "journal.synced"
 #: stands for the identity of a run of an older version, whose journal names none
@@ -32,10 +31,10 @@ class Mark:
     run: str
 
 
-def read_mark(journal: Path) -> Mark | None:
+def read_mark(journal: SafePath) -> Mark | None:
     """Return the mark of a journal; None without a whole one. It is to be read before its journal, which grows."""
     try:
-        content = regular(journal.with_name(MARK_NAME)).read_bytes()
+        content = journal.with_name(MARK_NAME).read_bytes()
         n_bytes, run, _ = content.split(b" ")
         mark = Mark(int(n_bytes), run.decode().strip("-"))
     except (OSError, ValueError):
@@ -56,8 +55,8 @@ class SyncMark:
         journal: path of the journal.
     """
 
-    def __init__(self, journal: Path) -> None:
-        self._fd = os.open(journal.with_name(MARK_NAME), os.O_RDWR | os.O_CREAT, 0o666)  # which waits for nobody
+    def __init__(self, journal: SafePath) -> None:
+        self._fd = journal.with_name(MARK_NAME).descriptor(os.O_RDWR | os.O_CREAT)
 
     def set(self, n_bytes: int, run: str) -> None:
         """Note that the first `n_bytes` bytes of the journal of `run` are on the disk."""

@@ -5,22 +5,22 @@ adds the results to the journal, so that no finished fold is trained again, and 
 """
 
 import logging
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from nnlo_opt.files import atomic_write, regular, with_checksum, without_checksum
+from nnlo_opt.files import atomic_write, with_checksum, without_checksum
 from nnlo_opt.records import checked
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.trial import UnrecordedFold
 
 logger = logging.getLogger(__name__)
 
-DIRECTORY_NAME = "unrecorded"
+FOLDER = "unrecorded"
 
 
 def keep(run: Path, fold: UnrecordedFold) -> None:
     """Write `fold` to the run directory `run`."""
-    path = run / DIRECTORY_NAME / f"assignment-{fold.assignment:06d}.json"
+    path = SafePath(run) / FOLDER / f"assignment-{fold.assignment:06d}.json"
     path.parent.mkdir(exist_ok=True)
     atomic_write(path, with_checksum(asdict(fold)))
 
@@ -28,9 +28,9 @@ def keep(run: Path, fold: UnrecordedFold) -> None:
 def read(run: Path) -> tuple[UnrecordedFold, ...]:
     """Return all results in `run`; a damaged one is skipped with a warning, and its fold is trained again."""
     folds = []
-    for path in sorted((run / DIRECTORY_NAME).glob("assignment-*.json")):
+    for path in (SafePath(run) / FOLDER).glob("assignment-*.json"):
         try:
-            folds.append(checked(without_checksum(regular(path).read_bytes()), UnrecordedFold))
+            folds.append(checked(without_checksum(path.read_bytes()), UnrecordedFold))
         except (OSError, ValueError, TypeError) as error:
             logger.warning("skipped `%s`: %s", path, error)
     return tuple(folds)
@@ -38,4 +38,4 @@ def read(run: Path) -> tuple[UnrecordedFold, ...]:
 
 def forget(run: Path) -> None:
     """Remove all results, as the journal has them."""
-    shutil.rmtree(run / DIRECTORY_NAME, ignore_errors=True)
+    (SafePath(run) / FOLDER).remove()

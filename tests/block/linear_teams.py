@@ -100,7 +100,7 @@ def central_of(team, trial=0):
 
 def history_of(where):
     """The history that a team has left, but for its time; `where` as for `place_of`."""
-    history = json.loads((place_of(where) / "history.json").read_text())
+    history = json.loads((place_of(where) / "history.json").read_bytes())
     del history["train_s"]
     return history
 

@@ -12,6 +12,7 @@ from nnlo_opt.block.master.state import FoldPlan, fold_plan
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError, TrialError
+from nnlo_opt.files import make_directory
 from nnlo_opt.testing.loopback_team import FAULTS
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
@@ -63,7 +64,7 @@ def test_a_finished_fold_leaves_its_weights_and_its_history(tmp_path):
     finished = finish(team)
     weights, state = load_weights(place_of(team))
     assert (weights.shape, weights.dtype, state.shape) == ((4,), np.float32, (1,))
-    history = json.loads((place_of(team) / "history.json").read_text())
+    history = json.loads((place_of(team) / "history.json").read_bytes())
     assert [metrics["val_loss"] for metrics in history["epochs"]][-1] == finished.figure_of_merit
     assert set(history["workers"]) == {"1", "2"}
     assert all(len(worker["loss"]) == 3 for worker in history["workers"].values())
@@ -141,7 +142,7 @@ def test_checkpoints_stay_until_the_coordinator_has_recorded_the_end(tmp_path):
 def test_what_a_crash_left_half_written_goes_with_the_checkpoints(tmp_path):
     team = team_of(tmp_path, epochs=3)
     half = place_of(team) / ".checkpoint-2.0123456789ab"
-    half.mkdir(parents=True)
+    make_directory(half)
     (half / "master.npz").write_bytes(b"half")
     recorded(team, finish(team).assignment)
     assert not half.exists()

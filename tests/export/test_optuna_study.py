@@ -5,6 +5,7 @@ import pytest
 from exported import ENDS, REASON, SPACE, UNIX_S, started, story
 
 from nnlo_opt.export.exporter import make_exporter
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
@@ -16,7 +17,7 @@ TWO = ("val_loss:min", "n_weights:max")
 def written(path, events, n_at_once=None):
     """The file of a study, written from so many events at once."""
     ledger, n_at_once = Ledger(), n_at_once or len(events)
-    exporter = make_exporter("optuna", path, "run")
+    exporter = make_exporter("optuna", SafePath.of(path), "run")
     for first in range(0, len(events), n_at_once):
         new = events[first : first + n_at_once]
         for event in new:

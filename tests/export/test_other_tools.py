@@ -9,6 +9,7 @@ from exported import ENDS, REASON, UNIX_S, story
 
 from nnlo_opt.analysis.frames import epochs_frame, results_frame, trials_frame
 from nnlo_opt.export.exporter import make_exporter
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.ledger import Ledger
 
 
@@ -24,7 +25,7 @@ def _environment(monkeypatch, tmp_path):
 
 def exported(tool, target, events):
     ledger = Ledger(events)
-    make_exporter(tool, target, "run").take(events, ledger)
+    make_exporter(tool, SafePath(target), "run").take(events, ledger)
     return ledger
 
 

@@ -8,6 +8,7 @@ import pytest
 from exported import REASON, SPACE, UNIX_S, story
 
 from nnlo_opt.export.exporter import make_exporter
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
@@ -21,10 +22,11 @@ sys.modules["tensorflow"] = None
 sys.path.insert(0, sys.argv[1])
 from exported import story
 from nnlo_opt.export.exporter import make_exporter
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 folder, events = Path(sys.argv[2]), story(int(sys.argv[3]))
-make_exporter("tensorboard", folder, "run").take(events, Ledger(events))
+make_exporter("tensorboard", SafePath(folder), "run").take(events, Ledger(events))
 
 from google.protobuf.json_format import MessageToDict
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -102,7 +104,7 @@ def test_a_mirror_writes_the_bytes_of_an_export_also_if_it_begins_again(tmp_path
     events = story(2)
 
     def write(folder, events, n_at_once):
-        ledger, exporter = Ledger(), make_exporter("tensorboard", tmp_path / folder, "run")
+        ledger, exporter = Ledger(), make_exporter("tensorboard", SafePath(tmp_path) / folder, "run")
         for first in range(0, len(events), n_at_once):
             new = events[first : first + n_at_once]
             for event in new:

@@ -5,7 +5,7 @@ import pytest
 from page_stories import EVIL, LEDGERS, SPACE, fail, point, restarted_with_losses, search
 from told_runs import Story
 
-from nnlo_opt.files import atomic_write
+from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.reporting.page import write_page
 from nnlo_opt.reporting.page_data import page_data
 from nnlo_opt.space.parameters import Categorical
@@ -155,7 +155,7 @@ def test_staleness_comes_from_the_histories_that_can_be_read(tmp_path):
     story = search(3)
     for trial, content in enumerate(['{"staleness": {"0": 5, "2": 1, "dropped": 1}}', "damaged"]):
         folder = fold_directory(tmp_path, trial, 0)
-        folder.mkdir(parents=True)
+        make_directory(folder)
         atomic_write(folder / "history.json", content)
     staleness = page_data(story.ledger, tmp_path)["staleness"]
     assert staleness["histogram"] == [[0, 5], [2, 1]]

@@ -7,6 +7,7 @@ from stories import write_journal
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import make_exporter
 from nnlo_opt.run.earlier import observations_of_runs, read_earlier
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.trials.ledger import Ledger
 
@@ -21,7 +22,7 @@ def exported(tmp_path, tool, name, n_fold=1):
         (tmp_path / name).mkdir()
         write_journal(tmp_path / name, events)
         return ledger
-    make_exporter(tool, tmp_path / name, "run").take(events, ledger)
+    make_exporter(tool, SafePath(tmp_path) / name, "run").take(events, ledger)
     return ledger
 
 

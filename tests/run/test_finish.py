@@ -7,6 +7,7 @@ from told_runs import Story
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.run_messages import ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
+from nnlo_opt.files import make_directory
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.run import finish as closing
 from nnlo_opt.run.finish import (
@@ -65,7 +66,7 @@ def test_the_first_rank_that_lives_saves_the_model(tmp_path):
     assert save_model(ranks, [4, 2, 3], tmp_path, trial, "min") == saved
     assert ranks.asked == [4, 2]
     assert ranks.question.point == {"n": 1}
-    assert Path(ranks.question.weights_path) == fold_directory(tmp_path, 0, 1)
+    assert ranks.question.weights_path == str(fold_directory(tmp_path, 0, 1))
     assert Path(ranks.question.path) == tmp_path / BEST_MODEL
 
 
@@ -81,9 +82,9 @@ def test_where_no_rank_can_save_the_model_the_reason_is_told(tmp_path):
 def test_checkpoints_of_folds_that_go_on_are_kept(tmp_path):
     ledger = ledger_with(0.5)
     for fold in (0, 1):
-        (fold_directory(tmp_path, 0, fold) / "checkpoint-1").mkdir(parents=True)
+        make_directory(fold_directory(tmp_path, 0, fold) / "checkpoint-1")
     remove_stale_checkpoints(tmp_path, ledger)
-    assert list(tmp_path.rglob("checkpoint-1")) == [fold_directory(tmp_path, 0, 1) / "checkpoint-1"]
+    assert list(tmp_path.rglob("checkpoint-1")) == [tmp_path / "trials/0000/fold1/checkpoint-1"]
     ledger.apply(ev.TrialFailed(time_s=2.0, trial=0, reason="no memory"))
     remove_stale_checkpoints(tmp_path, ledger)
     assert not list(tmp_path.rglob("checkpoint-1"))

@@ -31,7 +31,7 @@ class SkewedClock(ManualClock):
 
 def read(path):
     """The trace in a file, which any viewer must understand."""
-    trace = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    trace = json.loads(path.read_bytes(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     check_trace(trace)
     return trace
 
@@ -287,10 +287,10 @@ def test_the_parts_are_put_together_on_one_clock(tmp_path):
 def test_parts_that_are_missing_empty_or_damaged_are_left_out(tmp_path, caplog):
     write_parts(tmp_path, n_ranks=5)
     part_path(tmp_path, 1).unlink()
-    part_path(tmp_path, 2).write_text("")
-    part_path(tmp_path, 3).write_text('{"otherData": {}, "traceEvents": [\n]}\n')
+    part_path(tmp_path, 2).write_bytes(b"")
+    part_path(tmp_path, 3).write_bytes(b'{"otherData": {}, "traceEvents": [\n]}\n')
     torn = part_path(tmp_path, 4)
-    torn.write_text(torn.read_text()[:-20])
+    torn.write_bytes(torn.read_bytes()[:-20])
     trace = read(merge_timelines(tmp_path))
     assert {event["pid"] for event in trace["traceEvents"]} == {0, 4}
     assert "rank-00002.json" in caplog.text

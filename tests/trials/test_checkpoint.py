@@ -4,16 +4,45 @@ import shutil
 import zipfile
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nnlo_opt.errors import CheckpointError
 from nnlo_opt.files import with_checksum
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import checkpoint
-from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory, load, load_latest, load_weights, save, save_weights
+from nnlo_opt.trials.checkpoint import Checkpoint
 
 FILES = ["master.npz", "master.json", "worker-1.json", "worker-12.json", "manifest.json"]
+
+
+# The tests write, count and damage files by plain paths.
+
+
+def save(directory, *arguments):
+    return Path(str(checkpoint.save(SafePath(directory), *arguments)))
+
+
+def load(place):
+    return checkpoint.load(SafePath(place))
+
+
+def load_latest(directory):
+    return checkpoint.load_latest(SafePath(directory))
+
+
+def save_weights(directory, *vectors):
+    checkpoint.save_weights(SafePath(directory), *vectors)
+
+
+def load_weights(directory):
+    return checkpoint.load_weights(SafePath(directory))
+
+
+def fold_directory(*place):
+    return Path(str(checkpoint.fold_directory(*place)))
 
 
 def checkpoint_of(epoch, n_weights=50):
@@ -117,7 +146,7 @@ def test_what_is_not_called_a_checkpoint_is_left_alone(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "weights.npz").write_bytes(b"x")
     assert load_latest(tmp_path) is None
-    checkpoint.remove_all(tmp_path)
+    checkpoint.remove_all(SafePath(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {*others, "weights.npz"}
 
 
@@ -138,12 +167,12 @@ def test_a_crash_while_writing_leaves_the_older_checkpoint(tmp_path, n_files):
     for name in FILES[:n_files]:
         shutil.copy(place / name, half / name)
     assert agree(load_latest(place.parent), checkpoint_of(10))
-    checkpoint.remove_all(place.parent)
+    checkpoint.remove_all(SafePath(place.parent))
     assert list(place.parent.iterdir()) == []
 
 
 def test_nothing_is_removed_where_there_is_nothing(tmp_path):
-    checkpoint.remove_all(tmp_path / "missing")
+    checkpoint.remove_all(SafePath(tmp_path / "missing"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,7 +216,7 @@ def write_first_version(place, files):
 @pytest.mark.parametrize("has_checksum", [True, False])
 def test_no_changed_character_of_the_manifest_drops_the_state_of_a_worker(tmp_path, has_checksum):
     states = {1: {"offset": 5}, 2: {"offset": 5}, 12: {"offset": 5}}
-    temporary = checkpoint.begin(tmp_path, 3)
+    temporary = checkpoint.begin(SafePath(tmp_path), 3)
     files = {}
     for worker in states:
         files |= checkpoint.save_state(temporary, worker, {"momentum": np.ones(3)})
@@ -289,8 +318,8 @@ def test_an_array_that_is_not_as_long_as_its_header_says_is_refused(tmp_path, ki
 
 def test_the_state_of_an_update_rule_comes_back_as_it_was(tmp_path):
     state = {"name": "sgd", "n_steps": 3, "rate": 0.1, "on": True, "slot": np.arange(4.0), "moved": np.ones((2, 3))}
-    checkpoint.save_state(tmp_path, 1, state)
-    found = checkpoint.load_state(tmp_path, 1)
+    checkpoint.save_state(SafePath(tmp_path), 1, state)
+    found = checkpoint.load_state(SafePath(tmp_path), 1)
     assert {name: np.asarray(value).tolist() for name, value in found.items()} == {
         name: np.asarray(value).tolist() for name, value in state.items()
     }

@@ -10,6 +10,7 @@ import pytest
 from stories import lines_of
 
 from nnlo_opt.errors import JournalError
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials import journal as module
 from nnlo_opt.trials.journal import Journal, decode_line, encode_line, load_events, read_events
@@ -54,7 +55,7 @@ def journal(path):
 
 
 def set_mark(path, n_bytes, run=RUN):
-    mark = SyncMark(path)
+    mark = SyncMark(SafePath.of(path))
     mark.set(n_bytes, run)
     mark.close()
 
@@ -145,7 +146,7 @@ def test_without_a_mark_no_more_than_a_page_of_nul_bytes_is_cut(path):
 def test_the_mark_follows_every_sync_and_what_is_written_without_may_be_torn(path, journal):
     for n_synced, durable in ((2, True), (2, False), (4, True)):
         journal.append(EVENTS[journal._seq : journal._seq + 1 + (journal._seq == 0)], durable=durable)
-        assert read_mark(path) == Mark(len(b"".join(LINES[:n_synced])), RUN)
+        assert read_mark(SafePath.of(path)) == Mark(len(b"".join(LINES[:n_synced])), RUN)
     journal.append(EVENTS[4:], durable=False)
     path.write_bytes(b"".join(LINES[:4]) + bytes(9000))
     journal = Journal(path)
@@ -159,7 +160,7 @@ def test_the_mark_follows_every_sync_and_what_is_written_without_may_be_torn(pat
 def test_a_mark_that_is_not_whole_is_no_mark(path, mark):
     path.with_name(MARK_NAME).write_bytes(mark)
     path.write_bytes(WHOLE)
-    assert read_mark(path) is None
+    assert read_mark(SafePath.of(path)) is None
     assert load_events(path) == EVENTS
 
 
@@ -167,7 +168,7 @@ def test_the_mark_of_another_journal_says_nothing(path):
     path.write_bytes(WHOLE)
     set_mark(path, 10**9, "f" * 16)
     assert reopen(path) == EVENTS
-    assert read_mark(path) == Mark(len(WHOLE), RUN)
+    assert read_mark(SafePath.of(path)) == Mark(len(WHOLE), RUN)
 
 
 def test_a_journal_that_lost_all_its_bytes_is_not_a_new_run(path):

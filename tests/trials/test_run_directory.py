@@ -388,3 +388,23 @@ def test_a_process_that_is_about_to_die_is_waited_for(tmp_path):
         with closing(open_run(request(tmp_path, "a"), "a", lock_timeout_s=60.0)) as run:
             assert run.path == tmp_path / "a"
         assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("name", ["trials", "logs", "inbox", "run.lock", "run.owner", "journal.jsonl", "optuna.log"])
+@pytest.mark.parametrize("kind", [{"restore": True}, {"overwrite": True}], ids=["resume", "overwrite"])
+def test_a_run_with_a_link_in_place_of_a_file_is_not_opened(tmp_path, name, kind):
+    path, home = make_run(tmp_path, "a", STARTED), tmp_path / "home"
+    if (path / name).exists():
+        (path / name).unlink()
+    home.mkdir()
+    (path / name).symlink_to(home)
+    check_refused("must hold its files itself", open_run, request(tmp_path, "a", **kind), "a")
+    assert (path / name).is_symlink()
+    assert not [*home.iterdir()]
+
+
+def test_a_run_directory_may_be_a_link(tmp_path):
+    make_run(tmp_path, "disk", STARTED)
+    (tmp_path / "a").symlink_to(tmp_path / "disk")
+    with closing(open_run(request(tmp_path, "a", restore=True), "a")) as run:
+        assert len(run.ledger.sessions) == 1

@@ -20,12 +20,12 @@ def owned_by(run, **changes):
 
 def check_can_be_held(run):
     with closing(RunLock(run, 0.0)):
-        assert read_owner(run / OWNER_NAME) == this_process()
+        assert read_owner(run) == this_process()
 
 
 def test_the_owner_is_named_while_it_holds_the_run_and_gone_afterwards(tmp_path):
     with closing(RunLock(tmp_path, 0.0)):
-        assert read_owner(tmp_path / OWNER_NAME)["pid"] == os.getpid()
+        assert read_owner(tmp_path)["pid"] == os.getpid()
         with pytest.raises(ConfigurationError, match=rf"process {os.getpid()} on .*wait for it to end"):
             RunLock(tmp_path, timeout_s=0.0)
     assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
@@ -53,7 +53,7 @@ def test_an_owner_on_another_machine_that_gives_no_signs_of_life_is_refused_with
     with pytest.raises(ConfigurationError, match=r"process 4711 on node-17.*make sure that it has ended") as caught:
         RunLock(tmp_path, timeout_s=0.0)
     assert str(tmp_path / OWNER_NAME) in str(caught.value)
-    assert read_owner(tmp_path / OWNER_NAME)["pid"] == 4711
+    assert read_owner(tmp_path)["pid"] == 4711
     forget_owner(tmp_path)
     forget_owner(tmp_path)
     RunLock(tmp_path, timeout_s=0.0).close()
@@ -125,7 +125,7 @@ def test_an_owner_that_slept_and_was_followed_writes_nothing_more_and_leaves_the
             directory.journal.append([started])
     assert directory.journal.path.read_bytes() == before
     directory.close()
-    assert read_owner(tmp_path / "r" / OWNER_NAME)["pid"] == 4711
+    assert read_owner(tmp_path / "r")["pid"] == 4711
 
 
 def test_a_note_that_is_no_regular_file_names_nobody(tmp_path, irregular):

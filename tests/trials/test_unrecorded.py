@@ -37,5 +37,5 @@ def test_it_is_of_one_assignment_at_one_point_alone() -> None:
 
 def test_what_is_no_regular_file_is_passed_over(tmp_path: Path, irregular) -> None:
     unrecorded.keep(tmp_path, FOLD)
-    irregular(tmp_path / unrecorded.DIRECTORY_NAME / "assignment-000008.json")
+    irregular(tmp_path / unrecorded.FOLDER / "assignment-000008.json")
     assert unrecorded.read(tmp_path) == (FOLD,)

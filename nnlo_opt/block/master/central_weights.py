@@ -5,7 +5,6 @@ there (`exchange.shared_weights`), or the workers' steps do (`exchange.shared_st
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from nnlo_opt.block.master.state import MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, SharedMemory
 from nnlo_opt.errors import ProtocolError, TrialError
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import Checkpoint
 from nnlo_opt.update_rules.rule import Answer, MasterHalf
@@ -77,7 +77,7 @@ class CentralWeights:
             self.central = aligned_empty(len(initial))
             np.copyto(self.central, initial)
 
-    def initialise(self, resumed: Checkpoint | None, directory: Path) -> None:
+    def initialise(self, resumed: Checkpoint | None, directory: SafePath) -> None:
         """Begin with the checkpoint `resumed` from `directory`, or with the weights that worker 1 has sent."""
         self._rule = self._new_rule()
         if resumed is not None:

@@ -6,14 +6,15 @@ in `trials.checkpoint`.
 """
 
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from nnlo_opt.block.master.central_weights import CentralWeights
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.block.master.state import FoldPlan, MasterState
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.trials import checkpoint
 from nnlo_opt.trials.checkpoint import Checkpoint
@@ -31,7 +32,7 @@ class Checkpoints:
         writes: if False, no checkpoint is written.
     """
 
-    def __init__(self, directory: Path, resumed: Checkpoint | None, *, writes: bool) -> None:
+    def __init__(self, directory: SafePath, resumed: Checkpoint | None, *, writes: bool) -> None:
         self.directory = directory
         self._writes = writes
         #: checkpoint from which the assignment resumes; None for a fresh start, or once the workers have resumed
@@ -41,7 +42,7 @@ class Checkpoints:
         #: worker -> position handed in at the last fence
         self._positions: dict[int, dict[str, Any]] = {}
         #: the folder of the checkpoint that workers write to; None if none is due
-        self._writing: Path | None = None
+        self._writing: SafePath | None = None
         #: files that the workers have written to it: name -> fingerprint
         self._written: dict[str, Any] = {}
 
@@ -61,7 +62,7 @@ class Checkpoints:
     @property
     def begun(self) -> str:
         """Folder that workers write to; "" if no checkpoint is due."""
-        return "" if self._writing is None else str(self._writing.resolve())
+        return "" if self._writing is None else os.path.abspath(str(self._writing))
 
     def hold(self, worker: int, reached: msg.FenceReached) -> None:
         """Keep the positions and files that `worker`, or the workers of its group, have handed in."""

@@ -25,6 +25,7 @@ from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint
 from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory
@@ -330,7 +331,7 @@ class Master:
         #: time at which the last assignment ended, by the clock; None before the first
         self._idle_since_s: float | None = None
         #: assignment -> folder of its checkpoints, until the coordinator has recorded its end
-        self._unrecorded: dict[int, Path] = {}
+        self._unrecorded: dict[int, SafePath] = {}
         #: results of finished assignments, until the coordinator has recorded them
         self.results = Results()
         #: the last assignment that this master has taken; -1 before the first

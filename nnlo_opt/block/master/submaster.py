@@ -7,7 +7,6 @@ half of each update rule.
 
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import load_state, save_state
+from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
 from nnlo_opt.update_rules.rule import Answer, GroupHalf
 
 logger = logging.getLogger(__name__)
@@ -169,13 +168,13 @@ class SubMaster:
     def _adopt(self, fold: _Fold, message: msg.Train | msg.Fence, received: Received) -> None:
         rule = _opened(fold.rule)
         if isinstance(message, msg.Train) and message.restore:
-            state = load_state(Path(message.restore), self._group.workers)
+            state = load_state(of_message(message.restore), self._group.workers)
             if state is not None:
                 rule.load_state(state)
         if message.adopt != Answer.NOTHING:
             rule.adopt(message.adopt, received.vector[: fold.n_weights])
         if isinstance(message, msg.Fence) and message.checkpoint:
-            fold.written = save_state(Path(message.checkpoint), self._group.workers, rule.state())
+            fold.written = save_state(of_message(message.checkpoint), self._group.workers, rule.state())
 
     def _send(self, worker: int, message: msg.Message, payload: np.ndarray | None = None) -> None:
         self._endpoints.send(1 + worker - self._group.workers[0], message, payload)

@@ -7,7 +7,6 @@ master, or makes them itself if the central weights are shared (`exchange.shared
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.runtime.timeline import Timeline
 from nnlo_opt.training.schedules import LearningRates
-from nnlo_opt.trials.checkpoint import load_state, save_state
+from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
 from nnlo_opt.update_rules.allreduce import AllreduceWorker
 from nnlo_opt.update_rules.rule import Answer
 from nnlo_opt.update_rules.staleness import StalenessPolicy
@@ -254,7 +253,7 @@ class LocalTraining:
         # there.
         with self.gradients.fails_in_next_step:
             place = [] if self.has_begun else self._share_with_members()
-            kept = load_state(Path(train.restore), start.worker) if train.restore else memory
+            kept = load_state(of_message(train.restore), start.worker) if train.restore else memory
             model_state = None if kept is None else kept.pop(_MODEL_STATE, None)
             if kept:
                 self._rule.load_state(kept)
@@ -349,7 +348,7 @@ class LocalTraining:
         # The ranks of a worker group have one state each, which are averaged, as at the end of an epoch.
         keeps_own = fence.mid_epoch and len(model_state) and self._partners.group is None
         own = {_MODEL_STATE: model_state} if keeps_own else {}
-        return save_state(Path(fence.checkpoint), self._start.worker, {**self._rule.state(), **own})
+        return save_state(of_message(fence.checkpoint), self._start.worker, {**self._rule.state(), **own})
 
     def remembered(self) -> dict[str, Any]:
         """Return the memory of the update rule with the float model state, for the worker of this rank after deaths."""

@@ -1,0 +1,202 @@
+"""Path below a folder on which no link is followed, neither to read a file nor to write or remove one.
+
+Everybody who may write to a run directory may put a link, a FIFO or a huge file in the place of any file. So all files
+of a run are reached by a `SafePath`: each call opens the folder, then each folder below it by the descriptor of the one
+above. A path that is swapped for a link between two calls, or within one, is refused as well.
+"""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, Any
+
+#: bytes of a note at most, such as `run.owner`, and of any file that is read whole
+NOTE_BYTES, MOST_BYTES = 2**20, 2**34
+_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class SafePath:
+    """Path of a file or a folder, with methods as of `pathlib.Path`, which raise OSError if there is a link."""
+
+    #: folder that was named by the user or made by us: links may lead to it
+    root: Path
+    #: names below it
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path) -> "SafePath":
+        """Return the safe path of a file in a folder that was named by the user or made by us."""
+        return cls(path.parent) / path.name
+
+    def __truediv__(self, name: str) -> "SafePath":
+        parts = Path(name).parts
+        if ".." in parts or os.path.isabs(name):
+            raise OSError(errno.EINVAL, "leads out of its folder", str(self.root / name))
+        return SafePath(self.root, (*self.parts, *parts))
+
+    def __str__(self) -> str:
+        return str(self.root.joinpath(*self.parts))
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1] if self.parts else "."
+
+    @property
+    def stem(self) -> str:
+        return Path(self.name).stem
+
+    @property
+    def suffix(self) -> str:
+        return Path(self.name).suffix
+
+    @property
+    def parent(self) -> "SafePath":
+        return SafePath(self.root, self.parts[:-1]) if self.parts else SafePath(self.root.parent)
+
+    def with_name(self, name: str) -> "SafePath":
+        return self.parent / name
+
+    @contextmanager
+    def _within(self) -> Iterator[int]:
+        """Yield a descriptor of the folder that holds this path."""
+        fd = os.open(self.root, _FOLDER)
+        try:
+            for part in self.parts[:-1]:
+                above, fd = fd, os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+                os.close(above)
+            yield fd
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                error = OSError(errno.ELOOP, "is a link or no folder, and no link in a run is followed", str(self))
+            error.filename = str(self)
+            raise error from None
+        finally:
+            os.close(fd)
+
+    # ------------------------------------------------------------ files
+
+    def descriptor(self, flags: int) -> int:
+        """Open a regular file without waiting for anybody; return its descriptor."""
+        with self._within() as folder:
+            flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(self.name, flags, 0o666, dir_fd=folder)
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                raise OSError(errno.EINVAL, "not a regular file")
+        return fd
+
+    def open(self, mode: str = "r", **keywords: Any) -> IO[Any]:
+        """Open a regular file; `keywords` are for the built-in `open`."""
+        return open(self.name, mode, opener=lambda _, flags: self.descriptor(flags), **keywords)
+
+    def read_bytes(self, most: int = NOTE_BYTES) -> bytes:
+        """Return the content of a file of `most` bytes at most."""
+        with self.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > most:
+                raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(self))
+            return bytes(file.read())
+
+    def write_bytes(self, data: bytes) -> None:
+        with self.open("wb") as file:
+            file.write(data)
+
+    def touch(self) -> None:
+        """Set the time of a file to the present."""
+        with self._within() as folder:
+            os.utime(self.name, dir_fd=folder, follow_symlinks=False)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        with suppress(*[FileNotFoundError] * missing_ok), self._within() as folder:
+            os.unlink(self.name, dir_fd=folder)
+
+    def replace(self, target: "SafePath") -> None:
+        with self._within() as here, target._within() as there:
+            os.replace(self.name, target.name, src_dir_fd=here, dst_dir_fd=there)
+
+    # ------------------------------------------------------------ folders
+
+    def mkdir(self, exist_ok: bool = False) -> None:
+        """Create a folder; with `exist_ok`, it may be there already, but nothing else of its name."""
+        if not self.parts:
+            return self.root.mkdir(exist_ok=exist_ok)
+        with self._within() as folder:
+            try:
+                os.mkdir(self.name, dir_fd=folder)
+            except FileExistsError:
+                if not exist_ok:
+                    raise
+                if not self.is_dir():
+                    raise OSError(errno.ENOTDIR, "no folder") from None
+
+    def iterdir(self) -> list["SafePath"]:
+        """Return the paths in a folder, sorted."""
+        with (self / ".entry")._within() as folder:
+            fd = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                return [self / name for name in sorted(os.listdir(fd))]
+            finally:
+                os.close(fd)
+
+    def glob(self, pattern: str) -> list["SafePath"]:
+        """Return the paths that match a pattern, sorted; none if there is no such folder, or a link in its place."""
+        first, _, rest = pattern.partition("/")
+        try:
+            found = [path for path in self.iterdir() if fnmatchcase(path.name, first)]
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise
+            return []
+        return [below for path in found if path.is_dir() for below in path.glob(rest)] if rest else found
+
+    def copy(self, target: "SafePath") -> None:
+        """Copy a file, or a folder with all that is in it, to `target`, which may be a folder already."""
+        if self.is_dir():
+            target.mkdir(exist_ok=True)
+            for path in self.iterdir():
+                path.copy(target / path.name)
+        else:
+            with self.open("rb") as file, target.open("wb") as copied:
+                shutil.copyfileobj(file, copied)
+
+    def remove(self) -> None:
+        """Remove a file, a link, or a folder with all that is in it; nothing if it is not there."""
+        with suppress(FileNotFoundError), self._within() as folder:
+            if stat.S_ISDIR(os.lstat(self.name, dir_fd=folder).st_mode):
+                shutil.rmtree(self.name, dir_fd=folder)
+            else:
+                os.unlink(self.name, dir_fd=folder)
+
+    # ------------------------------------------------------------ both
+
+    def stat(self) -> os.stat_result:
+        """Return what is known of the path, which may be a link."""
+        with self._within() as folder:
+            return os.stat(self.name, dir_fd=folder, follow_symlinks=False)
+
+    def exists(self) -> bool:
+        """Return True if there is a file or a folder, or a link, which no method follows."""
+        with suppress(FileNotFoundError):
+            self.stat()
+            return True
+        return False
+
+    def is_dir(self) -> bool:
+        with suppress(OSError):
+            return stat.S_ISDIR(self.stat().st_mode)
+        return False
+
+    def sync(self) -> None:
+        """Make the content of a file, or the entries of a folder, durable."""
+        with self._within() as folder:
+            fd = os.open(self.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
