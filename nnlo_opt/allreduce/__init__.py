@@ -25,6 +25,7 @@ from nnlo_opt.models import keras_tensorflow, keras_torch
 from nnlo_opt.models.averaged_gradients import Wire, distribute, distribute_tape
 from nnlo_opt.models.tensors import through
 from nnlo_opt.runtime import devices
+from nnlo_opt.runtime.process import only_here, refuse_forked
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.agreed_calls import AgreedCalls
@@ -50,6 +51,8 @@ class Compression:
 class _Session:
     """State between `init` and `shutdown`."""
 
+    #: number of the process that has called `init`
+    pid: int
     world: "World"
     calls: "AgreedCalls"
     #: ranks of this node, ascending
@@ -72,12 +75,12 @@ def init() -> None:
 
     world = World()
     cores_of = world.on_node(devices.pack_cores(devices.cores()))
-    _session = _Session(world=world, calls=AgreedCalls(WORLD.Dup()), on_node=tuple(sorted(cores_of)))
+    _session = _Session(pid=os.getpid(), world=world, calls=AgreedCalls(WORLD.Dup()), on_node=tuple(sorted(cores_of)))
     if len(cores_of) > 1 and devices.given_threads(os.environ) is None:
         cores = {rank: devices.unpack_cores(packed) for rank, packed in cores_of.items()}
         _use_threads(devices.core_share(cores[world.rank], list(cores.values())))
     if world.size > 1:
-        sys.excepthook = _end_all
+        sys.excepthook = only_here(_end_all, sys.excepthook)
         atexit.register(_leave, os.getpid())
 
 
@@ -113,7 +116,7 @@ def shutdown() -> None:
     """End: return when all ranks have called it, or have ended. Collective: every rank."""
     global _session  # noqa: PLW0603
     if _session is not None and _session.calls.size > 1:
-        _leave(os.getpid())
+        _leave(_session.pid)
         atexit.unregister(_leave)
         sys.excepthook = sys.__excepthook__
     _session = None
@@ -130,6 +133,7 @@ def _of(caller: str) -> _Session:
             f"`hvd.init()` must be called before `hvd.{caller}`. Received: a program that has not called it. Add it "
             "after the imports."
         )
+    refuse_forked(_session.pid, "Horovod's session", f"Leave `hvd.{caller}` to the latter.")
     return _session
 
 

@@ -1,5 +1,6 @@
 """Search from Python whose trials the caller runs: `Study.ask` gives a point, `Study.tell` takes its value."""
 
+import os
 import sys
 import time
 from collections import deque
@@ -28,6 +29,7 @@ from nnlo_opt.run.script import Script
 from nnlo_opt.run.search import SearchSession
 from nnlo_opt.run.session import LONG_S
 from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.runtime.process import refuse_forked
 from nnlo_opt.space.space import Point
 from nnlo_opt.user_files import shortened
 
@@ -87,6 +89,8 @@ class Study:
         network = LoopbackNetwork(topology.world_size)
         self._ranks = [network.end(team.master_rank) for team in topology.teams]
         self._keeps_files = options.get("checkpoint") is not None
+        #: number of this process; a process that is forked from it has a copy of the study, and may not use it
+        self._pid = os.getpid()
         #: removes the journal if it is temporary
         self._cleanup = ExitStack()
         if not self._keeps_files:
@@ -123,6 +127,7 @@ class Study:
 
     def ask(self) -> AskedTrial | None:
         """Return the next trial; None if the search is over, or needs a value first."""
+        self._check_process()
         if self._is_closed:
             return None
         if not self._assigned and len(self._calls) == len(self._ranks):
@@ -167,8 +172,11 @@ class Study:
         return SearchResult(directory.ledger, directory.shown if self._keeps_files else None)
 
     def close(self) -> None:
-        """End the study, if it has not ended: trials under way are left to a study that resumes it."""
-        if self._is_closed:
+        """End the study, if it has not ended: trials under way are left to a study that resumes it.
+
+        In a process that was forked from the one with the study, nothing happens.
+        """
+        if self._is_closed or os.getpid() != self._pid:
             return
         if not self._run.coordinator.finished_because:
             self._run.coordinator.preempt("the study was closed", LONG_S)
@@ -210,7 +218,11 @@ class Study:
         self._turn()
         return not call.stop_asked
 
+    def _check_process(self) -> None:
+        refuse_forked(self._pid, "A study", f"Hand values back to process {self._pid}, for example by a pipe.")
+
     def _call(self, trial: int) -> _Call:
+        self._check_process()
         call = self._calls.get(trial)
         if call is None or self._is_closed:
             raise ConfigurationError(

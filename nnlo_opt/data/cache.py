@@ -81,6 +81,8 @@ class FileCache:
         self._copies: dict[Path, tuple[Path, int]] = {}
         #: guards `_copies`, because two threads may read samples
         self._mutex = threading.Lock()
+        #: number of this process, whose locks a process that is forked from it shares
+        self._pid = os.getpid()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Links on the way are followed once.
@@ -110,8 +112,10 @@ class FileCache:
             return self._copies[path][0]
 
     def close(self) -> None:
-        """Release all copies, and remove those that no other process uses."""
+        """Release all copies, and remove those that no other process uses; a forked process leaves them alone."""
         atexit.unregister(self.close)
+        if os.getpid() != self._pid:
+            return
         with self._mutex:
             copies, self._copies = self._copies, {}
         for copy, lock in copies.values():

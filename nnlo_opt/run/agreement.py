@@ -12,6 +12,7 @@ from nnlo_opt.block.answers import reason_of
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.runtime.log import wait_until_read
+from nnlo_opt.runtime.process import only_here
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator, World
@@ -115,7 +116,7 @@ def abort_on_error(comm: "Communicator | None") -> Callable[[], None]:
     before = sys.excepthook
     is_on = [True]
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def end_all(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if is_on[0] and isinstance(error, FailedElsewhereError):
             return
         try:
@@ -133,5 +134,5 @@ def abort_on_error(comm: "Communicator | None") -> Callable[[], None]:
         if sys.excepthook is hook:
             sys.excepthook = before
 
-    sys.excepthook = hook
+    sys.excepthook = hook = only_here(end_all, before)
     return restore

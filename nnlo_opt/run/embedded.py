@@ -1,11 +1,13 @@
 """Start of a run inside a user's own script; it undoes every change of the process."""
 
+import atexit
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from nnlo_opt.run.script import Script
 from nnlo_opt.run.search import SearchSession, plan_search
 from nnlo_opt.run.session import Session
 from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.runtime.process import only_here
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Event
@@ -109,9 +112,15 @@ def _start(group: RankGroup, roles: RoleSetup, options: Options, script: Script)
 
 @contextmanager
 def temporary_run() -> Iterator[RunRequest]:
-    """Yield a run in a new folder, which is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="nnlo_opt-") as folder:
+    """Yield a run in a new folder, which this process removes at the end of the block, or at its own end."""
+    folder = tempfile.mkdtemp(prefix="nnlo_opt-")
+    remove = only_here(partial(shutil.rmtree, folder, ignore_errors=True))
+    atexit.register(remove)
+    try:
         yield RunRequest(root=Path(folder), name="run")
+    finally:
+        remove()
+        atexit.unregister(remove)
 
 
 class ScriptWorkload(ModuleWorkload):

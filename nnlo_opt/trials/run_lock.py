@@ -24,6 +24,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write, make_directory, with_checksum, without_checksum
+from nnlo_opt.runtime.process import refuse_forked
 from nnlo_opt.safe_path import SafePath
 
 logger = logging.getLogger(__name__)
@@ -155,12 +156,18 @@ class RunLock:
         self._seen_at_s = _now_s()
 
     def check(self) -> None:
-        """Raise OSError, before a write, if another process has taken the run over while this one slept."""
+        """Raise OSError, before a write, if another process has taken the run over while this one slept.
+
+        Raises ConfigurationError in a process that was forked from the owner.
+        """
+        refuse_forked(self._mine["pid"], f"The run `{self._owner.parent}`", "Leave all writing to the latter.")
         if self._lost_to or _now_s() - self._seen_at_s > 2 * BEAT_S:
             self._look()
 
     def close(self) -> None:
-        """Release the run."""
+        """Release the run; a process that was forked from the owner leaves it alone."""
+        if os.getpid() != self._mine["pid"]:
+            return
         self._released.set()
         self._thread.join(2.0)  # of a file system that hangs, the thread may be left behind
         with suppress(OSError):  # the directory may be gone, or read-only by now: the lock says enough here

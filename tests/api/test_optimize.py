@@ -22,6 +22,7 @@ from nnlo_opt.run.identity import refuse_run_of_script
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.space.constraint import Constraint
+from nnlo_opt.trials.repair import repair
 
 SPACE = {"x": Real(-5, 5), "n": Integer(1, 4)}
 FEW = {"num_iterations": 5, "hyper_opt": "random"}
@@ -399,6 +400,57 @@ def test_trials_of_a_study_that_was_left_are_asked_for_again(tmp_path):
     assert again.result.directory == tmp_path / "run"
     again.close()
     check_refused("`nnlo_opt.Study` of the script", refuse_early, tmp_path / "run", "--model", "any.py")
+
+
+#: forks a child in each of six trials, which ends in the way of the trial
+FORKS = """
+    import fcntl, os, sys, warnings
+    import nnlo_opt
+    from nnlo_opt.errors import ConfigurationError
+
+    def refused(call, *arguments):
+        try:
+            call(*arguments)
+        except ConfigurationError as error:
+            sys.exit(40 + (f"forked from process {os.getppid()}" in str(error)))
+
+    def raises():
+        os.close(2)
+        raise ValueError
+
+    warnings.simplefilter("ignore")  # of later versions of Python, about threads
+    codes = []
+    with nnlo_opt.Study({"x": nnlo_opt.Real(-5, 5)}, num_iterations=6, hyper_opt="random", **OPTIONS) as study:
+        folder = study._run.directory.path
+        ends = [
+            lambda: refused(study.tell, trial, 1.0),
+            lambda: refused(study.ask),
+            lambda: refused(trial.report, 1, 1.0),
+            lambda: sys.exit(study.close()),
+            lambda: os._exit(3),
+            raises,
+        ]
+        for trial in study:
+            if not (child := os.fork()):
+                ends[trial.number]()
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            with open(folder / "run.lock") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    study.tell(trial, 1.0)
+    print(codes, len(study.result.trials), study.result.ended_because, folder.exists())
+"""
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_forked_child_neither_writes_nor_ends_the_study_of_its_parent(keeps, tmp_path):
+    options = {"checkpoint": str(tmp_path / "run")} if keeps else {}
+    out = python(FORKS.replace("OPTIONS", str(options)), folder=tmp_path)
+    assert out == f"[41, 41, 41, 0, 3, 1] 6 all trials are done {keeps}\n"
+    if keeps:
+        assert read_ledger(tmp_path / "run").n_ended == 6
+        assert repair(tmp_path / "run") is None
 
 
 def test_a_pruner_stops_a_trial_that_reports():

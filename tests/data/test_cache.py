@@ -114,6 +114,18 @@ def test_however_a_process_ends_its_copies_do_not_stay(file: Path, folder: Path,
 # ---------------------------------------------------------------- the command
 
 
+def test_a_forked_child_leaves_the_copies_to_its_parent(file: Path, folder: Path) -> None:
+    cache = FileCache(folder)
+    copy = cache.locate(file)
+    if not (child := os.fork()):
+        cache.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert copy.exists()
+    cache.close()
+    assert not folder.is_dir() or list(folder.iterdir()) == []
+
+
 def test_a_command_copies_without_a_shell(file: Path, folder: Path) -> None:
     cache = FileCache(folder, parse_copy_command("cp {} {}"))
     assert cache.locate(file).read_bytes() == file.read_bytes()

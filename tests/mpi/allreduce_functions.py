@@ -1,5 +1,6 @@
 """What ranks run in test_allreduce.py: `python allreduce_functions.py NAME`, without a framework."""
 
+import os
 import sys
 from typing import Any
 
@@ -61,6 +62,19 @@ def joined() -> None:
     assert hvd.allreduce(1, op=hvd.Sum) == size, "after a join all ranks take part again"
 
 
+def a_forked_child() -> None:
+    """The child may do nothing that needs the other ranks, and its end is nobody else's."""
+    for how in ("exits", "raises"):
+        if child := os.fork():
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (3 if how == "exits" else 1)
+            continue
+        with pytest.raises(ConfigurationError, match=r"Horovod's session belongs to .* forked from process"):
+            hvd.allreduce(1.0)
+        os.close(2)
+        raise SystemExit(3) if how == "exits" else ValueError
+    assert hvd.allreduce(1, op=hvd.Sum) == hvd.size()
+
+
 def different_sizes() -> None:
     hvd.allreduce(np.zeros(10 + hvd.rank() // 2))
 
@@ -100,7 +114,6 @@ def a_rank_that_raises() -> None:
 def a_rank_that_is_killed() -> None:
     hvd.allreduce(1.0)
     if hvd.rank() == 1:
-        import os
         import signal
 
         os.kill(os.getpid(), signal.SIGKILL)

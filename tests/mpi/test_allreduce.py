@@ -17,7 +17,7 @@ def run(n_ranks: int, folder: Path, *names: str, code: int | None = 0) -> launch
 
 @pytest.mark.parametrize("n_ranks", [1, 3, pytest.param(5, marks=pytest.mark.proof)])
 def test_calls_give_every_rank_what_they_promise(n_ranks, tmp_path):
-    outcome = run(n_ranks, tmp_path, "calls", "joined")
+    outcome = run(n_ranks, tmp_path, "calls", "joined", "a_forked_child")
     assert outcome.out.count("is through") == n_ranks
 
 

@@ -133,6 +133,22 @@ def test_a_note_that_is_no_regular_file_names_nobody(tmp_path, irregular):
     check_can_be_held(tmp_path)
 
 
+def test_a_forked_child_of_the_owner_neither_writes_nor_lets_go(tmp_path):
+    with closing(RunLock(tmp_path, 0.0)) as lock:
+        if not (child := os.fork()):
+            lock.close()
+            try:
+                lock.check()
+            except ConfigurationError as error:
+                os._exit(f"forked from process {os.getppid()}" in str(error))
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        lock.check()
+        assert read_owner(tmp_path / OWNER_NAME) == this_process()
+        with pytest.raises(ConfigurationError, match="another process holds"):
+            RunLock(tmp_path, 0.0)
+
+
 def test_a_run_that_was_let_go_of_can_be_held_again(tmp_path):
     RunLock(tmp_path, timeout_s=0.0).close()
     check_can_be_held(tmp_path)
