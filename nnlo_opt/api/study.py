@@ -19,7 +19,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.values import finished_fold, returned_values
+from nnlo_opt.objective.values import checked_report, finished_fold
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import temporary_run
 from nnlo_opt.run.option_kinds import whole
@@ -44,8 +44,12 @@ class AskedTrial:
     _study: "Study" = field(repr=False, compare=False)
 
     def report(self, epoch: int, value: float) -> bool:
-        """Report a value after an epoch, for `pruner`; return False if the trial is to stop."""
-        return self._study._report(self.number, epoch, value)
+        """Report a value after an epoch, counted from 1, for `pruner`; return False if the trial is to stop.
+
+        Raises:
+            TrialError: the epoch is no whole number from 1, or the value no finite number; nothing is recorded.
+        """
+        return self._study._report(self, epoch, value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,10 +163,9 @@ class Study:
                 trial.
             error: reason, or exception, by which the trial has failed.
         """
-        call = self._call(trial.number)
-        end = self._end_of(call, value, error)
+        call = self._call(trial)
+        call.rank.send(0, self._end_of(call, value, error))
         del self._calls[trial.number]
-        call.rank.send(0, end)
         self._turn()
 
     @property
@@ -203,13 +206,12 @@ class Study:
 
     # ------------------------------------------------------------ in place of the ranks
 
-    def _report(self, trial: int, epoch: int, value: float) -> bool:
+    def _report(self, trial: AskedTrial, epoch: int, value: float) -> bool:
         call = self._call(trial)
-        figure = returned_values(value)["value"]
-        call.last_epoch = epoch
+        call.last_epoch, figure = checked_report(epoch, value)
         reported = msg.EpochReported(
             assignment=call.order.assignment,
-            epoch=epoch,
+            epoch=call.last_epoch,
             metrics={"value": figure},
             figure_of_merit=figure,
             waits=call.order.waits_for_decision,
@@ -221,12 +223,14 @@ class Study:
     def _check_process(self) -> None:
         refuse_forked(self._pid, "A study", f"Hand values back to process {self._pid}, for example by a pipe.")
 
-    def _call(self, trial: int) -> _Call:
+    def _call(self, trial: AskedTrial) -> _Call:
         self._check_process()
-        call = self._calls.get(trial)
-        if call is None or self._is_closed:
+        is_own = isinstance(trial, AskedTrial) and trial._study is self
+        call = self._calls.get(trial.number) if is_own and not self._is_closed else None
+        if call is None:
             raise ConfigurationError(
-                f"A value must be for a trial that was asked for and has not ended. Received: trial {trial}."
+                "A value must be for a trial that this study was asked for and that has not ended. Received: "
+                f"{trial!r}; hand over what `ask` has returned."
             )
         return call
 
@@ -234,7 +238,7 @@ class Study:
         """Return the message by which a rank would end the trial."""
         assignment, train_s = call.order.assignment, time.monotonic() - call.began_s
         if error is not None:
-            reason = shortened(error) if isinstance(error, str) else reason_of(error)
+            reason = reason_of(error) if isinstance(error, BaseException) else shortened(str(error))
             return msg.FoldFailed(assignment=assignment, reason=reason)
         try:
             comparison = self._options.comparison

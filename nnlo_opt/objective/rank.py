@@ -18,10 +18,9 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
-from nnlo_opt.objective.values import finished_fold
+from nnlo_opt.objective.values import checked_report, finished_fold
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
-from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.trials.objectives import Comparison
 
 Report = Callable[[int, float], bool]
@@ -183,12 +182,12 @@ class ObjectiveRank:
             failed = fold_failed(call.assignment, error, self._world_rank)
             return None, failed.replaced(traceback="") if isinstance(error, _CallFailed) else failed
 
-    def _report(self, epoch: int, value: Any) -> bool:
+    def _report(self, epoch: Any, value: Any) -> bool:
         """Report a value after an epoch; return False if the trial has to stop. Collective: every rank of the block."""
         # Only the value of block rank 0 counts: other ranks may report anything, even None.
-        return self.meet("report", (int(epoch), value) if self._is_root else None)
+        return self.meet("report", (epoch, value) if self._is_root else None)
 
-    def meet(self, name: str, reported: tuple[int, Any] | None = None) -> bool:
+    def meet(self, name: str, reported: tuple[Any, Any] | None = None) -> bool:
         """Wait until every rank is at the collective call `name`; return False if the trial has to stop.
 
         Collective: every rank of the block.
@@ -223,9 +222,9 @@ class ObjectiveRank:
             self._block.send(rank, proceed)
         return proceed.go_on
 
-    def _pass_on(self, epoch: int, reported_value: Any) -> None:
+    def _pass_on(self, reported_epoch: Any, reported_value: Any) -> None:
         try:
-            value = finite_number(reported_value, f"the objective must report a finite number at epoch {epoch}")
+            epoch, value = checked_report(reported_epoch, reported_value)
         except TrialError as error:
             self._give_up(str(error))
         reported = msg.EpochReported(

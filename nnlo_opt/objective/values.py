@@ -1,6 +1,8 @@
 """Values of a trial that a user's objective has returned, by which the trial is compared."""
 
+import reprlib
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 from nnlo_opt.comm.messages import FoldFinished
@@ -59,3 +61,17 @@ def returned_values(value: Any) -> dict[str, float]:
         str(name): finite_number(part, f"the objective must return a finite number as `{name}`")
         for name, part in value.items()
     }
+
+
+def checked_report(epoch: Any, value: Any) -> tuple[int, float]:
+    """Return the number of an epoch with its value, as a user's code reports them; TrialError unless they are both."""
+    try:
+        number = 0 if isinstance(epoch, bool) else index(epoch)
+    except Exception:  # the object is the user's
+        number = 0
+    if not 1 <= number < 2**63:
+        raise TrialError(
+            f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; count them by "
+            "`range(1, n + 1)`"
+        )
+    return number, finite_number(value, f"the objective must report a finite number at epoch {number}")

@@ -235,9 +235,9 @@ class Ledger:
         assignment.epoch, assignment.metrics = event.epoch, event.metrics
         if event.figure_of_merit is not None:
             # An epoch that is trained again after a crash may have another figure: the one used for decisions stays.
-            reports = self.trials[assignment.trial].reports.setdefault(assignment.fold, {})
-            if event.epoch > next(reversed(reports), 0):
-                reports[event.epoch] = event.figure_of_merit
+            reports = self.trials[assignment.trial].reports
+            if event.epoch > next(reversed(reports.get(assignment.fold, {})), 0):
+                reports.setdefault(assignment.fold, {})[event.epoch] = event.figure_of_merit
 
     def _assignment_finished(self, event: ev.AssignmentFinished) -> None:
         assignment = self._end(event.assignment, AssignmentEnd.FINISHED, event.time_s)

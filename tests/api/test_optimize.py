@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 from refusals import check_refused
 
@@ -464,6 +465,28 @@ def test_a_pruner_stops_a_trial_that_reports():
             study.tell(trial, value)
     assert stopped
     assert {trial.number for trial in study.result.trials if trial.state == "pruned"} == set(stopped)
+
+
+@pytest.mark.parametrize("options", [{}, {"pruner": "median", "pruner_max_epochs": None}])
+def test_a_wrong_call_raises_to_its_caller_and_leaves_a_study_as_it_was(options):
+    with nnlo_opt.Study(SPACE, **FEW) as other, nnlo_opt.Study(SPACE, **FEW, **options) as study:
+        strange, trial = other.ask(), study.ask()
+        for epoch in (0, -1, 2.5, "1", True, None, 10**30):
+            with pytest.raises(TrialError, match=r"whole numbers from 1; received: .*range\(1, n \+ 1\)"):
+                trial.report(epoch, 0.5)
+        for value in ({"a": 1}, None, "x", float("nan")):
+            with pytest.raises(TrialError, match="a finite number at epoch 1; received: "):
+                trial.report(1, value)
+        for wrong in (None, 0, strange):
+            check_refused("trial that this study was asked for", study.tell, wrong, 1.0)
+        assert study.result.trials[0].reports == {}
+        assert trial.report(np.int64(1), np.float32(0.5))
+        study.tell(trial, 0.5)
+        study.tell(study.ask(), error=KeyError)
+        for trial in study:
+            study.tell(trial, 1.0)
+    assert study.result.trials[0].reports == {0: {1: 0.5}}
+    assert [trial.state for trial in study.result.trials] == ["complete", "failed", *["complete"] * 3]
 
 
 def test_a_grid_has_as_many_trials_as_points_unless_fewer_are_asked_for():

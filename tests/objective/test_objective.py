@@ -143,6 +143,17 @@ def test_a_report_that_is_not_finite_fails_the_trial_with_the_epoch(value):
     assert "epoch 4" in failed.reason
 
 
+@pytest.mark.parametrize("epoch", [0, -1, 2.5, "1", True, None, 2**63])
+def test_an_epoch_that_is_no_whole_number_from_1_fails_the_trial_and_is_shown(epoch):
+    def objective(parameters, comm, report):
+        report(epoch, 0.5)
+        return 1.0
+
+    messages = Bench(objective).call()
+    assert [type(message) for message in messages] == [msg.FoldStarted, msg.FoldFailed]
+    assert f"whole numbers from 1; received: {epoch!r}" in messages[-1].reason
+
+
 class SpeechlessError(Exception):
     """Cannot say what has happened."""
 

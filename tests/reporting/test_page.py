@@ -151,6 +151,15 @@ def test_a_curve_is_the_mean_over_the_folds(tmp_path):
     assert data["folds"] == [[0, 0, 1.0], [0, 1, 3.0]]
 
 
+def test_a_journal_with_an_epoch_0_has_a_page(tmp_path):
+    """Earlier versions recorded it."""
+    story = Story()
+    assignment = story.assign(0.0, story.suggest(0.0))
+    story.apply(ev.EpochEnded(time_s=1.0, assignment=assignment, epoch=0, metrics={}, figure_of_merit=0.5))
+    story.finish(2.0, assignment, 0.5)
+    assert page_data(story.ledger, tmp_path)["curves"] == []
+
+
 def test_staleness_comes_from_the_histories_that_can_be_read(tmp_path):
     story = search(3)
     for trial, content in enumerate(['{"staleness": {"0": 5, "2": 1, "dropped": 1}}', "damaged"]):
