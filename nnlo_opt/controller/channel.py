@@ -24,6 +24,7 @@ from nnlo_opt.comm.messages import Json, Message
 from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, receive
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError
 from nnlo_opt.run.agreement import FailedElsewhereError, abort_on_error
+from nnlo_opt.runtime.process import only_here
 from nnlo_opt.update_rules import easgd
 from nnlo_opt.update_rules.optimizers import is_number
 from nnlo_opt.user_files import shortened
@@ -189,17 +190,14 @@ class _Rank:
             )
         _Rank._exists = True
         self._transport = world.transport()
-        self._pid = os.getpid()
         #: shared parameters, in memory of the node; empty before all workers have called `init_shared_params`
         self.shared_params: Arrays = []
         #: memory of these; None before
         self._memory: SharedMemory | None = None
-        atexit.register(self._exit)
+        atexit.register(only_here(self._exit))
 
     def _exit(self) -> None:
         """Leave MPI at the end of the process, together with all ranks that live."""
-        if os.getpid() != self._pid:
-            return
         from nnlo_opt.comm.mpi.world import finalize
 
         if not self._can_leave() or not finalize():

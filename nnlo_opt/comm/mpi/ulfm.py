@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 import numpy as np
 from mpi4py import MPI
@@ -22,6 +22,7 @@ from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.transport import RanksLost, Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.runtime.environment import ranks_outlive_others
+from nnlo_opt.runtime.process import only_here
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +38,8 @@ def be_missed() -> None:
     Other ranks notice a death by a signal, and no exit: they would wait for a rank that its watchdog, or a user's code,
     has ended by `os._exit`. A process forked from this one exits as usual.
     """
-    pid = os.getpid()
-
-    def end(status: int) -> NoReturn:
-        if os.getpid() == pid:
-            os.kill(pid, signal.SIGKILL)
-        leave_unnoticed(status)
-
     if IS_ON:
-        os._exit = end
+        os._exit = only_here(lambda _: os.kill(os.getpid(), signal.SIGKILL), leave_unnoticed)  # type: ignore[assignment]
 
 
 class Losses:
