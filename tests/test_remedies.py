@@ -51,13 +51,24 @@ def files(text: str) -> list[str]:
     return [name for name in named if not (REPOSITORY / name).exists()]
 
 
-@pytest.mark.parametrize("missing", [extras, options, commands, files])
+def unquoted(text: str) -> list[str]:
+    """The extras that a shell would take for a pattern of file names."""
+    return re.findall(r"""(?<!['"/\w])nnlo_opt\[\S+|install \.\[\S+""", text)
+
+
+@pytest.mark.parametrize("missing", [extras, options, commands, files, unquoted])
 def test_what_a_message_names_exists(missing):
     named = [(path, text) for path in SOURCES.values() for text in texts(path)]
     assert not {f"{path.relative_to(ROOT)}: {name}" for path, text in named for name in missing(text)}
 
 
+def test_no_page_installs_extras_without_quotes():
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    assert not {page: found for page in pages if (found := unquoted(page.read_text()))}
+
+
 def test_what_the_checks_find():
+    assert unquoted("`pip install nnlo_opt[data]` or `pip install 'nnlo_opt[data]'`") == ["nnlo_opt[data]`"]
     assert extras("Run `pip install nnlo_opt[tensorflow]` (or `[mpich]`).") == ["tensorflow"]
     assert options("Drop `--pruner-{}`, or give `--epoch` and --batch.") == ["--epoch"]
     assert commands("see `nnlo-opt shows`") == ["shows"]

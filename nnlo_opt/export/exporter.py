@@ -74,8 +74,8 @@ def require(name: str, asked: str) -> None:
     tool = TOOLS[name]
     if tool.package and importlib.util.find_spec(tool.package) is None:
         raise ConfigurationError(
-            f"{asked} needs the package {tool.package}. It is not installed: `pip install nnlo_opt[{tool.extra}]`, or "
-            "leave it out."
+            f"{asked} needs the package {tool.package}. It is not installed: `pip install 'nnlo_opt[{tool.extra}]'`, "
+            "or leave it out."
         )
 
 

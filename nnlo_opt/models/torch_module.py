@@ -58,7 +58,7 @@ def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None 
     except ImportError as error:
         reason = "It is not installed" if isinstance(error, ModuleNotFoundError) else f"It cannot be imported ({error})"
         raise ConfigurationError(
-            f"The model needs the package torch. {reason}: `pip install nnlo_opt[torch]`, or give a Keras model."
+            f"The model needs the package torch. {reason}: `pip install 'nnlo_opt[torch]'`, or give a Keras model."
         ) from error
     use_threads(n_threads)
 

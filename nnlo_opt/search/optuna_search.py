@@ -86,7 +86,7 @@ def make_gp(space: Space, seed: int) -> OptunaSearch:
     """
     if importlib.util.find_spec("torch") is None:
         raise ConfigurationError(
-            "`--hyper-opt gp` needs torch. It is not installed: `pip install nnlo_opt[torch]`, or use `--hyper-opt "
+            "`--hyper-opt gp` needs torch. It is not installed: `pip install 'nnlo_opt[torch]'`, or use `--hyper-opt "
             "bayesian`, a Gaussian process that needs no torch."
         )
     return OptunaSearch(space, seed, lambda number: optuna.samplers.GPSampler(seed=number))

@@ -50,7 +50,7 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
     if algorithm.package and importlib.util.find_spec(algorithm.package) is None:
         raise ConfigurationError(
             f'The search algorithm "{name}" needs the package {algorithm.package}. It is not installed: `pip install '
-            "nnlo_opt[optuna]`, or choose another algorithm."
+            "'nnlo_opt[optuna]'`, or choose another algorithm."
         )
     module = importlib.import_module(_ALGORITHMS[name].module)
     search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **own)

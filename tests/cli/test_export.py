@@ -116,7 +116,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_by_its_name(run, form, tmp
 def test_a_missing_package_is_named_with_its_extra(run, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert export(run, "--to", "mlflow") == 2
-    words = "`--to mlflow` needs the package mlflow. It is not installed: `pip install nnlo_opt[mlflow]`"
+    words = "`--to mlflow` needs the package mlflow. It is not installed: `pip install 'nnlo_opt[mlflow]'`"
     assert words in " ".join(capsys.readouterr().err.split())
     assert not (run / "mlruns").exists()
 

@@ -202,7 +202,7 @@ def test_an_objective_that_takes_something_else_is_refused_before_the_first_tria
 def test_a_torch_model_without_torch_is_refused_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     options = parse_training(["--model", str(tmp_path / "net.pt")])
-    check_refused("`pip install nnlo_opt[torch]`", ModuleWorkload(options, ProcessContext(), searches=False).prepare)
+    check_refused("`pip install 'nnlo_opt[torch]'`", ModuleWorkload(options, ProcessContext(), searches=False).prepare)
 
 
 def test_files_are_read_by_another_process_first(workplace, tmp_path):
