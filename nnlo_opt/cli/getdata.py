@@ -206,7 +206,7 @@ def _write_files(images: Images, stem: Path, n_files: int) -> list[Path]:
     """Write <stem>_0.h5 and so on, of sizes that differ by at most one; remove further files of an earlier run."""
     paths = [stem.with_name(f"{stem.name}_{number}.h5") for number in range(n_files)]
     n_bytes = len(images) * sum(part.nbytes for part in images[:1].datasets().values())
-    _say(f"Writing {counted(n_files, 'file')} of {len(images):,} samples, {n_bytes / 1e6:,.0f} MB: {paths[0]} ...")
+    _say(f"Writing {len(images):,} samples, {n_bytes / 1e6:,.0f} MB, to {counted(n_files, 'file')}: {paths[0]} ...")
     progress = Progress(_say, n_files, "files", 1)
     for path, chosen in zip(paths, np.array_split(np.arange(len(images)), n_files), strict=True):
         write_hdf5(path, images[chosen].datasets())

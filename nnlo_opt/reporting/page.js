@@ -674,7 +674,8 @@
     const first = run.objectives.length ? run.objectives.map((objective, i) => [objective.name, (trial) => trial.objectives[i]])
       : [[figureName, figureOf]];
     const columns = [["trial", (trial) => trial.number], ["state", (trial) => trial.state], ...first,
-      ...(trials.some((trial) => trial.n_folds > 1) ? [["±", (trial) => trial.std]] : []), ["epochs", (trial) => trial.epochs],
+      ...(trials.some((trial) => trial.n_folds > 1) ? [["±", (trial) => trial.std]] : []),
+      ...(trials.some((trial) => trial.epochs > 0) ? [["epochs", (trial) => trial.epochs]] : []),
       ["time", (trial) => trial.time_s], ...axes.map((axis) => [axis.name, (trial) => axis.x[trial.number], axis])]
       .map(([head, value, axis]) => ({ head, value, axis }));
     const most = 200;

@@ -81,6 +81,10 @@ def _table(ledger: Ledger, trials: Sequence[Trial], title: str, best: Trial | No
         figures = [_objective(trial, name) for name in objectives] or [_figure(trial)]
         rows.append([str(trial.number), *figures, *_effort(trial), *values, note])
     head = ["trial", *(objectives or ["figure of merit"]), "epochs", "train s", *names, ""]
+    place = 1 + max(1, len(objectives))
+    if {"0"} <= {row[place] for row in rows} <= {"0", "-"}:  # objectives that report no epochs
+        for cells in (head, *rows):
+            del cells[place]
     return text_table(title, head, rows, width=width, spare=range(len(head) - 1 - len(names), len(head) - 1))
 
 

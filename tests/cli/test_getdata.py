@@ -77,8 +77,8 @@ def test_files_and_lists(folder: Path, npz: str, capsys: pytest.CaptureFixture[s
         assert file["labels"].shape == (3, 10)
     source, train, test, wrote = capsys.readouterr().out.splitlines()
     assert source == f"Source: {npz}"
-    assert train == "Writing 24 files of 60 samples, 0 MB: data/mnist/mnist_train_0.h5 ..."
-    assert test.startswith("Writing 4 files of 20 samples")
+    assert train == "Writing 60 samples, 0 MB, to 24 files: data/mnist/mnist_train_0.h5 ..."
+    assert test.startswith("Writing 20 samples, 0 MB, to 4 files: ")
     assert "data/mnist/train_mnist.list" in wrote
 
 

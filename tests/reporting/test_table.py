@@ -7,7 +7,7 @@ from nnlo_opt.reporting.table import MOST_ROWS, trials_table
 from nnlo_opt.trials import events as ev
 
 
-def ledger_with(figures, direction="min", n_fold=1):
+def ledger_with(figures, direction="min", n_fold=1, n_epochs=3):
     """One trial a figure; None: a failed one."""
     story = Story(direction=direction)
     for n, figure in enumerate(figures):
@@ -17,7 +17,7 @@ def ledger_with(figures, direction="min", n_fold=1):
             story.apply(ev.TrialFailed(time_s=1.0, trial=trial, reason="out of [memory]"))
             continue
         for fold in range(n_fold):
-            story.finish(1.0, story.assign(0.0, trial, fold=fold), figure, n_epochs=3, train_s=1.25)
+            story.finish(1.0, story.assign(0.0, trial, fold=fold), figure, n_epochs=n_epochs, train_s=1.25)
         story.complete(1.0, trial, figure, std=0.125)
     return story.ledger
 
@@ -36,6 +36,12 @@ def test_a_table_names_its_columns_and_has_a_row_a_trial_in_order():
     assert rows[1].endswith("best")
     assert not rows[0].endswith("best")
     assert rows[2].split()[:4] == ["2", "-", "-", "1.0"]
+
+
+def test_objectives_that_report_nothing_have_no_column_of_epochs():
+    text = trials_table(ledger_with([0.5, None], n_epochs=0))
+    assert "epochs" not in text
+    assert [row.split()[:3] for row in rows_of(text)] == [["0", "0.5", "1.2"], ["1", "-", "1.0"]]
 
 
 def test_brackets_in_values_and_reasons_are_shown_as_they_are():
