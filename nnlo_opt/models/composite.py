@@ -26,6 +26,7 @@ from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_counte
 from nnlo_opt.models.losses import Loss, LossTerm
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import Arrays, Shapes, leaves, n_samples
+from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
 from nnlo_opt.vectors import aligned_empty
 
@@ -360,7 +361,8 @@ class CompositeAdapter:
         named["loss"] = sum(of_model["loss"] for of_model in figures.values())
         if missing := [name for name in self.figures if name not in named]:
             raise TrialError(f"`train_on_batch` and `test_on_batch` must return {missing[0]}, as `{missing[0]}`.")
-        return Metrics(n, {name: float(named[name]) * n for name in self.figures})
+        rule = "`train_on_batch` and `test_on_batch` must return finite numbers"
+        return Metrics(n, {name: finite_number(named[name], f"{rule} as `{name}`") * n for name in self.figures})
 
 
 def optimizer_of(options: TrainingOptions) -> tuple[str, float | None, Mapping[str, Any]]:

@@ -12,6 +12,7 @@ from nnlo_opt.comm.messages import Message
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.space.parameters import Real
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.figure import finite_number
 
 #: the metric that an epoch reports, as the module of an objective does
 METRIC = "value"
@@ -111,9 +112,10 @@ def computed(function: Callable[[Point], float]) -> Durations:
     """Return the durations that a user's function computes from the point."""
 
     def seconds(point: Point, rng: np.random.Generator) -> float:
-        seconds = float(function(point))
-        if not 0 <= seconds < math.inf:
-            raise TrialError(f"A duration must be finite seconds, at least 0. The function returned {seconds}.")
+        rule = "a duration must be finite seconds, at least 0"
+        seconds = finite_number(function(point), rule)
+        if seconds < 0:
+            raise TrialError(f"{rule}; received: {seconds}")
         return seconds
 
     return seconds
@@ -181,11 +183,10 @@ class Workload:
         return float(rng.random())
 
     def _values(self, point: Point) -> list[float]:
-        result = np.asarray(self.objective.function(point), dtype=float)
-        values = [float(result)] * self.n_epochs if result.ndim == 0 else result.tolist()
-        if result.ndim > 1 or not values or not np.isfinite(result).all():
-            raise TrialError(f"the objective must return finite numbers. Received: {result}")
-        return values
+        result, rule = self.objective.function(point), "the objective must return finite numbers"
+        if isinstance(result, list | tuple | np.ndarray) and np.shape(result) not in ((), (0,)):
+            return [finite_number(value, rule) for value in result]
+        return [finite_number(result, rule)] * self.n_epochs
 
     def _finished(self, assignment: int, values: list[float], train_s: float) -> msg.FoldFinished:
         return msg.FoldFinished(

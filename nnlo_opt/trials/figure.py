@@ -23,6 +23,9 @@ import numpy as np
 from nnlo_opt.errors import TrialError
 from nnlo_opt.trials.objectives import FIGURE, Comparison, Objective
 
+#: types of elements that are no real numbers, but which NumPy converts to some
+_NOT_REAL = (np.complexfloating, np.datetime64, np.timedelta64, np.void)
+
 
 def figure_name(metrics: Mapping[str, float] | tuple[str, ...]) -> str:
     """Return what `figure_of_merit` computes from these metrics, in words."""
@@ -67,14 +70,35 @@ def judged(figure: Callable[[dict[str, Any]], Any], fold: dict[str, Any]) -> flo
 
 
 def finite_number(value: Any, rule: str) -> float:
-    """Return what a user's code gave as a number; TrialError with the `rule` unless it is finite, and no text."""
-    is_text, what = False, ", as of a function without `return`" * (value is None)
+    """Return what a user's code gave as a number; TrialError with the `rule` unless it is real and finite."""
     try:
-        is_text = np.asarray(value).dtype.kind in "SU"
-        number = math.nan if is_text else float(np.asarray(value, dtype=float).item())
-    except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
-        number = math.nan
+        number, what = real_number(value), ""
+    except Exception as error:  # the object is the user's: a tensor of many elements raises any error of its framework
+        number, what = math.nan, str(error) if isinstance(error, _NotRealError) else ""
     if not math.isfinite(number):
-        what = ", which is text: convert it by `float(...)`" if is_text else what
+        what = ", as of a function without `return`" if value is None else what
         raise TrialError(f"{rule}; received: {reprlib.repr(value)}{what}")
     return number
+
+
+class _NotRealError(TypeError):
+    """Error for a value that NumPy would make a number of all the same; its text continues a sentence."""
+
+
+def real_number(value: Any) -> float:
+    """Return the real number that a value is, or that is its only element; any exception if there is none.
+
+    NumPy would take a part of a complex number, count the units of a time, read texts and bytes, and forget a mask.
+    """
+    if isinstance(value, list | tuple):
+        (value,) = value
+        return real_number(value)
+    array = np.asarray(value)
+    if array.dtype.hasobject and hasattr(value, "__array__"):
+        return real_number(array.item())
+    if issubclass(array.dtype.type, str | bytes):
+        raise _NotRealError(", which is text: convert it by `float(...)`")
+    is_number = hasattr(value, "__float__") or hasattr(value, "__array__")
+    if not is_number or np.ma.is_masked(value) or issubclass(array.dtype.type, _NOT_REAL):
+        raise _NotRealError(f", of type {type(value).__name__}, which is no real number")
+    return float(np.asarray(value, dtype=float).item())

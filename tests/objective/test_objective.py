@@ -3,9 +3,14 @@
 import asyncio
 import math
 import re
+from array import array
 from collections.abc import Mapping
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from nnlo_opt.clock import ManualClock
@@ -105,7 +110,14 @@ def test_reports_of_one_call_do_not_count_for_the_next():
     assert bench.call(reports=False)[-1].n_epochs == 0
 
 
-@pytest.mark.parametrize("value", [2, [2.0], np.array(2.0), np.array([[2.0]]), np.float32(2.0), True + 1])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(2, True + 1, Fraction(2), Decimal(2), [2.0], np.array(2.0), np.array([[2.0]]), np.float32(2.0)),
+        *(np.longdouble(2.0), np.ma.array([2.0]), np.array([Fraction(2)]), pd.Series([2.0])),
+    ],
+    ids=repr,
+)
 def test_whatever_holds_one_number_is_a_figure(value):
     assert Bench(lambda parameters, comm, report: value).call()[-1].figure_of_merit == 2.0
 
@@ -130,6 +142,26 @@ def test_a_value_that_is_no_finite_number_fails_the_trial_and_is_shown(value):
     assert isinstance(failed, msg.FoldFailed)
     assert "finite number" in failed.reason
     assert repr(value)[:10] in failed.reason
+
+
+#: what NumPy makes a number of all the same: a part of it, its units, its bytes, what a mask hides
+NOT_REAL = [
+    *(np.ma.masked, [np.ma.masked], np.ma.array(1.0, mask=True), np.array([np.ma.masked], dtype=object)),
+    *(np.complex128(0.1 + 5j), np.array([1 + 0j]), np.timedelta64(7, "s"), np.datetime64("2020-01-01")),
+    *(range(1), memoryview(b"1"), bytearray(b"1"), array("d", [1.0]), np.zeros(1, [("a", float)])),
+    *(np.array("1", dtype=object), np.bytes_(b"1"), pd.Timedelta(7), timedelta(1)),
+]
+
+
+@pytest.mark.parametrize("value", NOT_REAL, ids=repr)
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_value_that_is_no_real_number_fails_its_trial_returned_or_reported(value, reported):
+    def objective(parameters, comm, report):
+        return report(1, value) if reported else {"value": 1.0, "other": value}
+
+    failed = Bench(objective).call()[-1]
+    assert isinstance(failed, msg.FoldFailed)
+    assert ("at epoch 1" if reported else "as `other`") in failed.reason
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "0.5"])

@@ -163,9 +163,10 @@ def boom(point):
     ("function", "reason"),
     [
         (boom, "ZeroDivisionError: of the user"),
-        (lambda point: float("nan"), "the objective must return finite numbers. Received: nan"),
-        (lambda point: [], "the objective must return finite numbers. Received: []"),
-        (lambda point: "text", "could not convert string to float"),
+        (lambda point: float("nan"), "the objective must return finite numbers; received: nan"),
+        (lambda point: [], "the objective must return finite numbers; received: []"),
+        (lambda point: [1.0, 0.1 + 5j], "numbers; received: (0.1+5j), of type complex, which is no real number"),
+        (lambda point: "text", "which is text: convert it"),
     ],
 )
 def test_an_objective_that_raises_or_returns_no_numbers_fails_its_trial_and_nothing_else(function, reason):
