@@ -6,7 +6,6 @@ what the file has with what the run has, and goes on. A file with trials that th
 """
 
 import json
-import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import began_at_s, plain_value, results_of, trials_of
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.search.base import Observation
+from nnlo_opt.search.warm_start import standard_error
 from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
@@ -225,21 +225,30 @@ def read_study(place: str, option: str) -> tuple[Study, list[Observation]]:
         option: option that has asked for it, for errors.
 
     Raises:
-        ConfigurationError: there is no storage or study, or the study has several objectives.
+        ConfigurationError: there is no storage or study that can be read, or the study has several objectives.
     """
+    try:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = _study(place, option)
+        complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        return study, [_observation(trial) for trial in complete if trial.values]
+    except ConfigurationError:
+        raise
+    except Exception as error:  # of Optuna, or of any database behind it
+        cause = error.__cause__ or error
+        first = str(cause).strip().partition("\n")[0]
+        raise ConfigurationError(
+            f"`{option}` must name an Optuna study that can be read. Received: `{place}` "
+            f"({type(cause).__name__}: {first}). Correct it."
+        ) from None
+
+
+def _study(place: str, option: str) -> Study:
     address, name = place, None
     if not Path(place).is_file() and "/" not in place.rpartition(":")[2]:
         address, _, name = place.rpartition(":")
-    try:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        storage = _storage(address)
-        names = [study.study_name for study in storage.get_all_studies()]
-    except Exception as error:  # of Optuna, or of any database behind it
-        first = str(error).strip().partition("\n")[0]
-        raise ConfigurationError(
-            f"`{option}` must name an Optuna study that can be read. Received: `{place}` "
-            f"({type(error).__name__}: {first}). Correct it."
-        ) from None
+    storage = _storage(address)
+    names = [study.study_name for study in storage.get_all_studies()]
     if name is None and len(names) == 1:
         name = names[0]
     if name not in names:
@@ -247,12 +256,12 @@ def read_study(place: str, option: str) -> tuple[Study, list[Observation]]:
         which = f"it has {listed}; write `{address}:STUDY`" if names else "it has none"
         raise ConfigurationError(f"`{option}` must name one study of a storage. Received: `{place}`; {which}.")
     study = optuna.load_study(study_name=name, storage=storage)
-    if len(study.directions) > 1:
+    if len(study.directions) != 1:
         raise ConfigurationError(
             f"`{option}` must name a study of one objective. Received: `{place}` with {len(study.directions)}. Leave "
             "it out."
         )
-    return study, [_observation(trial) for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))]
+    return study
 
 
 def _storage(address: str) -> BaseStorage:
@@ -267,7 +276,5 @@ def _storage(address: str) -> BaseStorage:
 
 
 def _observation(trial: FrozenTrial) -> Observation:
-    n_folds, std = trial.user_attrs.get("n_folds", 1), trial.user_attrs.get("figure_of_merit_std")
-    error = std / math.sqrt(n_folds - 1) if std is not None and n_folds > 1 else None
-    assert trial.value is not None
-    return Observation(point=trial.params, value=trial.value, std=error)
+    error = standard_error(trial.user_attrs.get("figure_of_merit_std"), trial.user_attrs.get("n_folds"))
+    return Observation(point=trial.params, value=trial.values[0], std=error)

@@ -12,7 +12,7 @@ from nnlo_opt.export.exporter import require
 from nnlo_opt.files import regular
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.base import Observation
-from nnlo_opt.search.warm_start import adopted_observations, observations_of
+from nnlo_opt.search.warm_start import adopted_observations, observations_of, standard_error
 from nnlo_opt.space.fixing import value_of
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.ledger import Ledger
@@ -142,11 +142,12 @@ def _of_table(path: Path) -> Earlier:
 
 
 def _observation(row: Mapping[str, str], names: Sequence[str]) -> Observation:
-    value, n_folds = float(row[_FIGURE]), float(row.get("n_folds") or 1)
-    if not math.isfinite(value):
-        raise ValueError(f"a {_FIGURE} of {value}")
-    std = float(row.get("figure_of_merit_std") or 0) / math.sqrt(n_folds - 1) if n_folds > 1 else None
-    return Observation(point={name: row[f"p:{name}"] for name in names}, value=value, std=std)
+    texts = {_FIGURE: row[_FIGURE], "figure_of_merit_std": row.get("figure_of_merit_std") or "0"}
+    texts["n_folds"] = row.get("n_folds") or "1"
+    if wrong := [name for name, text in texts.items() if not math.isfinite(float(text))]:
+        raise ValueError(f"a {wrong[0]} of {texts[wrong[0]]}")
+    value, std, n_folds = map(float, texts.values())
+    return Observation(point={name: row[f"p:{name}"] for name in names}, value=value, std=standard_error(std, n_folds))
 
 
 def _as_ours(point: Mapping[str, object], space: Space) -> Point:

@@ -1,5 +1,6 @@
 """Trials of another run as observations of this search, with parameters matched by their names."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,6 +16,14 @@ def observations_of(trials: Iterable[Trial]) -> list[Observation]:
         for trial in trials
         if trial.figure_of_merit is not None
     ]
+
+
+def standard_error(std: object, n_folds: object) -> float | None:
+    """Return the standard error of a mean over folds, from their spread; None if another tool means other things."""
+    if not (isinstance(std, int | float) and isinstance(n_folds, int | float) and n_folds > 1):
+        return None
+    error = std / math.sqrt(n_folds - 1)
+    return error if 0 <= error < math.inf else None
 
 
 def adopted_observations(

@@ -299,7 +299,9 @@ def test_a_mirror_without_its_package_is_refused_before_there_is_a_run(tmp_path)
         "from nnlo_opt.cli.main import optimization_driver; optimization_driver()\n"
     )
     refused = launcher.run(1, ["python", "-c", program], tmp_path, code=2)
-    assert refused.err.startswith("`--mirror optuna` needs the package optuna. It is not installed: `pip install 'nnlo_")
+    assert refused.err.startswith(
+        "`--mirror optuna` needs the package optuna. It is not installed: `pip install 'nnlo_"
+    )
     assert not (tmp_path / "checkpoints").exists()
 
 

@@ -1,7 +1,12 @@
 """Studies of Optuna and tables as measurements with which a search begins."""
 
+import math
+import sqlite3
+from contextlib import closing
+
 import pytest
 from exported import SPACE, story
+from refusals import check_refused
 from stories import write_journal
 
 from nnlo_opt.errors import ConfigurationError
@@ -70,6 +75,8 @@ def test_a_table_of_ones_own_needs_a_figure_and_parameters(tmp_path, mark):
         ("figure_of_merit,x\n1,2\n", "its columns are figure_of_merit, x"),
         ("figure_of_merit,p:x\nhigh,2\n", "could not convert string to float: 'high'"),
         ("figure_of_merit,p:x\nnan,2\n", "a figure_of_merit of nan"),
+        ("figure_of_merit,figure_of_merit_std,p:x\n1,nan,2\n", "a figure_of_merit_std of nan"),
+        ("figure_of_merit,n_folds,p:x\n1,inf,2\n", "a n_folds of inf"),
         ("figure_of_merit,p:x\n\xff,2\n", "could not convert string"),
         ("p:x,figure_of_merit\n1,2\n3\n", "row 2 below the names has not as many cells"),
         ("figure_of_merit,p:x\n0,5,1\n", "row 1 below the names has not as many cells"),
@@ -116,6 +123,45 @@ class TestStudies:
             observations, lines = observations_of_runs([place], IDENTITY, OURS)
             assert observations == wanted
             assert lines == [f"Warm start from `{place}`: 3 of 3 complete trials are used."]
+
+    @pytest.mark.parametrize("kind", ["log", "db"])
+    def test_attributes_and_values_that_mean_other_things_there_are_ignored(self, tmp_path, kind):
+        path, study = self.study(tmp_path, kind)
+        stds = [("5", 0.5), (5, "big"), ([5], {}), (5, math.nan), (5, -1), (math.inf, math.inf), (5, 0.5)]
+        for number, (n_folds, std) in enumerate(stds):
+            trial = study.ask()
+            trial.set_user_attr("n_folds", n_folds)
+            trial.set_user_attr("figure_of_merit_std", std)
+            study.tell(trial, math.inf if number == 5 else 1.0)
+        assert [observation["std"] for observation in read_earlier(path).observations] == [None] * 8 + [0.25]
+
+    @pytest.mark.parametrize(
+        ("damage", "words"),
+        [
+            ("delete from trial_values where trial_id = 2", ""),
+            ("delete from study_directions", "a study of one objective"),
+            ("drop table trials", "no such table: trials"),
+            ("drop table studies", "no such table: studies"),
+            ("update trial_params set distribution_json = '{'", "JSONDecodeError"),
+            ("update trial_params set param_value = 'x'", "ValueError"),
+            ("update trials set state = 'ODD'", "ODD"),
+            (slice(4096, None), "database disk image is malformed"),
+            (slice(16, None), "file is not a database"),
+        ],
+    )
+    def test_a_damaged_sqlite_file_is_refused_in_a_sentence(self, tmp_path, damage, words):
+        path, _ = self.study(tmp_path, "db")
+        if isinstance(damage, slice):
+            content = bytearray(path.read_bytes())
+            content[damage] = bytes(len(content[damage]))
+            path.write_bytes(content)
+        else:
+            with closing(sqlite3.connect(path)) as base, base:
+                base.execute(damage)
+        if words:
+            check_refused(words, read_earlier, path)
+        else:
+            assert len(read_earlier(path).observations) == 2  # the trial without a value is left out
 
     def test_studies_that_cannot_be_compared_are_refused(self, tmp_path):
         path, _ = self.study(tmp_path, "log")
