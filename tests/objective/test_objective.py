@@ -153,7 +153,7 @@ NOT_REAL = [
 ]
 
 
-@pytest.mark.parametrize("value", NOT_REAL, ids=repr)
+@pytest.mark.parametrize("value", NOT_REAL, ids=lambda value: f"{type(value).__name__} {np.shape(value)}")
 @pytest.mark.parametrize("reported", [False, True])
 def test_a_value_that_is_no_real_number_fails_its_trial_returned_or_reported(value, reported):
     def objective(parameters, comm, report):

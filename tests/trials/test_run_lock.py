@@ -144,7 +144,7 @@ def test_a_forked_child_of_the_owner_neither_writes_nor_lets_go(tmp_path):
             os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         lock.check()
-        assert read_owner(tmp_path / OWNER_NAME) == this_process()
+        assert read_owner(tmp_path) == this_process()
         with pytest.raises(ConfigurationError, match="another process holds"):
             RunLock(tmp_path, 0.0)
 
