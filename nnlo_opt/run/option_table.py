@@ -263,9 +263,9 @@ RUN = _group(
     GRACE,
     Option("hang_timeout", "TIME", duration(0), default=600.0, example="30m", python=False,
         help="end a rank that trains no batch and receives no message for so long (three times that while a model "
-             "is built or compiled), or that is stopped, with the stacks of its threads in its log; your own code "
-             "that computes an objective or a figure of merit may take any time, which --trial-timeout bounds; 0: "
-             "no rank is watched"),
+             "is built or compiled), or that is stopped, with the stacks of its threads in its log; and start the "
+             "search process anew if it makes no suggestion for so long; your own code that computes an objective or a "
+             "figure of merit may take any time, which --trial-timeout bounds; 0: no process is watched"),
     Option("max_attempts", "N", whole(), default=3, example="5",
         help="fail a trial if one of its folds loses ranks of its block (killed, out of memory, ended by "
              "--hang-timeout) so many times in a row without completing another epoch"),

@@ -90,7 +90,8 @@ class SearchSession(Session):
         if self.script is not None:
             return self.script.space
         # Started early: it imports its libraries while the trainer ranks import theirs.
-        self._search = SearchProcess()
+        say = partial(self.say, stream=sys.stderr)
+        self._search = SearchProcess(timeout_s=self.options.hang_timeout_s, say=say)
         if self.options.search_space is None:
             return None
         return self._search.load_space(self.options.search_space, self.options.fix)

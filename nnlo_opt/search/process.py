@@ -1,20 +1,24 @@
 """Search as a service for the coordinator: requests that never wait, answered by a separate process or in this one."""
 
 import json
+import math
 import os
 import select
+import signal
 import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.environment import module_command, start_helper
+from nnlo_opt.runtime.watchdog import LOOK_PART, Watch
 from nnlo_opt.search.base import Observation, TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.constraint import Constraint
@@ -26,6 +30,8 @@ _TRIALS_A_LINE = 200
 _START_TIMEOUT_S = 300.0
 #: seconds a process may take to end before it is killed
 _CLOSE_TIMEOUT_S = 2.0
+#: longest time between two looks at a process that is waited for
+_LOOK_S = 0.1
 #: characters of the process's standard error that are shown when it has died
 _TAIL_CHARACTERS = 2000
 
@@ -126,17 +132,40 @@ class SearchProcess(SearchService):
     This process never waits for the pipes: bytes that do not fit into them are kept and sent by the next call of
     `poll`.
 
+    A search that has started outlives its process: if that ends, or does not answer, another one is told the same, and
+    suggests what the first would have suggested. NnloError if this one does not answer either.
+
     Args:
         environment: environment of the process, from which variables of MPI are removed; `os.environ` by default.
+        timeout_s: longest time without an answer, in seconds (`--hang-timeout`); 0: any time.
+        say: shows a line to a person.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = 0.0,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         super().__init__()
+        self._environment = dict(os.environ if environment is None else environment)
+        self._folder = os.getcwd()  # code of a user may change it
+        self._say = say
+        #: all requests from `start` on; empty before
+        self._told: list[dict[str, Any]] = []
+        #: number of requests for suggestions, of suggestions, and of these when the last process failed
+        self._n_asked, self._n_suggested, self._failed_at = 0, 0, -1
+        self._timeout_s, self._watch = timeout_s, Watch(timeout_s, LOOK_PART * timeout_s)
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
         #: standard error of the process; a file, because a pipe that is not read would fill up
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._process = start_helper(
             module_command("nnlo_opt.search.serve"),
-            os.environ if environment is None else environment,
+            self._environment,
+            cwd=self._folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -147,13 +176,13 @@ class SearchProcess(SearchService):
         self._requests, self._answers = self._process.stdin, self._process.stdout
         os.set_blocking(self._requests.fileno(), False)
         os.set_blocking(self._answers.fileno(), False)
+        #: number of answers of this process, of which the first says that it has loaded everything
+        self._n_answers = 0
+        asked = count()
         #: requests that are not encoded yet; they are sent after `_outgoing`
-        self._waiting: deque[dict[str, Any]] = deque()
-        #: bytes of requests that the pipe has not taken yet
-        self._outgoing = b""
-        #: bytes of an answer that has not arrived completely
-        self._incoming = b""
-        self._closed = False
+        self._waiting = deque(r for r in self._told if r["op"] != "suggest" or next(asked) >= self._n_suggested)
+        #: bytes of requests that the pipe has not taken yet, and of an answer that has not arrived completely
+        self._outgoing = self._incoming = b""
 
     def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
         try:
@@ -168,7 +197,12 @@ class SearchProcess(SearchService):
 
     def poll(self) -> Suggestion | None:
         self._send()
-        self._arrived.extend(self._receive())
+        self._arrived.extend(answer for answer in self._receive() if not answer.get("ok"))
+        patience = math.inf
+        if self._timeout_s and self._n_asked > self._n_suggested and not self._closed:
+            patience = 1.0 if self._n_answers else max(1.0, _START_TIMEOUT_S / self._timeout_s)
+        if self._watch.look(self._n_asked + self._n_answers, patience, time.monotonic()):
+            self._replace(f"has not answered for longer than `--hang-timeout`, {self._timeout_s:g} s")
         return super().poll()
 
     def wait(self, timeout_s: float) -> Suggestion | None:
@@ -177,28 +211,51 @@ class SearchProcess(SearchService):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return None
-            self._wait_for_pipes(left_s)
+            self._wait_for_pipes(min(left_s, _LOOK_S))
         return suggestion
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        with suppress(OSError), self._process, self._stderr:  # code of a user may have closed one
+            self._end()
+
+    def _end(self) -> int:
+        """End the process, which may be stopped; return its status."""
         self._process.terminate()
-        for pipe in (self._requests, self._answers, self._stderr):
-            with suppress(OSError):  # code of a user may have closed it
-                pipe.close()
+        self._process.send_signal(signal.SIGCONT)
         try:
-            self._process.wait(_CLOSE_TIMEOUT_S)
+            return self._process.wait(_CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            return self._process.wait()
+
+    def _replace(self, how: str = "") -> None:
+        """Have another process take the place of this one; NnloError if the last one has not suggested anything.
+
+        `how`: what this one has done, if it has not ended by itself.
+        """
+        status = self._end()
+        how = f"The search process {how or f'has ended with status {status}'}"
+        if not self._told or self._failed_at == self._n_suggested:
+            self._stderr.seek(0)
+            tail = self._stderr.read().decode(errors="replace")[-_TAIL_CHARACTERS:].strip()
+            again = ", as the one before it at this suggestion; `--opt-restore` goes on from here" * bool(self._told)
+            raise NnloError(f"{how}{again}. Its last output:\n{tail or '(nothing)'}")
+        self._failed_at = self._n_suggested
+        self._say(f"{how}: another one takes its place, with all trials so far.")
+        with suppress(OSError), self._process, self._stderr:  # whose files are closed then
+            self._begin()
 
     def _tell(self, request: dict[str, Any]) -> None:
+        self._told += [request] * bool(self._told)
+        self._n_asked += request["op"] == "suggest"
         self._waiting.append(request)
         self._send()
 
     def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._told += [request] * (request["op"] == "start")
         self._waiting.append(request)
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while True:
@@ -222,8 +279,9 @@ class SearchProcess(SearchService):
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                raise self._death() from None
-            self._outgoing = self._outgoing[n_written:]
+                self._replace()
+            else:
+                self._outgoing = self._outgoing[n_written:]
 
     def _receive(self) -> list[dict[str, Any]]:
         """Return the answers that have arrived completely."""
@@ -233,10 +291,14 @@ class SearchProcess(SearchService):
             except BlockingIOError:
                 break
             if not data:
-                raise self._death()
+                self._replace()
+                break
             self._incoming += data
         *lines, self._incoming = self._incoming.split(b"\n")
-        return [json.loads(line) for line in lines]
+        answers = [json.loads(line) for line in lines]
+        self._n_answers += len(answers)
+        self._n_suggested += sum("request" in answer for answer in answers)
+        return answers
 
     def _wait_for_pipes(self, timeout_s: float) -> None:
         if self._closed:
@@ -246,16 +308,6 @@ class SearchProcess(SearchService):
         if self._outgoing or self._waiting:
             pipes.register(self._requests, select.POLLOUT)
         pipes.poll(1000 * timeout_s)
-
-    def _death(self) -> NnloError:
-        """Return the error to raise after the process has ended by itself."""
-        try:
-            status: int | None = self._process.wait(_CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            status = None
-        self._stderr.seek(0)
-        tail = self._stderr.read().decode(errors="replace")[-_TAIL_CHARACTERS:].strip()
-        return NnloError(f"The search process has ended with status {status}. Its last output:\n{tail or '(nothing)'}")
 
 
 class InlineSearch(SearchService):

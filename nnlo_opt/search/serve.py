@@ -5,8 +5,10 @@ standard error instead. The process does not use MPI. It ends when its standard 
 coordinator.
 """
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 
 from nnlo_opt.runtime.environment import THREAD_VARIABLES
@@ -14,6 +16,7 @@ from nnlo_opt.runtime.environment import THREAD_VARIABLES
 
 def main() -> None:
     """Answer requests until standard input ends."""
+    faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)  # says where a search was that is stuck
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)

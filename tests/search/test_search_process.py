@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -217,11 +218,47 @@ def test_a_bug_in_the_records_is_told(process):
         process.wait(LONG_S)
 
 
-def test_a_killed_process_is_noticed(process):
-    process.start("random", SPACE, 0, {})
-    os.kill(process._process.pid, signal.SIGKILL)
-    with pytest.raises(NnloError, match="status -9"):
-        process.wait(LONG_S)
+@pytest.mark.parametrize(
+    ("strike", "words"), [(signal.SIGKILL, "status -9"), (signal.SIGSTOP, "`--hang-timeout`, 1 s")]
+)
+@pytest.mark.parametrize("asks_first", [False, True])
+def test_a_process_that_is_killed_or_stopped_is_replaced_by_one_that_suggests_the_same(strike, words, asks_first):
+    said, points = [], []
+    with closing(SearchProcess(timeout_s=1.0, say=said.append)) as process, closing(InlineSearch()) as undisturbed:
+        for search in (process, undisturbed):
+            search.start("genetic", MIXED_SPACE, 5, {"population": 2})
+            search.adopt([{"point": RandomSearch(MIXED_SPACE, 9).suggest(History(MIXED_SPACE)), "value": 2.0}])
+            for trial in range(5):
+                if trial in (2, 4) and search is process and not asks_first:
+                    os.kill(process._process.pid, strike)
+                search.request_suggestion(trial)
+                if trial in (2, 4) and search is process and asks_first:
+                    os.kill(process._process.pid, strike)
+                suggestion = search.wait(LONG_S)
+                assert suggestion.request == trial
+                points.append(suggestion.point)
+                end = {"trial": trial, "point": suggestion.point, "state": "complete", "value": 1.0 / (1 + trial)}
+                search.record([pending(trial, suggestion.point), end])
+    assert points[:5] == points[5:]
+    assert len(said) == 2 or asks_first  # it may have answered before it was struck
+    assert all(words in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("does", "words"), [("os._exit(9)", "status 9"), ("while True: pass", r"not answered .*line 7 in feasible")]
+)
+def test_a_process_that_fails_twice_at_a_suggestion_is_a_sentence(tmp_path, monkeypatch, does, words):
+    path, flag, said = tmp_path / "space.py", tmp_path / "broken", []
+    broken = f"    if os.path.exists({str(flag)!r}):\n        {does}\n    return"
+    path.write_text(CONSTRAINED.replace("    return", broken))
+    with closing(SearchProcess(timeout_s=1.0, say=said.append)) as process:
+        process.start("random", process.load_space(str(path)), 5, {})
+        monkeypatch.setattr("nnlo_opt.search.process._START_TIMEOUT_S", 2.0)  # it is stuck as soon as it starts again
+        flag.touch()
+        with pytest.raises(NnloError, match="as the one before it at this suggestion") as error:
+            suggested(process)
+        assert re.search(words, str(error.value).replace("\n", " "))
+        assert len(said) == 1
 
 
 def test_closing_ends_the_process(process):
