@@ -1,5 +1,6 @@
 """Lines that rank 0 prints while a search runs: one for each start, report or end of a trial."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +16,8 @@ if TYPE_CHECKING:  # what prints a state needs none of these, and starts fast
     from nnlo_opt.coordinator.policy import Policy
     from nnlo_opt.training.options import TrainingOptions
 
+#: shortest time between two lines about epochs of a trial, but for the last one of a fold
+EPOCHS_S = 1.0
 #: longest reason shown on a terminal, in characters
 MOST_CHARACTERS = 300
 
@@ -70,9 +73,30 @@ class _Lines(ABC):
         self._write = write
         #: folds of a trial; names of folds are shown if there are several
         self._n_fold = n_fold
+        #: trial -> time of its last line about an epoch
+        self._said_at_s: dict[int, float] = {}
+        #: assignment -> its last epoch, if that has no line
+        self._held: dict[int, ev.EpochEnded] = {}
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
         """Print the line of `event`, if it has one; `ledger` must have applied `event` already."""
+        if isinstance(event, ev.EpochEnded):
+            trial = ledger.assignments[event.assignment].trial
+            self._held[event.assignment] = event
+            if event.time_s - self._said_at_s.get(trial, -math.inf) >= EPOCHS_S:
+                self._said_at_s[trial] = event.time_s
+                self._epoch(self._held.pop(event.assignment), ledger)
+            return
+        for number in [number for number in self._held if ledger.assignments[number].end]:
+            self._epoch(self._held.pop(number), ledger)
+        self._other(event, ledger)
+
+    @abstractmethod
+    def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> None:
+        """Print the line of an epoch."""
+
+    def _other(self, event: ev.Event, ledger: Ledger) -> None:
+        """Print the line of an event that is no epoch, if it has one."""
         match event:
             case ev.FoldBegan() if event.epoch and not _was_paused(event.assignment, ledger):
                 self._line(event, f"{self._fold(event.assignment, ledger)} resumes after epoch {event.epoch}")
@@ -114,14 +138,14 @@ class ProgressLines(_Lines):
         #: trials whose parameters this start has printed
         self._introduced: set[int] = set()
 
-    def observe(self, event: ev.Event, ledger: Ledger) -> None:
-        """Print the line of `event`, if it has one; `ledger` must have applied `event` already."""
+    def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> None:
+        report = f"epoch {event.epoch}: {metrics_text(event.metrics)}"
+        self._line(event, f"{self._fold(event.assignment, ledger)} {report}")
+
+    def _other(self, event: ev.Event, ledger: Ledger) -> None:
         match event:
             case ev.FoldAssigned():
                 self._assigned(event, ledger)
-            case ev.EpochEnded():
-                report = f"epoch {event.epoch}: {metrics_text(event.metrics)}"
-                self._line(event, f"{self._fold(event.assignment, ledger)} {report}")
             case ev.TrialCompleted():
                 spread = f" ± {event.figure_of_merit_std:.4f}" if self._n_fold > 1 else ""
                 result = values_text(event.objectives) or f"{event.figure_of_merit:.6g}{spread}"
@@ -146,7 +170,7 @@ class ProgressLines(_Lines):
                 why = f": {shortened(event.reason)}" if first == event.trial else f" as trial {first} did"
                 self._ended(event, f"failed{why}", ledger)
             case _:
-                super().observe(event, ledger)
+                super()._other(event, ledger)
 
     def _assigned(self, event: ev.FoldAssigned, ledger: Ledger) -> None:
         """Print the parameters once in this start, and later only that a fold starts again."""
@@ -213,18 +237,12 @@ class TrainingLines(_Lines):
         #: True if a rule may end the training before its last epoch
         self._may_end = bool(training.early_stopping or training.target_metric)
 
-    def observe(self, event: ev.Event, ledger: Ledger) -> None:
-        """Print the line of `event`, if it has one; the end of the training has none."""
-        if isinstance(event, ev.EpochEnded):
-            self._line(event, self._epoch(event, ledger))
-        super().observe(event, ledger)
-
-    def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> str:
+    def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> None:
         n_left = self._n_epochs - event.epoch
         left_s = n_left * (epoch_s(ledger.assignments[event.assignment], event.epoch, event.time_s) or 0.0)
         fold = f"{self._fold(event.assignment, ledger)}, " if self._n_fold > 1 else ""
         left = f", {'up to ' * self._may_end}{duration(left_s)} left" if n_left else ""
-        return f"{fold}epoch {event.epoch}/{self._n_epochs}: {metrics_text(event.metrics)}{left}"
+        self._line(event, f"{fold}epoch {event.epoch}/{self._n_epochs}: {metrics_text(event.metrics)}{left}")
 
     def _fold(self, number: int, ledger: Ledger) -> str:
         return f"fold {ledger.assignments[number].fold}" if self._n_fold > 1 else "training"

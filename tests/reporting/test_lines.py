@@ -102,6 +102,25 @@ def test_a_line_as_a_trial_starts_reports_and_ends():
     ]
 
 
+@pytest.mark.parametrize("n_fold", [1, 2])
+def test_a_trial_has_a_line_of_epochs_a_second_and_one_of_its_last_epoch(n_fold):
+    def epochs(assignment, *times_s):
+        reports = enumerate(times_s, 1)
+        return [ev.EpochEnded(time_s=s, assignment=assignment, epoch=n, metrics={"loss": 1.0}) for n, s in reports]
+
+    screen = Screen(n_fold=n_fold)
+    screen(*started(0), *started(1))
+    lines = screen(*epochs(0, 2.0, 2.5, 3.1, 3.2, 4.0), *epochs(1, 4.1, 4.2), *ended(0, time_s=4.3), *ended(1))
+    fold = " fold 0" * (n_fold > 1)
+    assert [line.partition("] ")[2].partition(":")[0] for line in lines] == [
+        *(f"trial 0{fold} epoch {n}" for n in (1, 3)),
+        f"trial 1{fold} epoch 1",
+        *sorted([f"trial 0{fold} epoch 5", f"trial 1{fold} epoch 2"]),  # both had ended before the first line
+        "trial 0 complete",
+        "trial 1 complete",
+    ]
+
+
 def test_a_failed_trial_says_why_and_that_there_is_no_figure_yet():
     screen = Screen(num_iterations=1)
     screen(*started())
