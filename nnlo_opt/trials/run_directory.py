@@ -274,8 +274,8 @@ def _check_files(run: Path) -> None:
         if stat.S_ISLNK(path.stat().st_mode):
             raise ConfigurationError(
                 f"A run directory must hold its files itself, as others may have put a link there. Received: "
-                f"`{path}`, a link. Put what it leads to in its place, or choose another name by `--checkpoint NAME`; "
-                "the run directory itself may be a link."
+                f"`{path}`, a link. Remove the link, put what it leads to in its place, or choose another name by "
+                "`--checkpoint NAME`; the run directory itself may be a link."
             )
 
 
