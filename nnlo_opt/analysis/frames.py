@@ -6,6 +6,7 @@ it was declared as Ordinal; a choice of numbers or booleans has the dtype of its
 of lists, or with None keeps Python's objects, in which pandas.NA stands for a parameter that the trial does not have.
 """
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -128,6 +129,34 @@ def _parameter_column(trials: list[Trial], name: str, declared: Mapping[str, Any
     if dtype is None or any(isinstance(choice, int) and abs(choice) >= 2**63 for choice in choices):
         return column
     return column.astype("Float64").astype(dtype) if dtype == "float64" else column.astype(dtype)
+
+
+# ---------------------------------------------------------------- CSV
+
+#: beginning of a text that a spreadsheet would take for a formula, or of one that `cell_of` has marked as a text
+_FORMULA = re.compile("'*[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20]")
+#: part of a cell between quotes, or the end of a row
+_QUOTED_OR_END = re.compile('("[^"]*")|\r\n')
+
+
+def csv_of(frame: "Frame") -> str:
+    """Return a table as CSV, with cells as of `cell_of`."""
+    import pandas
+
+    rows = [[*map(cell_of, row)] for row in frame.to_numpy(dtype=object)]  # `frame.map` would make floats of integers
+    marked = pandas.DataFrame(rows, columns=frame.columns, dtype=object)
+    # Python quotes a cell that holds a character of the end of a row.
+    return _QUOTED_OR_END.sub(lambda found: found[1] or "\n", marked.to_csv(index=False, lineterminator="\r\n"))
+
+
+def cell_of(value: Any) -> Any:
+    """Return a value as a cell of a CSV: a text that begins like a formula gets an apostrophe, as OWASP advises."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def text_of(cell: str) -> str:
+    """Return the text of a cell that `cell_of` has made."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 # ---------------------------------------------------------------- results.csv

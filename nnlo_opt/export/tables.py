@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from nnlo_opt.analysis.frames import assignments_frame, epochs_frame, folds_frame, results_frame, trials_frame
+from nnlo_opt.analysis.frames import assignments_frame, csv_of, epochs_frame, folds_frame, results_frame, trials_frame
 from nnlo_opt.files import atomic_path
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
@@ -56,7 +56,7 @@ class CsvTables(_Tables):
         return results_frame(ledger)
 
     def write(self, frame: "DataFrame", file: IO[bytes]) -> None:
-        frame.to_csv(file, index=False, lineterminator="\n")
+        file.write(csv_of(frame).encode(errors="backslashreplace"))
 
 
 class ParquetTables(_Tables):

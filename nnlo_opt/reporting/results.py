@@ -5,7 +5,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.analysis.frames import last_metrics, results_frame
+from nnlo_opt.analysis.frames import csv_of, last_metrics, results_frame
 from nnlo_opt.files import atomic_write
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
@@ -21,8 +21,7 @@ def read_ledger(run_directory: Path) -> Ledger:
 
 def write_results(run_directory: Path, ledger: Ledger) -> None:
     """Write `results.csv` and `summary.json`, each whole or not at all."""
-    table = results_frame(ledger).to_csv(index=False, lineterminator="\n")
-    atomic_write(run_directory / "results.csv", table, durable=False)
+    atomic_write(run_directory / "results.csv", csv_of(results_frame(ledger)), durable=False)
     atomic_write(run_directory / "summary.json", json.dumps(summarise(ledger), indent=2) + "\n", durable=False)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nnlo_opt.analysis.frames import text_of
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import require
@@ -147,7 +148,8 @@ def _observation(row: Mapping[str, str], names: Sequence[str]) -> Observation:
     if wrong := [name for name, text in texts.items() if not math.isfinite(float(text))]:
         raise ValueError(f"a {wrong[0]} of {texts[wrong[0]]}")
     value, std, n_folds = map(float, texts.values())
-    return Observation(point={name: row[f"p:{name}"] for name in names}, value=value, std=standard_error(std, n_folds))
+    point = {name: text_of(row[f"p:{name}"]) for name in names}
+    return Observation(point=point, value=value, std=standard_error(std, n_folds))
 
 
 def _as_ours(point: Mapping[str, object], space: Space) -> Point:

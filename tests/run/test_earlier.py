@@ -1,16 +1,21 @@
 """Studies of Optuna and tables as measurements with which a search begins."""
 
+import csv
 import math
 import sqlite3
 from contextlib import closing
 
+import effort
 import pytest
 from exported import SPACE, story
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from refusals import check_refused
-from stories import write_journal
+from stories import START, trial, write_journal
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import make_exporter
+from nnlo_opt.reporting.results import write_results
 from nnlo_opt.run.earlier import observations_of_runs, read_earlier
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space import Categorical, Integer, Real, Space
@@ -45,6 +50,31 @@ def test_what_was_exported_comes_back_as_it_was(tmp_path, tool, name, n_fold):
     errors = [trial.standard_error for trial in complete]
     assert [observation["std"] for observation in observations] == (errors if n_fold == 1 else pytest.approx(errors))
     assert lines == [f"Warm start from `{tmp_path / name}`: 3 of 3 complete trials are used."]
+
+
+#: texts for which spreadsheets have a meaning of their own, and all others
+TEXTS = st.one_of(st.text("=+-@\t\r\n'\",;a1\uff1d", min_size=1), st.text(st.characters(codec="utf-8"), min_size=1))
+
+
+@settings(max_examples=effort.examples(50), deadline=None)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4, unique=True))
+def test_no_text_in_a_table_is_a_formula_and_each_comes_back_as_it_was(tmp_path_factory, texts):
+    folder, space = (
+        tmp_path_factory.mktemp("run"),
+        Space([Categorical([*texts, "-1"], name="=c"), Real(-9, 9, name="x")]),
+    )
+    points = [{"=c": text, "x": -0.5} for text in texts]
+    events = [START.replaced(identity={"direction": "max", "search_space": space.to_json()})]
+    for number, point in enumerate(points):
+        suggested, *others = trial(number, -0.25)
+        events += [suggested.replaced(point=point), *others]
+    write_results(folder, Ledger(events))
+    observations, _ = observations_of_runs([folder / "results.csv"], IDENTITY, space)
+    assert [observation["point"] for observation in observations] == points
+    with (folder / "results.csv").open(newline="") as file:
+        rows = [*csv.reader(file)]
+    begun = {cell for row in rows for cell in row if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d"))}
+    assert begun == {"-0.5", "-0.25"}
 
 
 def table(tmp_path, text):
