@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -279,3 +279,12 @@ def parse_gan(argv: Sequence[str]) -> Options:
     asked = gan_parser().given(normalise(argv), POSITIONAL)
     own = {name: value for name, value in vars(read(asked, GAN_OPTIONS)).items() if value is not None}
     return replace(with_remarks(training_options(given, argv), remarks, GAN_DRIVER), point=own)
+
+
+#: driver -> function that returns its options
+PARSERS: Mapping[str, Callable[[Sequence[str]], Options]] = {
+    "OptimizationDriver": parse_optimization,
+    "TrainingDriver": parse_training,
+    MPI_DRIVER: partial(parse_training, program=MPI_DRIVER),
+    GAN_DRIVER: parse_gan,
+}

@@ -6,22 +6,21 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import HelpRequested, normalise, parse_gan, parse_optimization, parse_training
-from nnlo_opt.cli.gan import GAN_DRIVER, GAN_OPTIONS
+from nnlo_opt.cli.arguments import PARSERS, HelpRequested, normalise
+from nnlo_opt.cli.gan import GAN_OPTIONS
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import LOOK_S, Job, find_command, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
 from nnlo_opt.run.option_table import GRACE, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
-from nnlo_opt.run.options import Options
 from nnlo_opt.runtime.environment import EXIT_CODE, ULFM
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.safe_path import SafePath
@@ -36,12 +35,6 @@ GRACE_PART = 0.9
 SIGN_NAME = "launch.begins"
 #: file in the run directory for the exit code of all ranks
 EXIT_CODE_NAME = "launch.code"
-_PARSERS: Mapping[str, Callable[[Sequence[str]], Options]] = {
-    "OptimizationDriver": parse_optimization,
-    "TrainingDriver": parse_training,
-    "MPIDriver": partial(parse_training, program="MPIDriver"),
-    GAN_DRIVER: parse_gan,
-}
 
 
 # fmt: off
@@ -78,14 +71,14 @@ class DriverCommand:
     def parse(cls, command: Sequence[str]) -> "DriverCommand":
         """Return the driver of a command line; raises ConfigurationError or HelpRequested as the driver would."""
         words = tuple(command[1:] if command[:1] == ["--"] else command)
-        at = next((i for i, word in enumerate(words[:3]) if Path(word).stem in _PARSERS), None)
+        at = next((i for i, word in enumerate(words[:3]) if Path(word).stem in PARSERS), None)
         if at is None:
             raise ConfigurationError(
-                f"`--` must be followed by a driver ({', '.join(_PARSERS)}) with its options. Received: "
+                f"`--` must be followed by a driver ({', '.join(PARSERS)}) with its options. Received: "
                 f"{shlex.join(words) or 'nothing'}."
             )
         program, arguments = Path(words[at]).stem, words[at + 1 :]
-        options = _PARSERS[program](arguments)
+        options = PARSERS[program](arguments)
         refuse_existing(options.run)
         name, _ = choose_name(options.run, Path(options.model).stem.removesuffix("_arch"), program)
         first = (find_command(words[0]) if at == 0 else None) or words[at]
@@ -109,7 +102,7 @@ class DriverCommand:
 
 def check_places(argv: Sequence[str]) -> None:
     """Raise ConfigurationError for an option of the launcher behind the driver, or one of a driver before it."""
-    at = next((i for i, word in enumerate(argv) if word == "--" or Path(word).stem in _PARSERS), len(argv))
+    at = next((i for i, word in enumerate(argv) if word == "--" or Path(word).stem in PARSERS), len(argv))
     own = {flag for option in OPTIONS for flag in option.flags}
     drivers = {flag for option in (*OPTIMIZATION_OPTIONS, *TRAINING_OPTIONS, *GAN_OPTIONS) for flag in option.flags}
     for words, wrong, owner, place in (

