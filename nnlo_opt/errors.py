@@ -9,9 +9,11 @@
     ├── BrokenProcessError   code of a user has closed our files: the process ends at once
     └── ProtocolError        a bug of this package: the job aborts at once
 
-A message states the rule, the value received and the remedy, in one sentence.
+A message states the rule, the value received and the remedy, in one sentence. What it quotes may come from a file that
+anybody has written, so no message holds a character on which a terminal would act.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
@@ -20,6 +22,16 @@ EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_WRONG_REQUEST = 2
 EXIT_PREEMPTED = 75
+#: controls (C0, DEL, C1) but for tabs and ends of lines, overrides of the direction of text, halves of surrogate pairs
+_CONTROLS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return text for people, with an escape for each character on which a terminal would act.
+
+    The escapes are those of JSON, so that printed JSON keeps its values.
+    """
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class NnloError(Exception):
@@ -27,6 +39,9 @@ class NnloError(Exception):
 
     #: exit code of a command that ends with the error
     exit_code: ClassVar[int] = EXIT_FAILURE
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ConfigurationError(NnloError):

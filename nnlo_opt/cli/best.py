@@ -9,7 +9,7 @@ from typing import Any
 from nnlo_opt.cli.arguments import run_parser
 from nnlo_opt.cli.main import DRIVERS
 from nnlo_opt.cli.tool import checked_run
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import EXIT_OK, ConfigurationError, printable
 from nnlo_opt.reporting.results import last_metrics, read_ledger
 from nnlo_opt.run.option_kinds import one_of
 from nnlo_opt.run.option_table import Option
@@ -51,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         import yaml
 
-        print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
+        text = yaml.safe_dump(found, sort_keys=False, allow_unicode=True)
+        print(text if text == printable(text) else yaml.safe_dump(found, sort_keys=False), end="")
     return EXIT_OK
 
 

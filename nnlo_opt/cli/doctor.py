@@ -3,11 +3,11 @@
 import argparse
 import json
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +15,7 @@ from nnlo_opt.cli import launch
 from nnlo_opt.doctor.examination import FRAMEWORKS, Examination
 from nnlo_opt.doctor.judgement import Finding, broken
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
+from nnlo_opt.reporting.watch import Screen
 from nnlo_opt.run.option_kinds import FLAG, duration
 from nnlo_opt.run.option_table import Option
 from nnlo_opt.runtime.environment import is_rank
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     examination = Examination(starter=starter, n_ranks=arguments.n_ranks, folder=folder, timeout_s=arguments.timeout)
     said = []
     for name, activity, check in checks(examination):
-        with Console(stderr=True).status(f"{activity} ..."):
+        with Screen(sys.stderr).status(Text(f"{activity} ...")):
             try:
                 findings = [*check()]
             except Exception as error:  # the remaining checks may still say something
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print(name: str, finding: Finding) -> None:
     """Print a finding: with a symbol in colour on a terminal, else on one line with its state as a word."""
-    console = Console(highlight=False)
+    console = Screen(sys.stdout)
     if not console.is_terminal:
         print(f"{finding.state}: {name}: {finding.text} {finding.remedy}".rstrip(), flush=True)
         return

@@ -27,6 +27,7 @@ from nnlo_opt.errors import (
     OutOfTimeError,
     ProtocolError,
 )
+from nnlo_opt.reporting.terminal import fitted, make_output_printable
 from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
 from nnlo_opt.runtime.process import check_files
@@ -57,7 +58,8 @@ def tool() -> NoReturn:
     """Run `nnlo-opt`, in one process; `run-legacy` on every rank of the world."""
     _begin()
     if sys.argv[1:2] == ["run-legacy"] and sys.argv[2:] and not sys.argv[2].startswith("-"):
-        _run_legacy(sys.argv[2:])
+        _run_legacy(sys.argv[2:])  # whose script prints what it likes
+    make_output_printable()
     if sys.argv[1:2] == ["status"] and _has_printed_status(sys.argv[2:]):
         os._exit(EXIT_OK)  # to take all events apart would take a seventh of the time
     from nnlo_opt.cli import tool as module
@@ -68,6 +70,7 @@ def tool() -> NoReturn:
 def horovodrun() -> NoReturn:
     """Run `horovodrun`, which becomes mpirun."""
     _begin()
+    make_output_printable()
     from nnlo_opt.cli import horovodrun as module
 
     sys.exit(module.main())
@@ -132,7 +135,6 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
     from nnlo_opt.cli.arguments import PARSERS, HelpRequested
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
-    from nnlo_opt.reporting.terminal import fitted
     from nnlo_opt.run.context import ProcessContext
     from nnlo_opt.runtime.log import RankOutput, wait_until_read
     from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nnlo_opt.export.exporter import TOOLS, make_exporter
 from nnlo_opt.reporting.follow import INTERVAL_S, JournalFollower, Reporter, rounds
+from nnlo_opt.reporting.terminal import make_output_printable
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
@@ -66,6 +67,7 @@ def _end_after(parent: int) -> None:
 
 if __name__ == "__main__":
     os.nice(NICENESS)
+    make_output_printable()
     try:
         mirror(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
     except Exception as error:

@@ -1,15 +1,18 @@
-"""Terminal on which a person reads: its width, its colours, the line at its bottom."""
+"""Terminal on which a person reads: its stream, its width, its colours, the line at its bottom."""
 
 import os
+import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
+from nnlo_opt.errors import printable
 from nnlo_opt.runtime.environment import is_rank
 
 #: characters of a line in a pipe or a file, which has no width
@@ -20,6 +23,25 @@ STYLES = {"": "", "good": "32", "bad": "31", "faint": "2"}
 CLEAR = "\r\x1b[K"
 #: seconds between two drawings of the line at the bottom, and between other lines and the next one
 DRAW_S, SETTLE_S = 0.25, 0.03
+
+
+class PrintableStream(TextIOWrapper):
+    """Standard output or standard error of a process, whose text is `printable`, whoever prints it."""
+
+    def __init__(self, stream: TextIOWrapper) -> None:
+        super().__init__(stream.buffer, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
+        #: the same place, for colours and moves of the cursor, which are ours
+        self.whole = stream
+
+    def write(self, text: str) -> int:
+        return super().write(printable(text))
+
+
+def make_output_printable() -> None:
+    """Put a `PrintableStream` in the place of standard output and of standard error of this process."""
+    for name in ("stdout", "stderr"):
+        if isinstance(stream := getattr(sys, name), TextIOWrapper):
+            setattr(sys, name, PrintableStream(stream))
 
 
 def open_terminal(stream: TextIO) -> int | None:
@@ -126,7 +148,7 @@ class BottomLine:
             # The ledger may change while the text is made; a terminal that is stopped (Ctrl-S) takes nothing.
             with suppress(RuntimeError, OSError):
                 text = self._text(os.get_terminal_size(self._terminal).columns - 1)
-                os.write(self._terminal, f"{CLEAR}{text}".encode(errors="replace"))
+                os.write(self._terminal, f"{CLEAR}{printable(text)}".encode(errors="replace"))
             if self._displaced.wait(DRAW_S) and not self._is_closed:
                 time.sleep(SETTLE_S)
                 self._displaced.clear()

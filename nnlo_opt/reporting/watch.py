@@ -4,16 +4,18 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TextIO
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
 from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.reporting import status_lines as texts
 from nnlo_opt.reporting.follow import JournalFollower
 from nnlo_opt.reporting.lines import ProgressLines, TrainingLines, counted, duration
@@ -192,6 +194,17 @@ def _table(rows: list[list[str]], styles: list[str]) -> list[Text]:
 # ---------------------------------------------------------------- in a terminal, or in a pipe
 
 
+class Screen(Console):
+    """Console whose text is `printable`, while its colours and moves of the cursor are those of rich."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(file=getattr(stream, "whole", stream), highlight=False, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
 def watch(run: Path, interval_s: float) -> RunState:
     """Show a run until it is over; return its state then.
 
@@ -203,7 +216,7 @@ def watch(run: Path, interval_s: float) -> RunState:
 
 
 def _show_page(watched: RunWatch, interval_s: float) -> RunState:
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Screen(sys.stdout)
     status = watched.look()
     if not watched.is_over:
         with Live(Page(status), console=console, screen=True, auto_refresh=False) as live:

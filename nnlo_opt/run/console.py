@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nnlo_opt.clock import Clock, SystemClock
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.files import regular
 from nnlo_opt.reporting.terminal import BottomLine, fitted, open_terminal, styled, terminal_width
 from nnlo_opt.runtime.log import wait_until_read
@@ -49,6 +49,7 @@ class Console:
 
         Lines to another stream, which are errors, are printed although the console is quiet.
         """
+        text = printable(text)
         if self._prints and (stream or not self._is_quiet):
             if stream:
                 wait_until_read(sys.stdout)  # mpirun shows two streams in any order

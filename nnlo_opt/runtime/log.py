@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TextIO
 
+from nnlo_opt.errors import printable
 from nnlo_opt.safe_path import SafePath
 
 #: seconds for mpirun to read what a rank has written before the rank ends the job; and then to hand it on
@@ -59,6 +60,13 @@ def _unread_bytes(fd: int) -> int:
     return int.from_bytes(fcntl.ioctl(fd, request, bytes(4)), sys.byteorder)
 
 
+class _Printable(logging.Formatter):
+    """Format whose text is `printable`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 class _LogOfRankZero(logging.Handler):
     """Log file of rank 0, whose output goes to the terminal; it is created for the first record."""
 
@@ -85,12 +93,9 @@ class RankOutput:
         # The terminal shows only messages on which an operator acts; the file of a rank may hold more.
         if to_terminal and (level == "info" or (quiet and level != "error")):
             level = "warn"
-        logging.basicConfig(
-            level=level.upper(),
-            stream=sys.stderr,
-            format=f"%(asctime)s rank {world_rank} %(levelname)s %(name)s: %(message)s",
-            force=True,
-        )
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Printable(f"%(asctime)s rank {world_rank} %(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
         WHOLE.setLevel("INFO")
         if not to_terminal:
             self.terminal_error = os.fdopen(os.dup(2), "w", errors="backslashreplace")
@@ -117,7 +122,7 @@ class RankOutput:
         """Write `text` to the terminal, from any rank."""
         for stream in (self.terminal_error, sys.stderr):
             with suppress(OSError, ValueError):  # code of a user may have closed the first; the second is the log then
-                stream.write(text.rstrip() + "\n")
+                stream.write(printable(text.rstrip()) + "\n")
                 stream.flush()
                 wait_until_read(stream)
                 break
@@ -129,12 +134,12 @@ class RankOutput:
         without it, if this node has it. If a rank has died, it reads all once the ranks have ended.
         """
         with suppress(OSError, ValueError):
-            os.write(self.terminal_error.fileno(), f"{text}\n".encode())
+            os.write(self.terminal_error.fileno(), f"{printable(text)}\n".encode())
             time.sleep(FORWARD_S)
             if rank_died or not _unread_bytes(self.terminal_error.fileno()):
                 return
         with suppress(OSError), open("/dev/tty", "w") as terminal:
-            terminal.write(f"\n{text}\n")
+            terminal.write(f"\n{printable(text)}\n")
 
     def _turn_to(self, fd: int) -> None:
         sys.stdout.flush()

@@ -35,9 +35,9 @@ def test_a_line_is_coloured_on_a_terminal_alone_and_never_in_the_log_file(termin
     assert styled("done", "good", terminal) == "done"
     console = Console()
     console.keep(tmp_path / "log")
-    console.say("done", style="good")
+    console.say("done\x1b[2J", style="good")
     console.close()
-    assert capsys.readouterr().out == (tmp_path / "log").read_text() == "done\n"
+    assert capsys.readouterr().out == (tmp_path / "log").read_text() == "done\\u001b[2J\n"
 
 
 def test_a_sentence_is_cut_between_words_on_a_terminal_alone_and_a_command_never(terminal, tmp_path):

@@ -14,7 +14,8 @@ output.open_log(Path(sys.argv[2]))
 WHOLE.info("all %s", "of it")
 if sys.argv[1] == "2":
     os.closerange(3, 64)
-output.tell_terminal("a sentence")
+logging.getLogger("nnlo_opt").warning("a file says %s", "\\x1b[2J")
+output.tell_terminal("a sentence\\x1b[2J")
 """
 
 
@@ -27,8 +28,11 @@ def run(rank, folder):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_log_of_a_rank_has_what_is_shortened_elsewhere_and_the_terminal_has_not(tmp_path, rank):
-    assert run(rank, tmp_path).stderr == "a sentence\n"
-    assert "all of it" in (tmp_path / f"logs/rank-0000{rank}.log").read_text()
+    shown, log = run(rank, tmp_path).stderr, (tmp_path / f"logs/rank-0000{rank}.log").read_text()
+    assert shown.splitlines()[-1] == "a sentence\\u001b[2J"
+    assert "all of it" in log
+    assert "all of it" not in shown
+    assert "a file says \\u001b[2J\n" in (log if rank else shown)
 
 
 def test_a_rank_whose_terminal_was_closed_speaks_to_its_log(tmp_path):
