@@ -148,7 +148,7 @@ def _observation(row: Mapping[str, str], names: Sequence[str]) -> Observation:
     if wrong := [name for name, text in texts.items() if not math.isfinite(float(text))]:
         raise ValueError(f"a {wrong[0]} of {texts[wrong[0]]}")
     value, std, n_folds = map(float, texts.values())
-    point = {name: text_of(row[f"p:{name}"]) for name in names}
+    point: Point = {name: text_of(row[f"p:{name}"]) for name in names}
     return Observation(point=point, value=value, std=standard_error(std, n_folds))
 
 
