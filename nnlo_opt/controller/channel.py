@@ -7,13 +7,15 @@ and no other process takes part in an exchange. The kernel gives the lock of a w
 The names are Platoon's (Lamblin et al., 2016). There the processes were started one by one, and met at a port.
 """
 
+import argparse
 import atexit
+import functools
 import inspect
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -42,6 +44,8 @@ Layout: TypeAlias = list[tuple[str, list[int]]]
 _LOCK = 0
 #: seconds for which a rank that leaves waits until its last messages have left
 _FLUSH_S = 10.0
+#: members of Platoon's classes that do not exist here
+_MISSING = frozenset(["send_mb", "recv_mb", "init_data", "init_mb_sock", "all_reduce", "shared", "shared_arrays"])
 
 
 # ---------------------------------------------------------------- rules and arrays
@@ -64,6 +68,14 @@ class EASGD:
             raise ConfigurationError(f"`alpha` must be a number from 0 to 1. Received: {alpha!r}.")
         self.alpha = float(alpha)
 
+    def get_alpha(self) -> float:
+        """Return the moving rate, as in Platoon."""
+        return self.alpha
+
+    def set_alpha(self, alpha: float) -> None:
+        """Set the moving rate, as in Platoon."""
+        self.alpha = EASGD(alpha).alpha
+
     def __call__(self, local: Arrays, central: Arrays) -> None:
         """Exchange all arrays in place."""
         for own, shared in zip(local, central, strict=True):
@@ -74,8 +86,9 @@ class EASGD:
 
 
 def check_params(params: object) -> Arrays:
-    """Return `params` if it is a list of arrays that can be changed in place; ConfigurationError if it is not."""
-    if not isinstance(params, list | tuple) or not params:
+    """Return arrays as a list if they can be changed in place; ConfigurationError if not."""
+    params = [*params] if isinstance(params, Iterable) and not isinstance(params, np.ndarray) else params
+    if not isinstance(params, list) or not params:
         raise ConfigurationError(f"Parameters must be a list of NumPy arrays. Received: {type(params).__name__}.")
     for i, array in enumerate(params):
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
@@ -89,7 +102,7 @@ def check_params(params: object) -> Arrays:
                 f"Parameters must be contiguous arrays that can be written, as they are changed in place. Received: "
                 f"array {i} of shape {array.shape}, which is not. Pass a copy, `numpy.array(a, order='C')`."
             )
-    return list(params)
+    return params
 
 
 def layout_of(params: Arrays) -> Layout:
@@ -196,6 +209,31 @@ class _Rank:
         self._memory: SharedMemory | None = None
         atexit.register(only_here(self._exit))
 
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MISSING:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise ConfigurationError(
+            f"Workers must load their own data; `nnlo_opt.allreduce` averages gradients. Received: `{name}` of Platoon."
+        )
+
+    def init_control(self, port: int | None = None) -> None:
+        """Do nothing, as mpirun has connected the ranks; kept for Platoon's scripts."""
+
+    init_control_sock = init_control
+
+    @staticmethod
+    def default_parser() -> argparse.ArgumentParser:
+        """Return a parser for the ports that Platoon's scripts take; they have no effect."""
+        parser = argparse.ArgumentParser()
+        for flag in ("--control-port", "--data-port", "--data-hwm"):
+            parser.add_argument(flag, type=int, help="has no effect, as mpirun has connected the ranks")
+        return parser
+
+    @staticmethod
+    def default_arguments(args: argparse.Namespace) -> dict[str, Any]:
+        """Return the arguments of the class: none, as none has an effect."""
+        return {}
+
     def _exit(self) -> None:
         """Leave MPI at the end of the process, together with all ranks that live."""
         from nnlo_opt.comm.mpi.world import finalize
@@ -216,13 +254,13 @@ class Controller(_Rank):
     Override `handle_control`, then call `serve`. Collective: every other rank makes its `Worker`.
 
     Args:
-        ports: numbers of ports, as Platoon's scripts give them; nothing listens on them.
+        ports, others: arguments as Platoon's scripts give them; none has an effect.
 
     Raises:
         ConfigurationError: this is not rank 0, or there is no other rank.
     """
 
-    def __init__(self, *ports: int, control_port: int | None = None, data_port: int | None = None) -> None:
+    def __init__(self, *ports: Any, **others: Any) -> None:
         super().__init__("controller", controls=True)
         #: ranks of the workers that have neither left nor died
         self.workers = set(range(1, self._world.size))
@@ -230,9 +268,6 @@ class Controller(_Rank):
         self._asking: dict[int, msg.ShareParams] = {}
         #: worker whose parameters the shared ones begin as, its request and its bytes; None before the first request
         self._first: tuple[int, msg.ShareParams, np.ndarray] | None = None
-
-    def init_control(self, port: int | None = None) -> None:
-        """Do nothing, as mpirun has connected the ranks; kept for Platoon's scripts."""
 
     def handle_control(self, request: Json, worker: int, info: Json = None) -> Json:
         """Return the answer to a worker's request, as JSON data; the worker gets a None, too. To be overridden.
@@ -251,8 +286,11 @@ class Controller(_Rank):
         """Take notice that a worker has died; to be overridden. The job outlives its workers only with ULFM."""
         logger.warning("Worker %d has died; %d workers continue.", worker, len(self.workers))
 
-    def serve(self) -> None:
-        """Answer requests until every worker has left or died."""
+    def worker_is_done(self, worker: int) -> None:
+        """Do nothing, as `serve` waits until each worker has left; kept for Platoon's scripts."""
+
+    def serve(self) -> int:
+        """Answer requests until every worker has left or died; return the exit code."""
         transport = self._transport
         n_arguments = _n_arguments(self.handle_control)
         while self.workers:
@@ -267,6 +305,7 @@ class Controller(_Rank):
                 self._share()
         for worker in range(1, self._world.size):
             transport.send(worker, msg.Dismissed())
+        return EXIT_OK
 
     def _take(self, received: Received, n_arguments: int) -> None:
         worker, message = received.source, received.message
@@ -323,29 +362,36 @@ class Controller(_Rank):
         return True
 
 
+def _after_job_name(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a method that takes the name of a job first, too; it has no effect, as each job has its own memory."""
+
+    @functools.wraps(method)
+    def call(self: "Worker", *given: Any, job_name: str = "", **named: Any) -> None:
+        has_name = bool(given) and isinstance(given[0], str)
+        method(self, *given[has_name:], **named)
+
+    return call
+
+
 class Worker(_Rank):
     """Worker: a rank with the user's own training loop. Collective: every rank makes its `Worker` or `Controller`.
 
     Args:
-        ports: numbers of ports, as Platoon's scripts give them; nothing connects to them.
+        ports, others: arguments as Platoon's scripts give them; none has an effect.
 
     Raises:
         ConfigurationError: this is rank 0, or the only rank.
     """
 
-    def __init__(
-        self,
-        *ports: int,
-        port: int | None = None,
-        cport: int | None = None,
-        control_port: int | None = None,
-        data_port: int | None = None,
-    ) -> None:
+    def __init__(self, *ports: Any, **others: Any) -> None:
         super().__init__("worker", controls=False)
         #: rank of this worker, from 1
         self.rank = self._world.rank
         #: number of workers at the start of the job
         self.n_workers = self._world.size - 1
+        #: the same two in Platoon, where all workers are on one node and the first has rank 0
+        self.global_rank = self.local_rank = self.rank - 1
+        self.global_size = self.local_size = self.n_workers
         #: this worker's own parameters, and the rule that moves them; empty and None before `init_shared_params`
         self._params: Arrays = []
         self._rule: Rule | None = None
@@ -365,13 +411,15 @@ class Worker(_Rank):
     #: Platoon's name
     send_req = send_request
 
+    @_after_job_name
     def init_shared_params(
-        self, params: Sequence[np.ndarray], param_sync_rule: Rule | None = None, *, cleanup: bool = False
+        self, params: Sequence[np.ndarray], param_sync_rule: Rule | None = None, cleanup: bool = False
     ) -> None:
         """Share parameters among all workers, and begin with the parameters of one worker. Collective: every worker.
 
         Args:
-            params: arrays that `sync_params` reads and changes in place; equal shapes and types on every worker.
+            params: arrays that `sync_params` reads and changes in place; equal shapes and types on every worker. The
+                name of the job, which Platoon wanted first, may be in front of them.
             param_sync_rule: `EASGD`, or a function `rule(local, central)` of two lists of arrays, which changes them in
                 place and returns None, or returns both lists anew. By default `EASGD(1 / n_workers)`; for one worker
                 `EASGD(0.5)`.
@@ -418,11 +466,17 @@ class Worker(_Rank):
         with self._locked("sync_params", synchronous) as rule:
             apply(rule, self._params, self.shared_params)
 
-    def copy_to_local(self) -> None:
+    def copy_to_local(self, synchronous: bool = True) -> None:
         """Set this worker's own parameters to the shared ones, for example before a validation."""
-        with self._locked("copy_to_local"):
+        with self._locked("copy_to_local", synchronous):
             for own, shared in zip(self._params, self.shared_params, strict=True):
                 own[...] = shared
+
+    def copy_to_global(self, synchronous: bool = True) -> None:
+        """Set the shared parameters to this worker's own."""
+        with self._locked("copy_to_global", synchronous):
+            for own, shared in zip(self._params, self.shared_params, strict=True):
+                shared[...] = own
 
     def lock(self) -> None:
         """Wait until this worker alone has the lock of the shared parameters; a worker may ask again for its lock."""
@@ -433,6 +487,9 @@ class Worker(_Rank):
         """Give the lock back."""
         self._shared("unlock").release(_LOCK)
         self._has_lock = False
+
+    #: names of Platoon before its version 0.6
+    lock_params, unlock_params = lock, unlock
 
     def close(self) -> None:
         """Tell the controller that this worker makes no more requests; the end of the process does so, too."""

@@ -25,6 +25,14 @@ def test_a_moving_rate_out_of_range_is_refused(alpha):
         EASGD(alpha)
 
 
+def test_easgd_has_the_methods_of_platoon():
+    rule = EASGD(0.25)
+    rule.set_alpha(0.5)
+    assert rule.get_alpha() == rule.alpha == 0.5
+    with pytest.raises(ConfigurationError, match="from 0 to 1"):
+        rule.set_alpha(2)
+
+
 def test_a_rule_may_return_both_lists():
     local, central = arrays(1.0), arrays(3.0)
     kept = local[0]

@@ -187,23 +187,30 @@ def raises():
         Worker().send_request("fail")
 
 
-class LikeTheFirst(channel.Lieutenant):
-    def __init__(self):
-        channel.Lieutenant.__init__(self)
-        self.n_minibatches = 0
+class LikePlatoons(channel.Lieutenant):
+    """Controller with the calls of Platoon's scripts, of all versions."""
 
-    def handle_control(self, req):
+    def __init__(self, default_args):
+        channel.Lieutenant.__init__(self, **default_args)
+        self.n_minibatches, self.n_done = 0, 0
+
+    def handle_control(self, req, worker_id):
         if req == "next":
-            return "train" if self.n_minibatches < 100 else "stop"
+            answer = "train" if self.n_minibatches < 100 else "stop"
+            if answer == "stop":
+                self.worker_is_done(worker_id)
+                self.n_done += 1
+            return answer
         self.n_minibatches += req["done"]
         return None
 
 
 def lieutenant():
-    controller = LikeTheFirst()
+    args = channel.Controller.default_parser().parse_args(["--control-port", "5567"])
+    controller = LikePlatoons(channel.Controller.default_arguments(args))
     controller.init_control(port=5567)
-    controller.serve()
-    print(controller.n_minibatches // 100 * 100, "minibatches", flush=True)
+    code = controller.serve()
+    print(controller.n_minibatches // 100 * 100, "minibatches", controller.n_done, "done", code, flush=True)
 
 
 class Steps:
@@ -215,13 +222,25 @@ class Steps:
 
 
 def soldier():
-    worker = channel.Soldier(5567)
-    params = [np.full(2, 7.0)] if worker.rank == 1 else [np.zeros(2)]
-    worker.init_shared_params(params, Steps(), cleanup=worker.rank == 1)
+    parser = channel.Worker.default_parser()
+    parser.add_argument("--init", action="store_true")
+    worker = channel.Soldier(5567, socket_timeout=1000, **channel.Worker.default_arguments(parser.parse_args([])))
+    is_first = worker.global_rank == 0
+    params = {"w": np.full(2, 7.0 if is_first else 0.0)}
+    worker.init_shared_params("job", params.values(), param_sync_rule=Steps(), cleanup=is_first)
     while worker.send_req("next") == "train":
         worker.sync_params()
         worker.send_req({"done": 10})
-    print(f"soldier {worker.rank} is done: {worker.shared_params[0][0]}", flush=True)
+    worker.lock_params()
+    params["w"] += worker.shared_params[0] - 7
+    worker.copy_to_global(synchronous=False)
+    worker.unlock_params()
+    try:
+        worker.recv_mb()
+    except ConfigurationError as error:
+        print(error, flush=True)
+    print(f"soldier {worker.rank} of {worker.global_size} is done: {worker.shared_params[0][0]}", flush=True)
+    worker.close()
 
 
 def trains_torch():
