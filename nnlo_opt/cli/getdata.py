@@ -182,24 +182,22 @@ def _images_from(arguments: argparse.Namespace) -> ImageSet:
 def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
     """Write data files and lists; return the paths of the lists."""
     parts = {"train": (images.train, arguments.n_train_files), "test": (images.test, arguments.n_test_files)}
-    lists = {part: arguments.out / f"{part}_{arguments.name}.list" for part in parts}
-    # Lists of one file, which the documents of NNLO name.
-    short = {part: arguments.out / f"{part}_1_{arguments.name}.list" for part in parts if arguments.name == "3d"}
+    lists: list[tuple[str, int | None, Path]]
+    lists = [(part, None, arguments.out / f"{part}_{arguments.name}.list") for part in parts]
+    if arguments.name == "3d":  # the documents of NNLO name lists of one file
+        lists += [(part, 1, arguments.out / f"{part}_1_{arguments.name}.list") for part in parts]
     # No list names files of which some are of this run and some of another, should this one be interrupted.
-    for path in (*lists.values(), *short.values()):
+    for _, _, path in lists:
         path.unlink(missing_ok=True)
         sums_path(path).unlink(missing_ok=True)
     files = {
         part: _write_files(samples, arguments.out / f"{arguments.name}_{part}", n_files)
         for part, (samples, n_files) in parts.items()
     }
-    for part, path in lists.items():
-        write_sums(path, files[part])
-        write_list(path, files[part])
-    for part, path in short.items():
-        write_sums(path, files[part][:1])
-        write_list(path, files[part][:1])
-    return list(lists.values())
+    for part, n_files, path in lists:
+        write_sums(path, files[part][:n_files])
+        write_list(path, files[part][:n_files])
+    return [path for _, n_files, path in lists if n_files is None]
 
 
 def _write_files(images: Images, stem: Path, n_files: int) -> list[Path]:

@@ -4,6 +4,7 @@ What a script asks for, and its ancestor did not do either, is left out with a l
 """
 
 import copy
+import functools
 import importlib
 import logging
 import os
@@ -16,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import nnlo_opt
+from nnlo_opt.data.ragged import concatenate
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.legacy.names import settle_backend
+from nnlo_opt.legacy.names import MODELS, settle_backend
 from nnlo_opt.models.builders import open_model
-from nnlo_opt.models.builtin import cifar10, example, mnist, mnist_torch, topclass, topclass_torch
 from nnlo_opt.runtime.devices import NO_GPU, cores, find_gpus, node_place, place
+from nnlo_opt.trees import n_samples
 
-_LEVELS = {"trace": logging.DEBUG, "warn": logging.WARNING}
+_LEVELS = {"TRACE": logging.DEBUG, **logging.getLevelNamesMapping()}
+_FORMAT = "[%(levelname)s] %(message)s"
 _said: set[str] = set()
 
 
@@ -51,6 +54,11 @@ class Algo(nnlo_opt.Algo):
         if given.get("loss") == "dummy":  # the word of NNLO's documents for its GAN
             given["loss"] = None
         super().__init__(optimizer, **given)
+
+    def search_options(self, n_workers: int) -> dict[str, Any]:
+        """Return what is set as options of `nnlo_opt.optimize`."""
+        beta = {} if self.elastic_force is None else {"elastic_force": self.elastic_force * n_workers}
+        return {name: value for name, value in self._settings.items() if value not in (None, {})} | beta
 
     def load(self, fn: str) -> None:
         """Do nothing: a manager that has a checkpoint continues from it."""
@@ -83,12 +91,8 @@ class _Builder(nnlo_opt.ModelBuilder):
         return built.model if isinstance(built, MPIModel) else built
 
     def get_backend_name(self) -> str | None:
-        asked = getattr(self.builder, "get_backend_name", lambda: None)
-        try:
-            name: str | None = asked()
-        except NotImplementedError:
-            return None
-        return {"tensorflow": "keras", "pytorch": "torch"}.get(name or "", name)
+        asked: Callable[[], str | None] = getattr(self.builder, "get_backend_name", lambda: None)
+        return asked()
 
 
 class Data(nnlo_opt.Data):
@@ -101,15 +105,11 @@ class Data(nnlo_opt.Data):
 
     def concat_data(self, data1: Any, data2: Any) -> Any:
         """Return two arrays, or lists of arrays, one behind the other."""
-        if isinstance(data1, list | tuple):
-            return [self.concat_data(first, second) for first, second in zip(data1, data2, strict=True)]
-        return np.concatenate([data1, data2])
+        return concatenate([data1, data2])
 
     def get_num_samples(self, data: Any) -> int:
         """Return the length of an array, or of the first of a list."""
-        while isinstance(data, list | tuple):
-            data = data[0]
-        return len(data)
+        return n_samples(data)
 
 
 class H5Data(Data, nnlo_opt.H5Data):
@@ -120,6 +120,16 @@ def get_device(comm: Any, num_masters: int = 1, gpu_limit: int = -1, gpu_for_mas
     """Return cpu, or `gpu` with the number of a GPU of this node for this rank, or with the name of a slice of one."""
     gpu = place(node_place(os.environ)[0], find_gpus(os.environ).names, None if gpu_limit < 0 else gpu_limit)
     return "cpu" if gpu == NO_GPU else f"gpu{gpu}"
+
+
+def get_groups(
+    comm: Any, num_masters: int = 1, num_processes: int = 1
+) -> tuple[list[int], list[list[int]], list[list[int]]]:
+    """Return the ranks that are masters, of each group with its master, and of each worker."""
+    starts, n_groups = range(num_masters, comm.Get_size(), num_processes), max(1, num_masters - 1)
+    groups = [sorted([num_masters - 1 - group, *starts[group::n_groups]]) for group in range(n_groups)]
+    workers = [[*range(start, min(start + num_processes, comm.Get_size()))] for start in starts]
+    return [*range(num_masters)], groups, workers
 
 
 def get_device_name(dev_type: str, dev_num: int, backend: str = "tensorflow") -> str:
@@ -168,45 +178,36 @@ class MPITModel(MPIModel):
 
 
 class ModelTensorFlow(nnlo_opt.ModelBuilder):
-    """Keras model of a module FILE.py, of an architecture FILE.json, or like a model that is given."""
+    """Keras model of a module FILE.py, of an architecture as FILE.json or as its text, or like a model that is given.
+
+    `others` may have `filename` and `json_str`, as mpi_learn called it.
+    """
 
     def __init__(
-        self,
-        comm: Any,
-        source: Any = None,
-        device_name: str = "cpu",
-        custom_objects: Mapping[str, Any] | None = None,
-        weights: str | None = None,
-        **others: Any,
+        self, comm: Any, source: Any = None, device_name: str = "cpu", custom_objects: Any = None, **others: Any
     ) -> None:
         super().__init__(comm)
-        self.source = others.get("filename", source)
-        self.device = device_name
-        self.custom_objects, self.weights = dict(custom_objects or {}), weights
+        self.source, self.json_str = others.get("filename", source), others.get("json_str")
+        self.device, self.custom_objects, self.weights = device_name, custom_objects or {}, others.get("weights")
 
     def build_model(self, local_session: bool = True) -> Any:
-        if isinstance(self.source, str | os.PathLike):
-            return load_model(str(self.source), weights_file=self.weights, custom_objects=self.custom_objects)
-        return load_model(model=self.source, weights_file=self.weights)
+        is_file = isinstance(self.source, str | os.PathLike)
+        filename, model = (str(self.source), None) if is_file else (None, self.source)
+        return load_model(filename, model, self.weights, self.custom_objects, self.json_str)
 
     def get_backend_name(self) -> str:
         return "keras"
 
 
-class ModelFromJson(ModelTensorFlow):
-    """Keras model of an architecture."""
-
-
-class ModelFromJsonTF(ModelTensorFlow):
-    """Keras model of an architecture."""
+ModelFromJson = ModelFromJsonTF = ModelTensorFlow
 
 
 class ModelPytorch(nnlo_opt.ModelBuilder):
     """Torch module of FILE.py, of a file saved by torch, or like a module that is given."""
 
-    def __init__(self, comm: Any, source: Any, weights: str | None = None, gpus: int = 0) -> None:
+    def __init__(self, comm: Any, source: Any = None, weights: Any = None, gpus: int = 0, filename: Any = None) -> None:
         super().__init__(comm)
-        self.source, self.weights, self.gpus = source, weights, gpus
+        self.source, self.weights, self.gpus = filename or source, weights, gpus
 
     def build_model(self, local_session: bool = True) -> Any:
         if not isinstance(self.source, str | os.PathLike):
@@ -228,7 +229,7 @@ class GANModelBuilder(nnlo_opt.ModelBuilder):
 
     def __init__(self, c: Any = None, device_name: str = "cpu", tf: bool = False, weights: str | None = None) -> None:
         super().__init__(c)
-        self.model_parameters: dict[str, Any] = {}
+        self.model_parameters, self.device = dict[str, Any](), device_name
         if weights:
             raise ConfigurationError(
                 f"`weights` of GANModelBuilder must be left out, as NNLO's networks were others. Received: {weights!r}."
@@ -259,15 +260,15 @@ GANBuilder = GANModel
 
 
 def load_model(
-    filename: str | None = None,
-    model: Any = None,
-    weights_file: str | None = None,
-    custom_objects: Mapping[str, Any] | None = None,
+    filename: Any = None, model: Any = None, weights_file: Any = None, custom_objects: Any = None, json_str: Any = None
 ) -> Any:
-    """Return the Keras model of a file, or a new one like `model`, with the weights of a file if there is one."""
-    if filename is not None and filename.endswith(".json"):
-        builder = nnlo_opt.ModelFromJson(filename=filename, custom_objects=custom_objects, weights=weights_file)
-        return builder.build_model()
+    """Return the Keras model of a file or text, or a new one like `model`, with the weights of a file if there is one.
+
+    In mpi_learn the second argument is the text.
+    """
+    json_str = model if isinstance(model, str) else json_str
+    if json_str is not None or (filename is not None and filename.endswith(".json")):
+        return nnlo_opt.ModelFromJson(None, filename, json_str, custom_objects, weights_file).build_model()
     keras: Any = importlib.import_module("keras")
     new = keras.models.clone_model(model) if filename is None else open_model(filename).build({})
     if weights_file is not None:
@@ -316,42 +317,32 @@ def shapes_from_weights(weights: Sequence[NDArray]) -> list[tuple[int, ...]]:
     return [w.shape for w in weights]
 
 
-class Timeline:
-    """Recorder of activities, which scripts do not have: TrainingDriver has `--timeline`."""
+class _Nothing:
+    """Former helper that does nothing; a sentence says so when a script makes or enables it."""
 
-    @classmethod
-    def enable(cls, *_: Any, **__: Any) -> None:
-        """Say where a timeline is to be had."""
-        say("A timeline of a script is not recorded; `TrainingDriver --timeline` records one.")
+    def __init__(self, line: str) -> None:
+        self._line = line
 
-    @classmethod
-    def collect(cls, *_: Any, **__: Any) -> None:
-        """Do nothing."""
+    def __call__(self, *_: Any, **__: Any) -> "_Nothing":
+        say(self._line)
+        return self
 
-    begin = end = disable = collect
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return self if name == "enable" else lambda *_, **__: []
 
 
-class Monitor:
-    """Monitor of a process, which does nothing: `MPIManager(monitor=True)` measures."""
+Timeline = Trace = _Nothing("A timeline of a script is not recorded; `TrainingDriver --timeline` records one.")
+Monitor = _Nothing("`Monitor` measures nothing by itself; `MPIManager(monitor=True)` does.")
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        say("`Monitor` measures nothing by itself; `MPIManager(monitor=True)` does.")
 
-    def start_monitor(self) -> None:
-        """Do nothing."""
-
-    def stop_monitor(self) -> None:
-        """Do nothing."""
-
-    def get_stats(self) -> list[Any]:
-        """Return no figures."""
-        return []
+def trace(original_function: Any = None, **_: Any) -> Any:
+    """Return a function as it is, or a decorator that does."""
+    return original_function or trace
 
 
 def get_log_level(levelstr: str = "info") -> int:
     """Return a level of logging by its name."""
-    level = _LEVELS.get(levelstr.lower(), getattr(logging, levelstr.upper(), logging.INFO))
-    return int(level)
+    return _LEVELS.get(levelstr.upper(), logging.INFO)
 
 
 def initialize_logger(
@@ -360,7 +351,7 @@ def initialize_logger(
     """Log to the terminal, and to a file if one is named."""
     handlers: list[logging.Handler] = [logging.StreamHandler()] if stream else []
     handlers += [logging.FileHandler(filename)] if filename else []
-    logging.basicConfig(level=get_log_level(stream_level), handlers=handlers, format="[%(levelname)s] %(message)s")
+    logging.basicConfig(level=get_log_level(stream_level), handlers=handlers, format=_FORMAT, force=True)
 
 
 def set_logging_prefix(*_: Any, **__: Any) -> None:
@@ -369,52 +360,13 @@ def set_logging_prefix(*_: Any, **__: Any) -> None:
 
 # ---------------------------------------------------------------- the package `models` of NNLO
 
-
-def make_example_model() -> Any:
-    """Return a model of 100 numbers."""
-    return example.get_model()
-
-
-def make_mnist_model(**args: Any) -> Any:
-    """Return a Keras model of digits."""
-    return mnist.get_model(**args)
-
-
-def make_topclass_model(**args: Any) -> Any:
-    """Return a Keras model of images of collisions."""
-    return topclass.get_model(**args)
-
-
-def make_mnist_torch_model(**args: Any) -> Any:
-    """Return a torch model of digits."""
-    return mnist_torch.get_model(**args)
-
-
-def make_topclass_torch_model(**args: Any) -> Any:
-    """Return a torch model of images of collisions."""
-    return topclass_torch.get_model(**args)
-
-
-def make_cifar10_model(**args: Any) -> Any:
-    """Return a Keras model of small photographs."""
-    return cifar10.get_deep_model(**args)
-
-
-MNistNet, CNN = make_mnist_torch_model, make_topclass_torch_model
-for _function, _module in (
-    (make_mnist_model, mnist),
-    (make_topclass_model, topclass),
-    (make_mnist_torch_model, mnist_torch),
-    (make_topclass_torch_model, topclass_torch),
-):
-    _function.parameter_range = _module.parameter_range  # type: ignore[attr-defined]
-make_cifar10_model.parameter_range = cifar10.deep_parameter_range  # type: ignore[attr-defined]
-
-_MAKERS: dict[str, Callable[..., Any]] = {
-    name.removeprefix("make_").removesuffix("_model"): value
-    for name, value in list(globals().items())
-    if name.startswith("make_")
-}
+_MAKERS: dict[str, Callable[..., Any]] = {}
+for _name in MODELS:
+    _module, _deep = importlib.import_module(f"nnlo_opt.models.builtin.{_name}"), "deep_" * (_name == "cifar10")
+    _make: Any = functools.partial(getattr(_module, f"get_{_deep}model"))
+    _make.parameter_range = getattr(_module, f"{_deep}parameter_range", ())
+    _MAKERS[_name] = globals()[f"make_{_name}_model"] = _make
+MNistNet, CNN = _MAKERS["mnist_torch"], _MAKERS["topclass_torch"]
 
 
 def model_function(model_name: str) -> Callable[..., Any]:

@@ -17,45 +17,44 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nnlo_opt.errors import EXIT_WRONG_REQUEST, NnloError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, NnloError
+from nnlo_opt.models.legacy_layers import MERGES, RENAMED
 
-#: packages whose modules have these paths
-_ROOTS = ("nnlo", "mpi_learn")
+#: module of ours that has the names, unless `_HOMES` says otherwise
 _CLASSES = "nnlo_opt.legacy.classes"
-_OF_MODELS = ("MPIModel", "MPITModel", "ModelFromJson", "ModelFromJsonTF", "ModelTensorFlow", "ModelPytorch")
-_OF_UTILS = ("import_keras", "load_model", "weights_from_shapes", "shapes_from_weights", "get_device_name")
-_UTILS = dict.fromkeys(_OF_UTILS, _CLASSES)
-_LOGGER = dict.fromkeys(("initialize_logger", "set_logging_prefix", "get_log_level"), _CLASSES)
-_GAN = dict.fromkeys(("GANModel", "GANModelBuilder", "GANBuilder"), _CLASSES)
-_TIMELINE = {"Timeline": _CLASSES}
+_HOMES = {
+    **dict.fromkeys(("MPIKFoldManager", "ModelBuilder"), "nnlo_opt"),
+    **dict.fromkeys(("Coordinator", "ProcessBlock"), "nnlo_opt.legacy.search"),
+}
+_UTILS = "import_keras load_model weights_from_shapes shapes_from_weights get_device_name"
+_LOGGER = "initialize_logger set_logging_prefix get_log_level"
+#: models of NNLO
+MODELS = ("example", "mnist", "cifar10", "topclass", "mnist_torch", "topclass_torch")
+_MAKERS = " ".join(("model_function make_model", *(f"make_{name}_model" for name in MODELS)))
 # fmt: off
-#: path below nnlo and mpi_learn -> its names -> module of ours that has them
-_PATHS: Mapping[str, Mapping[str, str]] = {
-    "": {}, "mpi": {}, "mpi.manager": {"MPIManager": _CLASSES, "MPIKFoldManager": "nnlo_opt", "get_device": _CLASSES},
-    "train": {}, "train.algo": {"Algo": _CLASSES}, "train.data": {"Data": _CLASSES, "H5Data": _CLASSES},
-    "train.model": {"ModelBuilder": "nnlo_opt", **dict.fromkeys(_OF_MODELS, _CLASSES)}, "train.GanModel": _GAN,
-    "train.optimizer": {"OptimizerBuilder": _CLASSES}, "train.monitor": {"Monitor": _CLASSES},
-    "train.timeline": _TIMELINE, "util": {}, "util.utils": _UTILS, "util.timeline": _TIMELINE, "util.logger": _LOGGER,
-    "utils": _UTILS, "logger": _LOGGER,
+#: path below nnlo and mpi_learn -> its names
+_PATHS: Mapping[str, str] = {
+    **dict.fromkeys(("", "mpi", "optimize", "train", "util"), ""),
+    "mpi.manager": "MPIManager MPIKFoldManager get_device get_groups",
+    "optimize.coordinator": "Coordinator", "optimize.process_block": "ProcessBlock",
+    "train.algo": "Algo", "train.data": "Data H5Data", "train.GanModel": "GANModel GANModelBuilder GANBuilder",
+    "train.model": "ModelBuilder MPIModel MPITModel ModelFromJson ModelFromJsonTF ModelTensorFlow ModelPytorch",
+    "train.optimizer": "OptimizerBuilder", "train.monitor": "Monitor", "train.trace": "Trace trace",
+    "train.timeline": "Timeline", "util.timeline": "Timeline",
+    "util.utils": _UTILS, "utils": _UTILS, "util.logger": _LOGGER, "logger": _LOGGER,
 }
 # fmt: on
-_MODELS = ("example", "mnist", "cifar10", "topclass", "mnist_torch", "topclass_torch")
-_MAKERS = dict.fromkeys(("model_function", "make_model", *(f"make_{name}_model" for name in _MODELS)), _CLASSES)
-_TORCH = {"MNistNet": _CLASSES, "CNN": _CLASSES}
-#: module of NNLO or mpi_learn -> its names -> module of ours that has them
-MODULES: dict[str, Mapping[str, str]] = {
-    **{f"{root}.{path}".rstrip("."): names for root in _ROOTS for path, names in _PATHS.items()},
-    **{f"{prefix}models": {} for prefix in ("", "nnlo.")},
-    **{f"{prefix}models.Models": _MAKERS for prefix in ("", "nnlo.")},
-    **{f"{prefix}models.TorchModels": _TORCH for prefix in ("", "nnlo.")},
-    **{
-        f"nnlo.models.model_{name}": {f"make_{name.removesuffix('_tf')}_model": _CLASSES}
-        for name in ("example_tf", "mnist_tf", "cifar10_tf", "topclass_tf", "mnist_torch", "topclass_torch")
-    },
+_OF_MODELS = {"": "", ".Models": _MAKERS, ".TorchModels": "MNistNet CNN"}
+#: module of NNLO or mpi_learn -> its names
+MODULES: Mapping[str, str] = {
+    **{f"{root}.{path}".rstrip("."): names for root in ("nnlo", "mpi_learn") for path, names in _PATHS.items()},
+    **{f"{prefix}models{path}": names for prefix in ("", "nnlo.") for path, names in _OF_MODELS.items()},
+    **{f"nnlo.models.model_{name}{'_tf' * ('torch' not in name)}": f"make_{name}_model" for name in MODELS},
 }
 
 # ---------------------------------------------------------------- former names of Keras and torch
@@ -68,22 +67,15 @@ ALIASES: Mapping[str, str] = {
     "keras.objectives": "keras.losses",
     **{f"keras.utils.{name}_utils": "keras.utils" for name in ("np", "generic", "vis")},
 }
-# fmt: off
 #: former argument -> today's, which is taken if a function has it and has no argument of the former name
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "output_dim": ("units",), "nb_filter": ("filters",), "filter_length": ("kernel_size",), "border_mode": ("padding",),
-    "subsample": ("strides",), "subsample_length": ("strides",), "stride": ("strides",), "pool_length": ("pool_size",),
-    "init": ("kernel_initializer", "embeddings_initializer"), "inner_init": ("recurrent_initializer",),
-    "inner_activation": ("recurrent_activation",), "W_regularizer": ("kernel_regularizer", "embeddings_regularizer"),
-    "U_regularizer": ("recurrent_regularizer",), "b_regularizer": ("bias_regularizer",),
-    "W_constraint": ("kernel_constraint",), "b_constraint": ("bias_constraint",), "bias": ("use_bias",),
-    "dim_ordering": ("data_format",), "p": ("rate",), "sigma": ("stddev",), "dropout_W": ("dropout",),
-    "dropout_U": ("recurrent_dropout",),
-    "lr": ("learning_rate",), "input": ("inputs",), "output": ("outputs",), "nb_epoch": ("epochs",),
+    **{old: (new, new.replace("kernel", "embeddings")) for old, new in RENAMED.items()},
+    **{"lr": ("learning_rate",), "input": ("inputs",), "output": ("outputs",), "nb_epoch": ("epochs",)},
 }
 #: former arguments without a meaning today
 _DROPPED = ("consume_less", "forget_bias_init", "implementation", "decay", "mode")
 _VALUES = {"th": "channels_first", "tf": "channels_last"}
+# fmt: off
 #: functions of `keras.backend` whose names are others in `keras.ops`
 _OPERATIONS = {
     "dot": "matmul", "pow": "power", "permute_dimensions": "transpose", "batch_dot": "matmul", "gather": "take",
@@ -109,11 +101,8 @@ class _Merge(ModuleType):
     """Module `keras.layers.merge` of Keras 2, which was a function in Keras 1."""
 
     def __call__(self, inputs: Any, mode: str = "sum", concat_axis: int = -1, **others: Any) -> Any:
-        layers = sys.modules["keras.layers"]
-        if mode == "concat":
-            return layers.concatenate(inputs, axis=concat_axis)
-        names = {"sum": "add", "mul": "multiply", "ave": "average", "max": "maximum", "dot": "dot"}
-        return getattr(layers, names[mode])(inputs)
+        axis = {"axis": concat_axis} if mode == "concat" else {}
+        return getattr(sys.modules["keras.layers"], MERGES[mode][0].lower())(inputs, **axis)
 
 
 def settle_backend() -> None:
@@ -133,28 +122,34 @@ def _patch_keras(keras: Any) -> None:
     _take_former_arguments(sys.modules["keras.src.models.functional"].Functional, "__init__")
     _rename_in_new(keras.Model)
     _take_former_arguments(keras.Model, "fit")
+    keras.Model.save_weights = _saving_weights(keras.Model.save_weights)
     _patch_backend(keras.backend)
     keras.layers.Layer = keras.Layer
     warnings.filterwarnings("ignore", message="Do not pass an `input_shape`")
     keras.layers.merge = importlib.import_module("keras.layers.merge")
 
 
+def _saving_weights(of_today: Callable[..., None]) -> Callable[..., None]:
+    """Return Keras's `save_weights`, which writes the format of Keras 2 to a file with a name of Keras 2."""
+
+    def save_weights(self: Any, filepath: Any, *arguments: Any, **given: Any) -> None:
+        if str(filepath).endswith((".h5", ".hdf5")) and not str(filepath).endswith(".weights.h5"):
+            importlib.import_module("nnlo_opt.models.legacy_weights").save_legacy_weights(self, Path(filepath))
+        else:
+            of_today(self, filepath, *arguments, **given)
+
+    return save_weights
+
+
 def _patch_backend(backend: Any) -> None:
-    def image_dim_ordering() -> str:
-        return "th" if backend.image_data_format() == "channels_first" else "tf"
-
-    def set_image_dim_ordering(ordering: str) -> None:
-        backend.set_image_data_format(_VALUES[ordering])
-
-    def nothing(*_: Any, **__: Any) -> None: ...
-
     def former(name: str) -> Any:
         if name == "tf":
             return importlib.import_module("tensorflow").compat.v1
         return getattr(importlib.import_module("keras.ops"), _OPERATIONS.get(name, name))
 
-    backend.image_dim_ordering, backend.set_image_dim_ordering = image_dim_ordering, set_image_dim_ordering
-    backend.set_session = backend.get_session = backend.set_learning_phase = nothing
+    backend.image_dim_ordering = lambda: "th" if backend.image_data_format() == "channels_first" else "tf"
+    backend.set_image_dim_ordering = lambda ordering: backend.set_image_data_format(_VALUES[ordering])
+    backend.set_session = backend.get_session = backend.set_learning_phase = lambda *_, **__: None
     backend.int_shape = lambda x: tuple(x.shape)
     backend.__getattr__ = former
 
@@ -208,14 +203,20 @@ def _today(given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
 
 
 def _patch_torch(torch: Any) -> None:
-    """Let `cuda()` leave tensors and modules where they are, if there is no GPU."""
-    if torch.cuda.is_available():
-        return
+    """Let `cuda()` leave tensors and modules where they are without a GPU, and `save` write modules as TorchScript."""
+    of_today = torch.save
 
-    def stay(self: Any, *_: Any, **__: Any) -> Any:
-        return self
+    def save(what: Any, f: Any, *arguments: Any, **given: Any) -> None:
+        with suppress(Exception):  # a module that TorchScript cannot describe is pickled
+            what = torch.jit.script(what) if isinstance(what, torch.nn.Module) else what
+        if isinstance(what, torch.jit.ScriptModule):
+            torch.jit.save(what, f)
+        else:
+            of_today(what, f, *arguments, **given)
 
-    torch.Tensor.cuda = torch.nn.Module.cuda = stay
+    torch.save = save
+    if not torch.cuda.is_available():
+        torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self
 
 
 #: package -> function that adds former names to it
@@ -228,19 +229,16 @@ PATCHES: Mapping[str, Callable[[ModuleType], None]] = {"keras": _patch_keras, "t
 class _Loader(importlib.abc.Loader):
     """Maker of a module from its table: a name is looked up when it is asked for."""
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return ModuleType(spec.name)
-
     def exec_module(self, module: ModuleType) -> None:
-        table = MODULES[module.__name__]
+        table = MODULES[module.__name__].split()
 
         def __getattr__(name: str) -> Any:
             if name not in table:
                 known = f"It has {', '.join(table)}." if table else "It has no names of its own."
                 raise AttributeError(f"`{module.__name__}` has no {name!r} under `nnlo-opt run-legacy`. {known}")
-            return getattr(importlib.import_module(table[name]), name)
+            return getattr(importlib.import_module(_HOMES.get(name, _CLASSES)), name)
 
-        vars(module).update(__getattr__=__getattr__, __all__=[*table])
+        vars(module).update(__getattr__=__getattr__, __all__=table)
         maker = next((name for name in table if ".model_" in module.__name__ and name.startswith("make_")), "")
         if maker:  # a module of one model
             name = module.__name__.rpartition(".model_")[2].removesuffix("_tf")
@@ -273,8 +271,7 @@ class Finder(importlib.abc.MetaPathFinder):
         if name in MODULES:
             if name == "models" and _has_own_models():
                 return None
-            is_package = any(other.startswith(f"{name}.") for other in MODULES)
-            ours = importlib.machinery.ModuleSpec(name, _Loader(), is_package=is_package)
+            ours = importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
             if name == "models":  # modules of the user beside NNLO's, in a folder without __init__.py
                 ours.submodule_search_locations = [str(folder) for folder in _model_folders()]
             return ours
@@ -322,24 +319,23 @@ def run_script(argv: Sequence[str]) -> int:
         return EXIT_WRONG_REQUEST
     sys.argv = [*argv]
     sys.path.insert(0, str(path.resolve().parent))
+    code: Any = EXIT_OK
     try:
         runpy.run_path(str(path), run_name="__main__")
-    except BaseException as error:
-        code = error.code if isinstance(error, SystemExit) else 1
-        if isinstance(error, SystemExit) and code in (None, 0):
-            return 0
-        if isinstance(error, NnloError):
-            print(error, file=sys.stderr)
-            code = error.exit_code
-        elif isinstance(error, SystemExit) and isinstance(code, str):
+    except SystemExit as error:
+        code = error.code or EXIT_OK
+        if not isinstance(code, int):
             print(code, file=sys.stderr)
-        elif not isinstance(error, SystemExit):
-            traceback.print_exc()
+            code = EXIT_FAILURE
+    except NnloError as error:
+        print(error, file=sys.stderr)
+        code = error.exit_code
+    except BaseException:
+        traceback.print_exc()
+        code = EXIT_FAILURE
+    mpi = sys.modules.get("mpi4py.MPI")
+    if code and mpi is not None and mpi.COMM_WORLD.size > 1:
         sys.stdout.flush()
         sys.stderr.flush()
-        mpi = sys.modules.get("mpi4py.MPI")
-        number = code if isinstance(code, int) else 1
-        if mpi is not None and mpi.COMM_WORLD.size > 1:
-            mpi.COMM_WORLD.Abort(number)
-        return number
-    return 0
+        mpi.COMM_WORLD.Abort(code)
+    return int(code)

@@ -11,6 +11,7 @@ from nnlo.train.GanModel import GANModelBuilder
 comm = MPI.COMM_WORLD.Dup()
 train_list, val_list = ([line.strip() for line in open(name)] for name in sys.argv[1:3])  # noqa: SIM115
 builder = GANModelBuilder(comm, device_name=get_device(comm), tf=True, weights=None)
+print("on", builder.device)
 builder.set_params(latent_size=8)
 data = H5Data(batch_size=16, features_name="X", labels_name="y")
 algo = Algo("rmsprop", loss="dummy", validate_every=2, mode="easgd", sync_every=1, worker_optimizer="rmsprop")

@@ -1,5 +1,6 @@
 """Modules of NNLO and mpi_learn, and names of Keras 1 and 2, by the import hook of `run-legacy`."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ def run_getdata(folder, *words):
 
 
 def test_every_name_of_the_table_is_there_and_none_imports_a_framework(tmp_path):
-    lines = [f"from {module} import {name}" for module, table in MODULES.items() for name in table]
+    lines = [f"from {module} import {name}" for module, names in MODULES.items() for name in names.split()]
     lines += [f"import {module}" for module in MODULES]
     program = "\n".join([*lines, "import sys", "print(sorted({'keras', 'tensorflow', 'torch'} & {*sys.modules}))"])
     done = python(tmp_path, program)
@@ -128,7 +129,22 @@ def test_a_script_of_nnlo_trains_its_gan_as_it_is(tmp_path):
     lists = [tmp_path / f"{part}_showers.list" for part in ("train", "test")]
     done = run_legacy(tmp_path, str(HERE / "gan_of_nnlo.py"), *map(str, lists))
     assert done.returncode == 0, done.stderr
+    assert "on cpu" in done.stdout
     assert "val_combined_model_energy_loss val_combined_model_loss" in done.stdout
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("mnist", marks=pytest.mark.keras), pytest.param("mnist_torch", marks=pytest.mark.needs("torch"))],
+)
+def test_a_model_that_a_script_of_mpi_learn_has_saved_is_trained_as_it_is(tmp_path, digits, name):
+    folder, lists = shutil.copytree(digits, tmp_path / "digits"), ["train_mnist.list", "test_mnist.list"]
+    done = run_legacy(folder, str(HERE / "driver_of_mpi_learn.py"), name, *lists)
+    assert done.returncode == 0, done.stderr
+    said, *device, learnt = done.stdout.splitlines()
+    assert said.startswith("A timeline of a script is not recorded")
+    assert (device, learnt) == ([] if "torch" in name else ["using device cpu"], "learnt")
 
 
 TORCH = """
