@@ -84,7 +84,7 @@ DOORS: dict[str, list[str]] = {
     "yaml": ["cli.best", "cli.options_file"],
     "cmaes": ["search.cmaes_search"],
     "h5py": ["data.hdf5", "data.hdf5_file", "data.hdf5_parts", "data.hdf5_weights"],
-    "keras": ["models"],
+    "keras": ["models", "allreduce.callbacks"],
     "tensorflow": ["models"],
     "jax": ["models"],
     "torch": ["models"],

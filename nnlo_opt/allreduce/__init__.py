@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nnlo_opt.allreduce.other_names import ANSWERS, INSTEAD, absence
 from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError, NnloError
 from nnlo_opt.models import keras_tensorflow, keras_torch
 from nnlo_opt.models.averaged_gradients import Wire, distribute, distribute_tape
+from nnlo_opt.models.plain_data import packed, unpacked
 from nnlo_opt.models.tensors import through
 from nnlo_opt.runtime import devices
 from nnlo_opt.runtime.process import only_here, refuse_forked
@@ -32,7 +34,14 @@ if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
 
 #: operations of `allreduce` and `DistributedOptimizer`
-Average, Sum, Min, Max = "average", "sum", "min", "max"
+Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
+_SUMS = (Average, Sum)
+#: arguments of Horovod that have no effect here, by the values with which they are taken
+_DEFAULTS = {
+    (None, "", False): "device_dense device_sparse groups ignore_name_scope num_groups process_set use_locking",
+    (1.0,): "backward_passes_per_step gradient_predivide_factor postscale_factor prescale_factor scale_local_gradients",
+    (True, False): "average_aggregated_gradients sparse_as_dense",
+}
 #: seconds for which a rank leaves it to another one to say what is wrong on all ranks
 _SILENT_S = 5.0
 
@@ -158,56 +167,109 @@ def local_size() -> int:
     return len(_of("local_size()").on_node)
 
 
-def allreduce(value: Any, name: str | None = None, *, op: str = Average, compression: str = Compression.none) -> Any:
-    """Return `value` averaged over all ranks that have not joined (or its sum, min or max), as what it is.
+def allreduce(
+    value: Any, name: Any = None, *, op: str | None = None, compression: str = Compression.none, **known: Any
+) -> Any:
+    """Return `value` averaged over all ranks that have not joined (or its sum, min, max, product), as what it is.
 
     Args:
         value: number, array, or tensor of TensorFlow, torch or JAX, also in a traced function.
-        name: without effect.
-        op: Average, Sum, Min or Max.
-        compression: one of `Compression`; for averages of floating point numbers.
+        name: a name on which ranks have to agree; False as `average=False`.
+        op: Average, Sum, Min, Max or Product.
+        compression: one of `Compression`; for averages and sums of floating point numbers.
+        known: `average=False` for the sum, and arguments of Horovod at their defaults.
 
     Collective: every rank, with the same shape.
     """
     calls = _of("allreduce").calls
-    if op not in (Average, Sum, Min, Max):
-        raise ConfigurationError(f"`op` must be hvd.Average, hvd.Sum, hvd.Min or hvd.Max. Received: {op!r}.")
+    op = op or (Sum if known.pop("average", name) is False else Average)
+    _take("allreduce", known)
+    wire = _wire(compression, op, (Average, Sum, Min, Max, Product) if compression == Compression.none else _SUMS)
 
     def reduce(array: NDArray) -> NDArray:
-        if array.dtype.kind not in "biufV":  # V: bfloat16
-            raise ConfigurationError(f"`hvd.allreduce` takes real numbers. Received: an array of {array.dtype}.")
-        # Small integers, bool and 16 bits are computed in the next dtype that MPI knows.
-        is_known = array.dtype.name in ("float32", "float64", "int32", "int64")
-        numbers = array if is_known else array.astype(np.int64 if array.dtype.kind in "iub" else np.float32)
-        if compression != Compression.none and op == Average and numbers.dtype.kind == "f":
-            result = calls.average(numbers.reshape(-1), 1, kind=compression).reshape(numbers.shape)
-        else:
-            result = calls.reduce(numbers, "sum" if op == Average else op, averages=op == Average)
-        return result.astype(array.dtype)
+        if wire.kind == Compression.none or array.dtype.kind not in "fV":
+            return calls.reduce(array, op, name if isinstance(name, str) else None)
+        flat = np.asarray(array, np.float64 if array.dtype.itemsize == 8 else np.float32).reshape(-1)
+        result = calls.average(flat, 1, [array.shape], wire.kind, wire.sums)
+        return np.asarray(result.reshape(array.shape), array.dtype)
 
     return through(reduce, value)
+
+
+def grouped_allreduce(tensors: Iterable[Any], *arguments: Any, **options: Any) -> list[Any]:
+    """Return what `allreduce` returns for each of the tensors. Collective: every rank."""
+    return [allreduce(tensor, *arguments, **options) for tensor in tensors]
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """Return the rows of all ranks one after the other; ranks may have different numbers of rows.
 
-    Collective: every rank. `name` is without effect.
+    Collective: every rank, with the same `name`.
     """
-    return through(_of("allgather").calls.gather, value, same_shape=False)
+    calls = _of("allgather").calls
+    return through(lambda array: calls.gather(array, name), value, same_shape=False)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """Return the value of rank `root_rank`. Collective: every rank, with the same shape. `name` is without effect."""
+    """Return the value of rank `root_rank`. Collective: every rank, with the same shape and `name`."""
     calls = _of("broadcast").calls
     if not 0 <= root_rank < calls.size:
         raise ConfigurationError(f"`root_rank` must be in 0..{calls.size - 1}. Received: {root_rank}.")
-    return through(lambda array: calls.broadcast(array, root_rank), value)
+    return through(lambda array: calls.broadcast(array, root_rank, name), value)
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
-    """Give the variables (TensorFlow or Keras) of all ranks the values of rank `root_rank`. Collective: every rank."""
+    """Give variables (TensorFlow, Keras) of all ranks the values of rank `root_rank`, also in a traced function.
+
+    Raises:
+        ConfigurationError: there are none, as in a model that has no weights yet.
+
+    Collective: every rank.
+    """
+    variables = list(variables)
+    if not variables:
+        raise ConfigurationError(
+            "`hvd.broadcast_variables` takes variables. Received: none. Call it after the first batch, or give the "
+            "model an input shape, as `keras.Input`."
+        )
     for variable in variables:
-        variable.assign(broadcast(np.asarray(variable), root_rank))
+        # A method of TensorFlow's variables, a property of Keras's.
+        value = variable.value() if callable(variable.value) else variable.value
+        variable.assign(broadcast(value, root_rank))
+
+
+def broadcast_parameters(params: Any, root_rank: int) -> None:
+    """Give tensors of torch, as `model.state_dict()`, the values of rank `root_rank`. Collective: every rank.
+
+    `params`: dict of tensors, or tensors, alone or each with its name.
+    """
+    for one in params.items() if hasattr(params, "items") else params:
+        name, tensor = one if isinstance(one, tuple) else (None, one)
+        tensor.data.copy_(broadcast(tensor, root_rank, name))
+
+
+def broadcast_optimizer_state(optimizer: Any, root_rank: int) -> None:
+    """Give an optimizer of torch the state and the settings of rank `root_rank`. Collective: every rank."""
+    optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank))
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """Return the plain data of rank `root_rank`; other ranks may give anything. Collective: every rank."""
+    data = packed(obj) if rank() == root_rank else np.empty(0, np.uint8)
+    n_bytes = int(broadcast(data.size, root_rank, name))
+    return unpacked(broadcast(data if rank() == root_rank else np.empty(n_bytes, np.uint8), root_rank, name))
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Return the plain data of each rank. Collective: every rank."""
+    data = packed(obj)
+    ends = np.cumsum(allgather(data.size, name))
+    return [unpacked(part) for part in np.split(allgather(data, name), ends[:-1])]
+
+
+def barrier() -> None:
+    """Return when all ranks that have not joined have called it. Collective: every rank."""
+    _of("barrier()").calls.barrier()
 
 
 def join() -> int:
@@ -220,24 +282,28 @@ def join() -> int:
 
 
 def DistributedOptimizer(
-    optimizer: Any, name: str | None = None, *, compression: str = Compression.none, op: str = Average
+    optimizer: Any, name: Any = None, *, compression: str = Compression.none, op: str = Average, **known: Any
 ) -> Any:
-    """Let a Keras optimizer step along the gradients of all ranks; return the same optimizer.
+    """Let an optimizer of Keras or torch step along the gradients of all ranks; return the same optimizer.
 
     With `callbacks.BroadcastGlobalVariablesCallback` the mean is weighted by the samples of each rank's batch, which is
-    the gradient of the union of the batches. Without, each rank weighs the same.
+    the gradient of the union of the batches. Without, and with torch, each rank weighs the same.
 
     Args:
-        optimizer: optimizer of Keras 3, on TensorFlow, JAX or torch.
-        name: without effect.
+        optimizer: optimizer of Keras 3, on TensorFlow, JAX or torch, or of torch.
+        name: without effect, as `named_parameters`.
         compression: one of `Compression`.
         op: Average or Sum.
     """
+    known.pop("named_parameters", None)
+    if hasattr(optimizer, "register_step_pre_hook"):
+        known.pop("backward_passes_per_step", None)  # torch adds up gradients until the step by itself
+    _take("DistributedOptimizer", known)
     return distribute(optimizer, _of("DistributedOptimizer").calls, _wire(compression, op))
 
 
 def DistributedGradientTape(
-    gradtape: Any, *, compression: str = Compression.none, op: str = Average, n_samples: Any = 1
+    gradtape: Any, *, compression: str = Compression.none, op: str = Average, n_samples: Any = 1, **known: Any
 ) -> Any:
     """Let the method `gradient` of a gradient tape of TensorFlow average over all ranks; return the same tape.
 
@@ -247,23 +313,41 @@ def DistributedGradientTape(
         op: Average or Sum.
         n_samples: samples of this rank's batch, by which its gradient weighs; by default all ranks weigh the same.
     """
+    _take("DistributedGradientTape", known)
     return distribute_tape(gradtape, _of("DistributedGradientTape").calls, _wire(compression, op), n_samples)
 
 
-def _wire(compression: str, op: str) -> Wire:
+def _wire(compression: str, op: str, ops: tuple[str, ...] = _SUMS) -> Wire:
     known = (Compression.none, Compression.fp16, Compression.bf16)
-    if compression not in known or op not in (Average, Sum):
+    if compression not in known or op not in ops:
         raise ConfigurationError(
-            "`compression` must be one of hvd.Compression.none, .fp16, .bf16, and `op` hvd.Average or hvd.Sum. "
-            f"Received: {compression!r}, {op!r}."
+            "`compression` must be one of hvd.Compression.none, .fp16, .bf16, and `op` one of "
+            f"{', '.join(f'hvd.{one.capitalize()}' for one in ops)}. Received: {compression!r}, {op!r}."
         )
     return Wire(kind=compression, sums=op == Sum)
 
 
+def _take(caller: str, known: dict[str, Any]) -> None:
+    """Refuse arguments of Horovod that are not known, or not at their defaults."""
+    for name, value in known.items():
+        taken = next((values for values, names in _DEFAULTS.items() if name in names.split()), ())
+        if value not in taken:
+            other = f" other than {taken[0]!r}" if taken else ""
+            raise ConfigurationError(f"`hvd.{caller}` takes no `{name}`{other}. Received: {value!r}. Leave it out.")
+
+
 def __getattr__(name: str) -> Any:
-    """Import `callbacks` when it is used: it imports Keras."""
+    """Import `callbacks` when it is used, as it imports Keras; answer for the other names of Horovod.
+
+    Raises:
+        ImportError: `from nnlo_opt.allreduce import` of a name that does not exist; Python would drop our sentence.
+        AttributeError: the name does not exist.
+    """
     if name == "callbacks":
         import nnlo_opt.allreduce.callbacks as module
 
         return module
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in ANSWERS:
+        return lambda: ANSWERS[name]
+    is_import = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+    raise (ImportError if is_import and name in INSTEAD else AttributeError)(absence(__name__, name))

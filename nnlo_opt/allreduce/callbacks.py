@@ -1,15 +1,24 @@
 """Horovod's callbacks for `model.fit`, under Horovod's names."""
 
+import math
 import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
 
 import nnlo_opt.allreduce as hvd
-from nnlo_opt.models.averaging_callbacks import Broadcast, MetricAverage, WarmUp
+from nnlo_opt.allreduce.other_names import absence
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.averaged_gradients import averaged_apply_of
 
 
-class BroadcastGlobalVariablesCallback(Broadcast):
-    """Callback that gives all ranks the weights of rank `root_rank` before the first batch.
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Callback that gives all ranks the weights of one rank before the first batch, and weighs batches by samples.
 
-    It also lets `hvd.DistributedOptimizer` know the samples of every batch.
+    A model that has no weights yet gets them after the first batch, as in Horovod: Keras on TensorFlow makes the
+    weights of a model without input shape in the first batch.
 
     Args:
         root_rank: rank whose weights, moving statistics and optimizer are taken.
@@ -17,18 +26,114 @@ class BroadcastGlobalVariablesCallback(Broadcast):
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        super().__init__(lambda array: hvd.broadcast(array, root_rank))
+        super().__init__()
+        self._root_rank = root_rank
+        self._is_due = False
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        averaged_apply = averaged_apply_of(model)
+        if averaged_apply is not None:
+            averaged_apply.watch(model)
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        model = self.model
+        if model.weights and getattr(model.optimizer, "built", True) is False:
+            model.optimizer.build(model.trainable_variables)
+        # Ranks decide together: one may have loaded its model.
+        counts = hvd.allgather(np.array([len(self._variables()) if model.weights else 0]))
+        self._is_due = counts.min() == 0 or counts.min() != counts.max()
+        if not self._is_due:
+            hvd.broadcast_variables(self._variables(), self._root_rank)
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        if self._is_due:
+            hvd.broadcast_variables(self._variables(), self._root_rank)
+            self._is_due = False
+
+    def _variables(self) -> list:
+        # Neither seeds nor metrics are among these.
+        return [*self.model.weights, *getattr(self.model.optimizer, "variables", ())]
 
 
-class MetricAverageCallback(MetricAverage):
+class MetricAverageCallback(keras.callbacks.Callback):
     """Callback that averages the metrics of an epoch over all ranks; it must stand before callbacks that use them."""
 
     def __init__(self, device: str = "") -> None:
-        super().__init__(hvd.allreduce)
+        super().__init__()
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        if logs:
+            names = sorted(logs)
+            means = hvd.allreduce(np.array([float(logs[name]) for name in names]), ", ".join(names))
+            logs.update(zip(names, means.tolist(), strict=True))
 
 
-class LearningRateWarmupCallback(WarmUp):
-    """Callback that raises the learning rate during the first epochs from `initial_lr / hvd.size()` to `initial_lr`.
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Callback that sets the learning rate to `initial_lr` times a multiplier during some epochs.
+
+    With momentum correction (Goyal et al., "Accurate, Large Minibatch SGD", arXiv:1706.02677, section 3, remark 2)
+    velocities of SGD, which hold learning rates of earlier steps, change in the same proportion.
+
+    Args:
+        initial_lr: learning rate that is multiplied.
+        multiplier: a number, or a function of the epochs that are done.
+        start_epoch: first epoch, from 0.
+        end_epoch: first epoch in which the learning rate is not set any more; None for none.
+        staircase: False to set it at every batch, after fractions of epochs.
+        settings: `momentum_correction`, True if velocities change; `steps_per_epoch`, batches of an epoch, if Keras
+            does not know.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: float = 0,
+        end_epoch: float | None = None,
+        staircase: bool = True,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self._rate_at = lambda epochs: initial_lr * (multiplier(epochs) if callable(multiplier) else multiplier)
+        self._start_epoch, self._end_epoch = start_epoch, math.inf if end_epoch is None else end_epoch
+        self._staircase = staircase
+        self._settings = settings
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        if self._start_epoch <= self._epoch < self._end_epoch and not (self._staircase and batch):
+            self._set(self._epoch + (batch / self._steps() if batch else 0))
+
+    def _steps(self) -> int:
+        steps = self._settings.get("steps_per_epoch") or (self.params or {}).get("steps")
+        if not steps:
+            raise ConfigurationError(
+                f"`{type(self).__name__}` must know the batches of an epoch. Received: data of unknown length. Give it "
+                "`steps_per_epoch`."
+            )
+        return steps
+
+    def _set(self, epochs: float) -> float:
+        """Set the learning rate after so many epochs, and return it."""
+        optimizer, rate = self.model.optimizer, self._rate_at(epochs)
+        former = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+        if self._settings.get("momentum_correction", True) and former and type(optimizer).__name__ == "SGD":
+            for velocity in getattr(optimizer, "momentums", []):
+                velocity.assign(velocity * (rate / former))
+        optimizer.learning_rate = rate
+        return rate
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Callback that raises the learning rate from `initial_lr / hvd.size()` to `initial_lr` in the first epochs.
+
+    Goyal et al., section 2.2. With t epochs done,
+
+        learning rate = initial_lr / size * (1 + t / warmup_epochs * (size - 1))
 
     Args:
         initial_lr: learning rate after the warm-up.
@@ -46,11 +151,23 @@ class LearningRateWarmupCallback(WarmUp):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
-        super().__init__(
-            initial_lr,
-            hvd.size(),
-            n_epochs=warmup_epochs,
-            steps_per_epoch=steps_per_epoch,
-            corrects_momentum=momentum_correction,
-            say=sys.stdout.write if verbose and hvd.rank() == 0 else None,
-        )
+        def multiplier(epochs: float) -> float:
+            done = min(1.0, epochs / warmup_epochs) if warmup_epochs else 1.0
+            return (1 + done * (hvd.size() - 1)) / hvd.size()
+
+        settings = {"momentum_correction": momentum_correction, "steps_per_epoch": steps_per_epoch}
+        super().__init__(initial_lr, multiplier, 0, warmup_epochs, staircase=False, **settings)
+        self._verbose = verbose
+        self._is_over = True
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        super().on_train_batch_begin(batch, logs)
+        if self._epoch >= self._end_epoch and not self._is_over:
+            rate = self._set(self._end_epoch)
+            if self._verbose and hvd.rank() == 0:
+                sys.stdout.write(f"Epoch {self._epoch + 1}: the warm-up is over, the learning rate is {rate:g}.\n")
+        self._is_over = self._epoch >= self._end_epoch
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(absence(__name__, name))

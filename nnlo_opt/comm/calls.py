@@ -9,19 +9,21 @@ none of them waits for ever.
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.errors import ConfigurationError
-
 #: kinds of calls; `chunks` is a sum by parts that are sent as soon as they are ready
-KINDS = ("sum", "min", "max", "gather", "broadcast", "chunks", "float16", "bfloat16")
-#: dtypes that ranks have to agree on; anything else travels as bytes, uint8
-DTYPES = ("float32", "float64", "int32", "int64", "uint8")
+KINDS = ("sum", "min", "max", "product", "gather", "broadcast", "chunks", "float16", "bfloat16")
+#: dtypes of what travels; anything else travels as bytes, uint8
+DTYPES = ("float32", "float64", "int32", "int64", "uint64", "uint8")
 #: kinds of `Compression`: the sum travels in numbers of 16 bits
 HALVES = ("float16", "bfloat16")
+#: shapes of arrays that ranks reduce together; None for an array that is missing
+Shapes: TypeAlias = Sequence[Sequence[int] | None]
+#: characters of a call that a refusal shows
+_SHOWN = 300
 #: numbers of a chunk of float32: 1 MiB
 CHUNK = 1 << 18
 
@@ -33,25 +35,18 @@ class Call(NamedTuple):
     dtype: str
     #: numbers; of a row if rows are gathered
     n_numbers: int
-    #: rank that broadcasts; else the number of arrays
+    #: rank that broadcasts; else 0
     root: int = 0
-
-    def __str__(self) -> str:
-        numbers = f"{self.n_numbers:,} " + ("bytes" if self.dtype == "uint8" else f"numbers ({self.dtype})")
-        if self.kind == "broadcast":
-            return f"a broadcast of {numbers} from rank {self.root}"
-        if self.kind == "gather":
-            return f"a gathering of rows of {numbers}"
-        arrays = f"{self.root} array{'s' * (self.root != 1)} with " if self.root else ""
-        return f"a reduction ({self.kind}) of {arrays}{numbers}"
+    #: the call as people read it: the operation, the shapes, the dtype of the user's arrays; ranks agree on it, too
+    words: str = ""
 
     def code(self) -> list[int]:
-        """Return the call as three numbers."""
+        """Return the call as three numbers, without its words."""
         return [KINDS.index(self.kind) * len(DTYPES) + DTYPES.index(self.dtype), self.n_numbers, self.root]
 
     @classmethod
     def of(cls, code: Iterable[int]) -> "Call":
-        """Return the call that `code` has made these three numbers of."""
+        """Return the call that `code` has made these three numbers of, without its words."""
         first, n_numbers, root = map(int, code)
         kind, dtype = divmod(first, len(DTYPES))
         return cls(KINDS[kind], DTYPES[dtype], n_numbers, root)
@@ -67,7 +62,7 @@ class Agreement:
     left: int
     #: samples of the ranks that make a call
     n_samples: int
-    #: the call; None: the ranks make none, or different ones
+    #: the call without its words; None: the ranks make none, or different ones
     call: Call | None
 
     @classmethod
@@ -81,9 +76,8 @@ class Agreement:
 
 def head(call: Call, n_samples: int) -> NDArray[np.int64]:
     """Return the head of a rank that makes `call` for `n_samples` samples."""
-    code = call.code()
-    mark = zlib.crc32(repr(code).encode()) >> 8  # squares of 24 bits, of thousands of ranks, fit into the sum
-    return np.array([1, 0, 0, n_samples, *code, mark, mark * mark], np.int64)
+    mark = zlib.crc32(repr(call).encode()) >> 8  # squares of 24 bits, of thousands of ranks, fit into the sum
+    return np.array([1, 0, 0, n_samples, *call.code(), mark, mark * mark], np.int64)
 
 
 def idle_head(leaving: int | None = None) -> NDArray[np.int64]:
@@ -94,22 +88,28 @@ def idle_head(leaving: int | None = None) -> NDArray[np.int64]:
     return numbers
 
 
-def refusal(agreement: Agreement, calls: Sequence[Call | None]) -> ConfigurationError:
-    """Return the error of ranks that wait for each other in vain; `calls`: of each rank, if none has left."""
+def refusal(agreement: Agreement, calls: Sequence[str]) -> str:
+    """Return the sentence for ranks that wait for each other in vain; `calls`: words of each rank, if none has left."""
     if agreement.n_left:
         which = f"rank {agreement.left - 1}" if agreement.n_left == 1 else f"{agreement.n_left} ranks"
-        return ConfigurationError(
+        return (
             f"All ranks must make the same calls, or call `hvd.join()` when they have no more data. Received: {which} "
             "at the end of its program, while other ranks still train. Give every rank as many steps, or add "
             "`hvd.join()` after the training."
         )
-    first = next(rank for rank, call in enumerate(calls) if call is not None)
-    other = next(rank for rank, call in enumerate(calls) if call not in (None, calls[first]))
-    return ConfigurationError(
-        f"All ranks must make the same calls with arrays of the same sizes and types. Received: {calls[first]} on rank "
-        f"{first}, {calls[other]} on rank {other}. Build the same model on each rank, and give each rank the same "
-        "callbacks."
+    first = next(rank for rank, call in enumerate(calls) if call)
+    other = next((rank for rank, call in enumerate(calls) if call not in ("", calls[first])), first)
+    return (
+        f"All ranks must make the same calls with arrays of the same shapes and types. Received: "
+        f"{calls[first][:_SHOWN]} on rank {first}, {calls[other][:_SHOWN]} on rank {other}. Build the same model on "
+        "each rank, and give each rank the same callbacks."
     )
+
+
+def numbers_of(shape: Sequence[int], dtype: object, name: str | None = None) -> str:
+    """Return "2 x 3 numbers (float32)" for a shape and a dtype, with the name that ranks have to agree on."""
+    numbers = f"{' x '.join(map(str, shape)) + ' numbers' if shape else 'one number'} ({dtype})"
+    return f'{numbers} named "{name}"' if name else numbers
 
 
 def chunks(count: int) -> list[slice]:

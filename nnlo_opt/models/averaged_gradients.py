@@ -1,11 +1,12 @@
-"""Gradients averaged over ranks in a Keras optimizer, or behind a gradient tape of TensorFlow.
+"""Gradients averaged over ranks in an optimizer of Keras or torch, or behind a gradient tape of TensorFlow.
 
 The optimizer stays the user's own object, of its own class. The method by which `model.fit` makes a step gets the
 averaged gradients: `apply`, on JAX `stateless_apply`. So what is saved of the optimizer knows nothing of this package.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from nnlo_opt.comm.calls import Shapes
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.tensors import through_flat
 from nnlo_opt.vectors import aligned_empty
@@ -37,10 +39,12 @@ class Averaging(Protocol):
     rank: int
     size: int
 
-    def average(self, vector: NDArray, n_samples: int, *, kind: str = "sum", n_arrays: int = 0) -> NDArray:
-        """Return the mean of the vectors of all ranks, weighted by their samples."""
+    def average(
+        self, vector: NDArray, n_samples: int, shapes: Shapes, kind: str = "sum", sums: bool = False
+    ) -> NDArray:
+        """Return the mean of the vectors of all ranks, weighted by their samples; with `sums` the sum."""
 
-    def average_chunks(self, vector: NDArray, n_samples: int) -> Chunked:
+    def average_chunks(self, vector: NDArray, n_samples: int, shapes: Shapes) -> Chunked:
         """Begin to average a vector whose numbers come one after the other."""
 
 
@@ -92,6 +96,7 @@ class AveragedApply:
         if keras.backend.backend() == "torch" and self._wire == Wire() and self._averaging.size > 1:
             self._hooks = _TorchHooks(self._averaging)
         model.train_step = partial(self._step, model, plain)
+        model.train_function = None  # one of an earlier `fit` makes its steps without averages
 
     def _step(self, model: Any, train_step: Callable[..., Any], *arguments: Any) -> Any:
         """Call the `train_step` of a model; its last argument is the batch."""
@@ -112,10 +117,10 @@ class AveragedApply:
 def averaged(grads: Sequence[Any], averaging: Averaging, wire: Wire, n_samples: Any = 1) -> list[Any]:
     """Return the gradients averaged over all ranks; None stays None. Collective: every rank, with equal shapes."""
     present = [grad for grad in grads if grad is not None]
+    shapes = [None if grad is None else tuple(grad.shape) for grad in grads]
 
     def average(flat: NDArray, n: Any) -> NDArray:
-        mean = averaging.average(flat, int(n), kind=wire.kind, n_arrays=len(present))
-        return mean * flat.dtype.type(averaging.size) if wire.sums else mean
+        return averaging.average(flat, int(n), shapes, wire.kind, wire.sums)
 
     if not present or averaging.size == 1:
         return list(grads)
@@ -172,7 +177,8 @@ class _TorchHooks:
             return
         if self._chunked is None:
             self._vector[:] = 0
-            self._chunked = self._averaging.average_chunks(self._vector, self._n_samples)
+            shapes = [tuple(place.shape) for place in self._places]
+            self._chunked = self._averaging.average_chunks(self._vector, self._n_samples, shapes)
         if parameter in self._come:
             raise ConfigurationError(
                 "`hvd.DistributedOptimizer` averages one gradient a step. Received: a second `backward` in the same "
@@ -198,6 +204,42 @@ class _TorchHooks:
         return [mean[place].reshape(p.shape).to(p.device) for p, place in reversed(self._places.items())]
 
 
+def _average_before_steps(optimizer: Any, averaging: Averaging, wire: Wire) -> None:
+    """Let an optimizer of torch average the gradients over all ranks before each step; a missing one is zero."""
+    import torch
+
+    is_skipped = False
+
+    def synchronize() -> None:
+        if averaging.size > 1:
+            parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            for parameter, mean in zip(parameters, averaged(grads, averaging, wire), strict=True):
+                parameter.grad = mean
+
+    @contextmanager
+    def skip_synchronize() -> Iterator[None]:
+        nonlocal is_skipped
+        is_skipped = True
+        try:
+            yield
+        finally:
+            is_skipped = False
+
+    def before(optimizer: Any, arguments: tuple, named: dict) -> None:
+        if (*arguments[1:], named.get("closure"))[0] is not None:
+            raise ConfigurationError(
+                "`hvd.DistributedOptimizer` averages gradients before `step`. Received: a closure, which computes them "
+                "in `step`. Call `backward` first, and `step()` without a closure."
+            )
+        if not is_skipped:
+            synchronize()
+
+    optimizer.register_step_pre_hook(before)
+    # Horovod's names: for scripts that clip the means, and then step without another average
+    optimizer.synchronize, optimizer.skip_synchronize = synchronize, skip_synchronize
+
+
 def distribute_tape(tape: Any, averaging: Averaging, wire: Wire, n_samples: Any = 1) -> Any:
     """Let the gradients of a tape of TensorFlow be averaged over all ranks; return the same tape.
 
@@ -220,21 +262,24 @@ def distribute_tape(tape: Any, averaging: Averaging, wire: Wire, n_samples: Any 
 
 
 def distribute(optimizer: Any, averaging: Averaging, wire: Wire) -> Any:
-    """Let a Keras optimizer step along gradients that are averaged over all ranks; return the same optimizer.
+    """Let an optimizer of Keras or torch step along gradients that are averaged over all ranks; return the same one.
 
     Raises:
-        ConfigurationError: it is no Keras optimizer, or was given before.
+        ConfigurationError: it is no such optimizer, or was given before.
     """
+    if _averaged_apply_in(optimizer) is not None or hasattr(optimizer, "skip_synchronize"):
+        raise ConfigurationError(
+            "`hvd.DistributedOptimizer` takes an optimizer once. Received: an optimizer that it has returned. Use this."
+        )
+    if hasattr(optimizer, "register_step_pre_hook"):
+        _average_before_steps(optimizer, averaging, wire)
+        return optimizer
     import keras
 
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ConfigurationError(
-            f"`hvd.DistributedOptimizer` takes an optimizer of Keras 3, as `keras.optimizers.Adam(0.001)`. Received: "
-            f"{type(optimizer).__module__}.{type(optimizer).__name__}."
-        )
-    if _averaged_apply_in(optimizer) is not None:
-        raise ConfigurationError(
-            "`hvd.DistributedOptimizer` takes an optimizer once. Received: an optimizer that it has returned. Use this."
+            f"`hvd.DistributedOptimizer` takes an optimizer of Keras 3, as `keras.optimizers.Adam(0.001)`, or of "
+            f"torch. Received: {type(optimizer).__module__}.{type(optimizer).__name__}."
         )
     AveragedApply(optimizer, averaging, wire, "stateless_apply" if keras.backend.backend() == "jax" else "apply")
     return optimizer

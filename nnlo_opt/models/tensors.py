@@ -10,13 +10,19 @@ from numpy.typing import NDArray
 from nnlo_opt.errors import ConfigurationError
 
 #: classes of tensors by package
-_CLASSES = {"tensorflow": ("Tensor", "Variable"), "torch": ("Tensor",), "jax": ("Array",)}
+_CLASSES = {"tensorflow": ("Tensor", "Variable", "IndexedSlices"), "torch": ("Tensor",), "jax": ("Array",)}
 
 
-def _is_of(package: str, value: object) -> bool:
+def is_of(package: str, value: object) -> bool:
     """Return True if `value` is a tensor of a package; False if the package is not imported."""
     module = sys.modules.get(package)
     return module is not None and isinstance(value, tuple(getattr(module, name) for name in _CLASSES[package]))
+
+
+def on_host(tensor: Any) -> NDArray:
+    """Return all numbers of a tensor of torch; bfloat16, which NumPy has not, as float32."""
+    plain = tensor.detach().to_dense().cpu()
+    return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
 
 
 def through(function: Callable[..., NDArray], tensor: Any, *more: Any, same_shape: bool = True) -> Any:
@@ -33,22 +39,19 @@ def through(function: Callable[..., NDArray], tensor: Any, *more: Any, same_shap
     Raises:
         ConfigurationError: the shape of the result differs in a function that JAX has traced.
     """
-    if _is_of("tensorflow", tensor):
+    if is_of("tensorflow", tensor):
         import tensorflow as tf
 
         result = tf.numpy_function(function, [tensor, *more], tensor.dtype)
         result.set_shape(tensor.shape if same_shape else [None, *tensor.shape[1:]])
         return result
-    if _is_of("torch", tensor):
+    if is_of("torch", tensor):
         import torch
 
-        plain = tensor.detach().cpu()
-        # NumPy has no bfloat16.
-        plain = plain.float() if plain.dtype == torch.bfloat16 else plain
-        return torch.from_numpy(function(plain.numpy(), *more)).to(tensor.device, tensor.dtype)
-    if _is_of("jax", tensor):
+        return torch.from_numpy(function(on_host(tensor), *more)).to(tensor.device, tensor.dtype)
+    if is_of("jax", tensor):
         return _through_jax(function, tensor, *more, same_shape=same_shape)
-    return function(np.asarray(tensor), *more)
+    return function(np.asarray(tensor), *more)[()]  # a number, not an array without axes
 
 
 def _through_jax(function: Callable[..., NDArray], tensor: Any, *more: Any, same_shape: bool) -> Any:
@@ -70,10 +73,18 @@ def _through_jax(function: Callable[..., NDArray], tensor: Any, *more: Any, same
 
 
 def through_flat(function: Callable[..., NDArray], tensors: Sequence[Any], *more: Any) -> list[Any]:
-    """Return what `function` makes of all numbers of the tensors of Keras's backend in one vector, in their shapes.
+    """Return what `function` makes of all numbers of the tensors in one vector, in their shapes.
 
-    The vector is float64 if a tensor is, else float32.
+    The tensors are of torch, or of Keras's backend. The vector is float64 if a tensor is, else float32.
     """
+    if is_of("torch", tensors[0]):
+        import torch
+
+        wide = torch.float64 if torch.float64 in {tensor.dtype for tensor in tensors} else torch.float32
+        dense = [tensor.detach().to_dense() for tensor in tensors]
+        flat = through(function, torch.cat([tensor.reshape(-1).to(wide) for tensor in dense]), *more)
+        parts = flat.split([tensor.numel() for tensor in dense])
+        return [part.reshape(tensor.shape).to(tensor.dtype) for part, tensor in zip(parts, dense, strict=True)]
     from keras import ops
     from keras.backend import standardize_dtype
 

@@ -5,9 +5,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.comm.calls import CHUNK, HALVES, KINDS, Agreement, Call, chunks, doubled, halved, head, idle_head, refusal
+from nnlo_opt.comm.calls import (
+    CHUNK,
+    HALVES,
+    KINDS,
+    Agreement,
+    Call,
+    chunks,
+    doubled,
+    halved,
+    head,
+    idle_head,
+    numbers_of,
+    refusal,
+)
 
-CALLS = st.builds(Call, st.sampled_from(KINDS), st.sampled_from(["float32", "int64"]), st.integers(0, 10), st.just(0))
+CALLS = st.builds(
+    Call,
+    st.sampled_from(KINDS),
+    st.sampled_from(["float32", "int64"]),
+    st.integers(0, 10),
+    st.just(0),
+    st.sampled_from(["2 x 3 numbers", "3 x 2 numbers"]),
+)
 
 
 @given(st.lists(st.one_of(st.none(), CALLS), min_size=1, max_size=5))
@@ -17,7 +37,7 @@ def test_ranks_agree_if_all_that_have_not_joined_make_the_same_call(calls):
     made = [call for call in calls if call is not None]
     assert agreement.n_active == len(made)
     assert agreement.n_samples == 7 * len(made)
-    assert agreement.call == (made[0] if len(set(made)) == 1 else None)
+    assert agreement.call == (made[0]._replace(words="") if len(set(made)) == 1 else None)
 
 
 def test_the_marks_of_thousands_of_ranks_fit_into_the_sums():
@@ -29,12 +49,17 @@ def test_the_marks_of_thousands_of_ranks_fit_into_the_sums():
 
 def test_a_refusal_names_the_ranks():
     sums = head(Call("sum", "float32", 3), 1) + idle_head(leaving=1)
-    assert "rank 1 at the end of its program" in str(refusal(Agreement.of(sums), []))
+    assert "rank 1 at the end of its program" in refusal(Agreement.of(sums), [])
     sums += idle_head(leaving=2)
-    assert "2 ranks at the end" in str(refusal(Agreement.of(sums), []))
-    calls = [None, Call("broadcast", "uint8", 5, 2), Call("min", "int64", 5)]
-    text = str(refusal(Agreement.of(np.zeros(9, np.int64)), calls))
-    assert "a broadcast of 5 bytes from rank 2 on rank 1, a reduction (min) of 5 numbers (int64) on rank 2" in text
+    assert "2 ranks at the end" in refusal(Agreement.of(sums), [])
+    text = refusal(Agreement.of(np.zeros(9, np.int64)), ["", "a barrier", "a reduction"])
+    assert "a barrier on rank 1, a reduction on rank 2" in text
+
+
+@pytest.mark.parametrize(("shape", "words"), [((), "one number"), ((1,), "1 numbers"), ((2, 3), "2 x 3 numbers")])
+def test_words_tell_shapes_apart(shape, words):
+    assert numbers_of(shape, np.dtype("int8")) == f"{words} (int8)"
+    assert numbers_of(shape, "int8", "loss") == f'{words} (int8) named "loss"'
 
 
 @pytest.mark.parametrize("n", [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK])

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def calls() -> None:
             assert reduced.dtype == dtype
             factor = size if op == hvd.Sum else 1
             np.testing.assert_array_equal(reduced, np.arange(6).reshape(2, 3) * factor + expected)
-    assert hvd.allreduce(rank) == (size - 1) // 2
+    assert hvd.allreduce(2 * rank) == size - 1
     assert hvd.allreduce(float(rank)) == (size - 1) / 2
     assert hvd.allreduce(rank == 0, op=hvd.Max)
     halves = np.random.default_rng(rank).normal(size=1001).astype(np.float32)
@@ -36,6 +37,58 @@ def calls() -> None:
         assert hvd.broadcast(np.array(["abc"[rank % 3], str(rank)]), root).tolist() == ["abc"[root % 3], str(root)]
 
 
+def exact() -> None:
+    """Ranks have the same result, or none, whatever the numbers and their byte order."""
+    rank, size = hvd.rank(), hvd.size()
+    for dtype, numbers in (
+        (np.uint64, [2**63 + 5, 2**64 - 1]),
+        (np.int64, [-(2**63), 2**63 - 1]),
+        (np.int8, [-128, 127]),
+    ):
+        values = np.array(numbers, dtype)
+        np.testing.assert_array_equal(hvd.allreduce(values), values)
+    with pytest.raises(ConfigurationError, match="averages integers only if") if size > 1 else nullcontext():
+        hvd.allreduce(3 + (rank == 0))
+    for root in range(size):
+        for op, expected in ((hvd.Max, size - 1), (hvd.Min, 0)):
+            found = hvd.allreduce(np.array([np.nan if rank == root else rank, rank, np.inf]), op=op)
+            np.testing.assert_array_equal(found, [np.nan, expected, np.inf])
+    for order in "<>":
+        mixed = np.array([1.5, 2.5], "<f4" if rank else f"{order}f4")
+        for found in (hvd.broadcast(mixed, 0), hvd.allreduce(mixed), hvd.allreduce(mixed, op=hvd.Min)):
+            assert (found.tolist(), found.dtype) == ([1.5, 2.5], mixed.dtype)
+        assert hvd.allgather(mixed).tolist() == [1.5, 2.5] * size
+        assert hvd.broadcast(np.array([(1.5, 3)], [("a", f"{order}f4"), ("b", "<i2")]), 0)["a"] == 1.5
+    assert hvd.allreduce(2.0, op=hvd.Product) == hvd.allreduce(2, op=hvd.Product) == 2**size
+    assert f"{hvd.allreduce(0.5):.1f}" == "0.5", "a number stays one"
+    assert hvd.allgather(np.zeros((2, 0))).shape == (2 * size, 0)
+
+
+def like_horovod() -> None:
+    """Further calls, and arguments, of scripts for Horovod."""
+    rank, size = hvd.rank(), hvd.size()
+    assert (hvd.mpi_built(), hvd.nccl_built()) == (True, False)
+    for sums in ({"average": False}, {"op": "sum"}, {"name": False}):
+        assert hvd.allreduce(1.0, **sums) == size
+    defaults = {"device_dense": "", "prescale_factor": 1.0, "process_set": None, "average": True}
+    assert hvd.allreduce(1.0, name="loss", **defaults) == 1
+    for name, value in {"prescale_factor": 2.0, "process_set": 1, "no_such": None}.items():
+        with pytest.raises(ConfigurationError, match=f"`hvd.allreduce` takes no `{name}`.* Received: {value}"):
+            hvd.allreduce(1.0, **{name: value})
+    assert [array.tolist() for array in hvd.grouped_allreduce([np.ones(2), np.zeros(1)], op=hvd.Sum)] == [
+        [size] * 2,
+        [0],
+    ]
+    hvd.barrier()
+    thing = {"epoch": rank, 3: (rank, None), "rates": [0.5, float("inf")]}
+    assert hvd.broadcast_object(thing if rank == 0 else {1, 2}) == {**thing, "epoch": 0, 3: (0, None)}
+    assert hvd.allgather_object("r" * rank) == ["r" * number for number in range(size)]
+    with pytest.raises(ConfigurationError, match=r"nothing is pickled\. Received: set"):
+        hvd.allgather_object([{1, 2}])
+    with pytest.raises(ConfigurationError, match=r"takes variables\. Received: none"):
+        hvd.broadcast_variables([], 0)
+
+
 def joined() -> None:
     """Rank r has r + 1 steps, of r + 1 samples each."""
     from nnlo_opt.allreduce import _of
@@ -47,15 +100,18 @@ def joined() -> None:
         weights = sum(number + 1 for number in active)
         expected = sum((number + 1) * number for number in active) / weights
         vector = np.full(300_000, rank, np.float32)
-        np.testing.assert_allclose(averaging.average(vector, rank + 1), expected, rtol=1e-6)
-        np.testing.assert_allclose(averaging.average(vector, rank + 1, kind="bfloat16"), expected, rtol=1e-2)
-        chunked = averaging.average_chunks(vector, rank + 1)
+        np.testing.assert_allclose(averaging.average(vector, rank + 1, [(300_000,)]), expected, rtol=1e-6)
+        np.testing.assert_allclose(averaging.average(vector, rank + 1, [None], "bfloat16"), expected, rtol=1e-2)
+        chunked = averaging.average_chunks(vector, rank + 1, [])
         vector *= np.float32(chunked.share)
         chunked.send_until(270_000)
         chunked.finish()
         np.testing.assert_allclose(vector, expected, rtol=1e-6)
         assert hvd.allreduce(float(rank)) == np.mean(active)
         assert hvd.allreduce(rank, op=hvd.Min) == step
+        assert hvd.allreduce(np.inf, op=hvd.Min) == np.inf
+        assert hvd.allreduce(2, op=hvd.Product) == 2 ** len(active)
+        hvd.barrier()
         assert len(hvd.allgather(np.zeros((2, 3)))) == 2 * len(active)
         assert hvd.broadcast(rank, size - 1) == size - 1
     assert hvd.join() == size - 1
@@ -81,6 +137,27 @@ def different_sizes() -> None:
 
 def different_calls() -> None:
     (hvd.allgather if hvd.rank() == 1 else hvd.allreduce)(np.zeros((2, 5)))
+
+
+def different_shapes() -> None:
+    hvd.allreduce(np.zeros((2, 3) if hvd.rank() == 0 else (3, 2)))
+
+
+def different_operations() -> None:
+    hvd.allreduce(1.0, op=hvd.Sum if hvd.rank() == 0 else hvd.Average)
+
+
+def different_operations_of_gradients() -> None:
+    halves = {"compression": hvd.Compression.fp16, "op": hvd.Sum if hvd.rank() == 0 else hvd.Average}
+    hvd.allreduce(np.zeros(4, np.float32), **halves)
+
+
+def different_bytes() -> None:
+    hvd.broadcast(np.zeros(2, np.float16 if hvd.rank() == 0 else np.int16), 0)
+
+
+def different_names() -> None:
+    hvd.allreduce(1.0, name="loss" if hvd.rank() == 0 else "accuracy")
 
 
 def different_types() -> None:

@@ -256,10 +256,58 @@ def ranks_with_fewer_batches_join() -> None:
     assert hvd.join() == hvd.size() - 1
 
 
+def shown(model: keras.Model) -> np.ndarray:
+    """Weights and optimizer of a model, one number after the other."""
+    variables = [*model.weights, *model.optimizer.variables]
+    return np.concatenate([keras.ops.convert_to_numpy(variable).ravel() for variable in variables])
+
+
+def a_model_without_input() -> None:
+    """As in Horovod's `tensorflow2_keras_mnist.py`: on TensorFlow the first batch makes the weights."""
+    set_seed(hvd.rank())
+    model = keras.Sequential(
+        [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.5), keras.layers.Dense(3, "softmax")]
+    )
+    settings = {"backward_passes_per_step": 1, "average_aggregated_gradients": True, "device_dense": ""}
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=MOMENTUM), **settings)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    calls = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=1),
+        hvd.callbacks.LearningRateScheduleCallback(0.1, 0.1, start_epoch=2, end_epoch=3),
+        hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: 1 / epoch, start_epoch=3, staircase=False),
+    ]
+    x, y = shards("dense")[hvd.rank()]
+    model.fit(x[:9], y[:9], batch_size=3, epochs=4, callbacks=calls, verbose=0)
+    numbers = shown(model)
+    assert np.array_equal(numbers, hvd.broadcast(numbers, 0))
+    rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+    np.testing.assert_allclose(rate, 0.1 / (3 + 2 / 3), rtol=1e-6)
+    with pytest.raises(ConfigurationError, match=r"takes no `backward_passes_per_step` other than 1\.0\. Received: 2"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+
+
+def a_rank_that_resumes() -> None:
+    """Rank 0 has trained before: only its optimizer has velocities."""
+    model = compiled("dense", None, keras.optimizers.SGD(0.1, momentum=MOMENTUM))
+    x, y = shards("dense")[hvd.rank()]
+    if hvd.rank() == 0:
+        model.fit(x[:8], y[:8], verbose=0)
+    hvd.DistributedOptimizer(model.optimizer)
+    first = hvd.broadcast(shown(model).size, 0)
+    model.fit(x[:8], y[:8], callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)], verbose=0)
+    numbers = shown(model)
+    assert numbers.size == first
+    assert np.array_equal(numbers, hvd.broadcast(numbers, 0))
+
+
 def different_models() -> None:
-    model = keras.Sequential([keras.Input((10,)), *[keras.layers.Dense(3) for _ in range(1 + hvd.rank())]])
+    """Equally many numbers, in other shapes."""
+    x, n = np.zeros((8, 10)), 3 + 2 * hvd.rank()
+    model = keras.Sequential([keras.Input((10 if n == 3 else 6,)), keras.layers.Dense(n, use_bias=False)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    model.fit(np.zeros((8, 10)), np.zeros((8, 3)), verbose=0)
+    model.fit(x[:, : model.input_shape[1]], np.zeros((8, n)), verbose=0)
 
 
 def a_tape() -> None:
@@ -267,7 +315,8 @@ def a_tape() -> None:
     import tensorflow as tf
 
     weight = tf.Variable(np.full(3, hvd.rank() + 1.0, np.float32))
-    hvd.broadcast_variables([weight], 0)
+    tf.function(lambda: hvd.broadcast_variables([weight, keras.Variable(weight)], 0))()
+    assert weight.numpy().tolist() == [1.0] * 3
 
     @tf.function
     def step(x: tf.Tensor) -> tuple:
@@ -282,6 +331,9 @@ def a_tape() -> None:
     shares = np.arange(1, size + 1) / sum(range(size + 1))
     np.testing.assert_allclose(gradient, np.full(3, np.dot(shares, np.arange(size))), rtol=1e-6)
     assert greatest == 3.0 * (size - 1)
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([hvd.rank()]), tf.constant([size, 2]))
+    assert (hvd.allreduce(slices, op=hvd.Sum).numpy() == 1).all()
+    assert hvd.allreduce(tf.constant(0.5, tf.bfloat16)).dtype == tf.bfloat16
     assert rows.numpy().tolist() == [float(number) for number in range(size) for _ in range(number + 1)]
 
 

@@ -17,15 +17,20 @@ def run(n_ranks: int, folder: Path, *names: str, code: int | None = 0) -> launch
 
 @pytest.mark.parametrize("n_ranks", [1, 3, pytest.param(5, marks=pytest.mark.proof)])
 def test_calls_give_every_rank_what_they_promise(n_ranks, tmp_path):
-    outcome = run(n_ranks, tmp_path, "calls", "joined", "a_forked_child")
+    outcome = run(n_ranks, tmp_path, "calls", "exact", "like_horovod", "joined", "a_forked_child")
     assert outcome.out.count("is through") == n_ranks
 
 
 MISTAKES = {
-    "different_sizes": (2, "10 numbers (float64) on rank 0, a reduction (sum) of 11 numbers (float64) on rank 2"),
-    "different_calls": (2, "10 numbers (float64) on rank 0, a gathering of rows of 5 numbers (float64) on rank 1"),
-    "different_types": (2, "1 numbers (float64) from rank 0 on rank 0, a broadcast of 1 numbers (int64) from rank 0"),
-    "rows_of_different_types": (2, "rows of 1 numbers (float64) on rank 0, a gathering of rows of 1 numbers (int64)"),
+    "different_sizes": (2, "10 numbers (float64) on rank 0, a reduction (average) of 11 numbers (float64) on rank 2"),
+    "different_shapes": (2, "2 x 3 numbers (float64) on rank 0, a reduction (average) of 3 x 2 numbers (float64)"),
+    "different_operations": (2, "(sum) of one number (float64) on rank 0, a reduction (average) of one number"),
+    "different_operations_of_gradients": (2, "(sum as float16) of 4 numbers (float32) in arrays of [(4,)] on rank 0"),
+    "different_bytes": (2, "2 numbers (float16) from rank 0 on rank 0, a broadcast of 2 numbers (int16) from rank 0"),
+    "different_names": (2, 'named "loss" on rank 0, a reduction (average) of one number (float64) named "accuracy"'),
+    "different_calls": (2, "2 x 5 numbers (float64) on rank 0, a gathering of rows of 5 numbers (float64) on rank 1"),
+    "different_types": (2, "one number (float64) from rank 0 on rank 0, a broadcast of one number (int64) from rank 0"),
+    "rows_of_different_types": (2, "rows of one number (float64) on rank 0, a gathering of rows of one number (int64)"),
     "what_is_no_number": (2, "`hvd.allreduce` takes real numbers. Received: an array of object."),
     "a_rank_that_exits": (2, "Received: rank 1 at the end of its program, while other ranks still train."),
     "a_rank_that_raises": (1, "ValueError: no such file\nRank 1 has failed: all ranks end."),
@@ -63,6 +68,8 @@ PROMISES = [
     "warm_up_and_metrics",
     "mixed_precision",
     "ranks_with_fewer_batches_join",
+    "a_model_without_input",
+    "a_rank_that_resumes",
 ]
 
 
@@ -86,7 +93,15 @@ def test_training_on_ranks_equals_training_on_the_union_of_their_batches(backend
 
 
 @pytest.mark.proof
-def test_ranks_with_different_models_are_refused(tmp_path):
+def test_ranks_with_models_of_different_shapes_are_refused(tmp_path):
     outcome = train("tensorflow", 2, tmp_path, ["different_models"], code=2)
-    sentence = "2 arrays with 33 numbers (float32) on rank 0, a reduction (sum) of 4 arrays with 45 numbers"
+    sentence = "(average) of 30 numbers (float32) in arrays of [(10, 3)] on rank 0, a reduction (average) of 30 numbers"
     assert outcome.err.count(sentence) == 1
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_training_in_torch_equals_training_on_the_union_of_the_batches(n_ranks, tmp_path):
+    script = Path(__file__).parent / "allreduce_torch.py"
+    outcome = launcher.Job(n_ranks, [sys.executable, str(script)], tmp_path).wait(120, 0)
+    assert outcome.out.count("is through") == n_ranks

@@ -8,14 +8,15 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, chunks, doubled, halved, head, idle_head, refusal
+from nnlo_opt.comm import calls
+from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, Shapes, numbers_of
 from nnlo_opt.comm.transport import wait_until
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.vectors import aligned_bytes
 
 #: seconds of spinning for the other ranks, longer than ranks differ in a batch; after that the rank sleeps in between
 SPIN_S = 0.05
-_OPERATIONS = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
+_OPERATIONS = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 
 
 class AgreedCalls:
@@ -29,65 +30,108 @@ class AgreedCalls:
         #: error of the last call: a framework hands on another one
         self.failure: NnloError | None = None
 
-    def average(self, vector: NDArray, n_samples: int, *, kind: str = "sum", n_arrays: int = 0) -> NDArray:
+    def average(
+        self, vector: NDArray, n_samples: int, shapes: Shapes, kind: str = "sum", sums: bool = False
+    ) -> NDArray:
         """Return the mean of the vectors of all ranks, weighted by their samples.
 
         Args:
             vector: one-dimensional, float32 or float64; it is not changed.
             n_samples: samples of this rank.
+            shapes: shapes of the arrays that make up the vector.
             kind: sum, or one of `HALVES` for a sum that travels in 16 bits.
-            n_arrays: arrays that make up the vector.
+            sums: True for the mean times the number of ranks that take part.
 
         Collective: every rank.
         """
-        call = Call(kind, vector.dtype.name, vector.size, n_arrays)
-        share = n_samples / max(1, self._agree(call, n_samples).n_samples)
+        agreement = self._agree_on_vector(kind, "sum" if sums else "average", vector, n_samples, shapes)
+        share = n_samples / max(1, agreement.n_samples) * (agreement.n_active if sums else 1)
         mean = aligned_bytes(vector.nbytes).view(vector.dtype)
         # Shares before the sum keep a sum of 16 bits in its range.
         np.multiply(vector, vector.dtype.type(share), out=mean)
         self._reduce(mean, kind)
         return mean
 
-    def average_chunks(self, vector: NDArray, n_samples: int) -> "ChunkedAverage":
+    def average_chunks(self, vector: NDArray, n_samples: int, shapes: Shapes) -> "ChunkedAverage":
         """Begin to average `vector` (float32) by `chunks`. Collective: every rank, before any other call."""
-        agreement = self._agree(Call("chunks", vector.dtype.name, vector.size), n_samples)
+        agreement = self._agree_on_vector("chunks", "average", vector, n_samples, shapes)
         return ChunkedAverage(self._comm, vector, n_samples / max(1, agreement.n_samples))
 
-    def reduce(self, array: NDArray, kind: str, *, averages: bool = False) -> NDArray:
-        """Return the sum, min or max over the ranks, with `averages` the sum over the number of ranks that take part.
+    def _agree_on_vector(self, kind: str, operation: str, vector: NDArray, n_samples: int, shapes: Shapes) -> Agreement:
+        way = f" as {kind}" * (kind != "sum")
+        words = f"a reduction ({operation}{way}) of {numbers_of(vector.shape, vector.dtype)} in arrays of {shapes}"
+        return self._agree(Call(kind, vector.dtype.name, vector.size, words=words), n_samples)
+
+    def reduce(self, array: NDArray, operation: str, name: str | None = None) -> NDArray:
+        """Return the sum, average, min, max or product over the ranks, which have the same bits of it.
+
+        Args:
+            array: real numbers. Small integers, bool and 16 bits are computed in the next dtype that MPI knows.
+            operation: sum, average, min, max or product.
+            name: a name on which ranks have to agree.
+
+        Raises:
+            ConfigurationError: it holds no real numbers, or the mean of integers is no integer.
 
         Collective: every rank that has not joined; ranks that have joined add nothing.
         """
-        result = np.array(array, order="C")
-        agreement = self._agree(Call(kind, array.dtype.name, array.size), 1)
-        self._reduce(result.reshape(-1), kind)
-        return (result / agreement.n_active).astype(array.dtype) if averages else result
+        is_integer, averages = array.dtype.kind in "biu", operation == "average"
+        if not (is_integer or array.dtype.name in ("float16", "bfloat16", "float32", "float64")):
+            raise self._failed(f"`hvd.allreduce` takes real numbers. Received: an array of {array.dtype}.")
+        given = _native(array)
+        least = np.int32 if is_integer else np.float32
+        numbers = given.astype(given.dtype if given.itemsize == 8 else np.result_type(given.dtype, least))
+        if is_integer and averages:
+            numbers = np.stack([numbers, numbers])  # quotients and rests, whose sums do not overflow
+        words = f"a reduction ({operation}) of {numbers_of(given.shape, given.dtype, name)}"
+        call = Call("sum" if averages else operation, numbers.dtype.name, numbers.size, words=words)
+        n_active = self._agree(call, 1).n_active
+        if is_integer and averages:
+            numbers[:] = np.divmod(numbers[0], n_active)
+        self._reduce(numbers.reshape(-1), call.kind)
+        if is_integer and averages:
+            if (numbers[1] % n_active).any():
+                raise self._failed(
+                    "`hvd.allreduce` averages integers only if their mean is an integer. Received: integers with "
+                    f"another mean over {n_active} ranks. Give floating point numbers, or `op=hvd.Sum`."
+                )
+            numbers = numbers[0] + numbers[1] // n_active
+        elif averages:
+            np.divide(numbers, n_active, out=numbers)
+        return np.asarray(numbers, array.dtype)
 
-    def gather(self, array: NDArray) -> NDArray:
+    def gather(self, array: NDArray, name: str | None = None) -> NDArray:
         """Return the rows of all ranks, one rank after the other. Collective: every rank."""
-        array = np.ascontiguousarray(array)  # a number becomes a row
-        numbers = _numbers(array)
-        n_in_row = int(np.prod(array.shape[1:], dtype=int)) * (array.itemsize // numbers.itemsize)
-        rows = numbers.reshape(len(array), n_in_row)
-        self._agree(Call("gather", rows.dtype.name, n_in_row), 1)
-        return self._gather(rows).view(array.dtype).reshape(-1, *array.shape[1:])
+        given = np.atleast_1d(_native(array))  # a number becomes a row
+        numbers = _numbers(given)
+        n_in_row = int(np.prod(given.shape[1:], dtype=int)) * (given.itemsize // numbers.itemsize)
+        words = f"a gathering of rows of {numbers_of(given.shape[1:], given.dtype, name)}"
+        self._agree(Call("gather", numbers.dtype.name, n_in_row, words=words), 1)
+        rows = self._gather(numbers.reshape(len(given), n_in_row))
+        return np.asarray(rows.view(given.dtype).reshape(len(rows), *given.shape[1:]), array.dtype)
 
-    def broadcast(self, array: NDArray, root: int) -> NDArray:
+    def broadcast(self, array: NDArray, root: int, name: str | None = None) -> NDArray:
         """Return the array of rank `root`. Collective: every rank."""
-        array = np.array(array, order="C")
-        numbers = _numbers(array)
-        self._agree(Call("broadcast", numbers.dtype.name, numbers.size, root), 1)
+        given = np.array(_native(array))
+        numbers = _numbers(given)
+        words = f"a broadcast of {numbers_of(given.shape, given.dtype, name)} from rank {root}"
+        self._agree(Call("broadcast", numbers.dtype.name, numbers.size, root, words), 1)
         self._comm.Bcast([numbers, MPI.BYTE], root)
-        return array
+        return np.asarray(given, array.dtype)
+
+    def barrier(self) -> None:
+        """Return when all ranks that have not joined have called it. Collective: every rank."""
+        self._agree(Call("sum", "uint8", 0, words="a barrier"), 1)
+        self._reduce(np.empty(0, np.uint8), "sum")
 
     def join(self) -> int:
         """Take part in the calls of the other ranks until all have joined; return the last rank that has joined."""
-        n_calls = self._serve(idle_head(), lambda agreement: agreement.n_active == 0)
+        n_calls = self._serve(calls.idle_head(), lambda agreement: agreement.n_active == 0)
         return self._last(self.rank if n_calls == 0 else -1)
 
     def leave(self) -> None:
         """Return when all ranks have left their programs; ranks that make further calls raise."""
-        self._serve(idle_head(self.rank), lambda agreement: agreement.n_left == self.size)
+        self._serve(calls.idle_head(self.rank), lambda agreement: agreement.n_left == self.size)
 
     def _last(self, rank: int) -> int:
         last = np.array([rank], np.int64)
@@ -102,7 +146,7 @@ class AgreedCalls:
             if agreement.n_active == 0:
                 self._last(-1)  # which the ranks ask for that have joined
             elif self._is_refused(agreement):
-                self._refuse(agreement, None)
+                self._refuse(agreement, "")
             elif agreement.call is not None:
                 self._take_part(agreement.call)
         return n_calls
@@ -120,19 +164,23 @@ class AgreedCalls:
 
     def _agree(self, call: Call, n_samples: int) -> Agreement:
         """Return what all ranks have agreed on; raises ConfigurationError if it is not this call."""
-        agreement = self._meet(head(call, n_samples))
+        self.failure = None
+        agreement = self._meet(calls.head(call, n_samples))
         if self._is_refused(agreement):
-            self.failure = self._refuse(agreement, call)
-            raise self.failure
+            raise self._failed(self._refuse(agreement, call.words))
         return agreement
+
+    def _failed(self, failure: str) -> ConfigurationError:
+        """Return the error of these words, and keep it."""
+        self.failure = ConfigurationError(failure)
+        return self.failure
 
     def _is_refused(self, agreement: Agreement) -> bool:
         return agreement.n_left > 0 or agreement.call is None
 
-    def _refuse(self, agreement: Agreement, call: Call | None) -> NnloError:
-        codes = np.empty((self.size, 3), np.int64)
-        self._comm.Allgather(np.array(call.code() if call else [-1, 0, 0], np.int64), codes)
-        return refusal(agreement, [Call.of(code) if code[0] >= 0 else None for code in codes])
+    def _refuse(self, agreement: Agreement, words: str) -> str:
+        line = np.frombuffer(f"{' '.join(words.split())}\n".encode(), np.uint8)
+        return calls.refusal(agreement, self._gather(line[:, None]).tobytes().decode().split("\n"))
 
     def _take_part(self, call: Call) -> None:
         """Make the same calls to MPI as the ranks that make `call`, with nothing of this rank."""
@@ -151,10 +199,18 @@ class AgreedCalls:
         if kind in HALVES:
             self._sum_halves(vector, kind)
             return
-        if not takes_part and kind != "sum":
-            limits = np.iinfo(vector.dtype) if vector.dtype.kind in "iu" else np.finfo(vector.dtype)
-            vector.fill(limits.max if kind == "min" else limits.min)
-        request = self._comm.Iallreduce(MPI.IN_PLACE, vector, _OPERATIONS[kind])
+        is_float = vector.dtype.kind == "f"
+        if not takes_part:
+            low, high = (-np.inf, np.inf) if is_float else (np.iinfo(vector.dtype).min, np.iinfo(vector.dtype).max)
+            vector.fill({"min": high, "max": low, "product": 1}.get(kind, 0))
+        nans = np.isnan(vector) if is_float and kind in ("min", "max") else None
+        self._in_place(vector, _OPERATIONS[kind])
+        if nans is not None:  # MPI's minimum of a number and a NaN is the one or the other
+            self._in_place(nans.view(np.uint8), MPI.MAX)
+            vector[nans] = np.nan
+
+    def _in_place(self, vector: NDArray, operation: MPI.Op) -> None:
+        request = self._comm.Iallreduce(MPI.IN_PLACE, vector, operation)
         while not request.Test():
             os.sched_yield()  # a rank that has to send may wait for this core; MPICH's Allreduce would keep it
 
@@ -162,12 +218,12 @@ class AgreedCalls:
         """Sum in place: each rank sums a part in float32, and sends it to all; both ways in 16 bits."""
         part = -(-vector.size // self.size)
         mine = np.zeros(part * self.size, np.uint16)
-        mine[: vector.size] = halved(vector, kind)
+        mine[: vector.size] = calls.halved(vector, kind)
         parts = np.empty_like(mine)
         self._comm.Alltoall([mine, MPI.UINT16_T], [parts, MPI.UINT16_T])
-        total = doubled(parts, kind).reshape(self.size, part).sum(0)
-        self._comm.Allgather([halved(total, kind), MPI.UINT16_T], [mine, MPI.UINT16_T])
-        vector[:] = doubled(mine, kind)[: vector.size]
+        total = calls.doubled(parts, kind).reshape(self.size, part).sum(0)
+        self._comm.Allgather([calls.halved(total, kind), MPI.UINT16_T], [mine, MPI.UINT16_T])
+        vector[:] = calls.doubled(mine, kind)[: vector.size]
 
     def _gather(self, rows: NDArray) -> NDArray:
         n_rows = np.empty(self.size, np.int64)
@@ -178,14 +234,19 @@ class AgreedCalls:
         return gathered
 
 
-def _numbers(array: NDArray) -> NDArray:
-    """Return the numbers of an array one after the other; its bytes if a call does not know the dtype.
+def _native(array: NDArray) -> NDArray:
+    """Return an array in the byte order of this machine, in C order.
 
     Raises:
         ConfigurationError: it holds Python objects.
     """
     if array.dtype.hasobject:
         raise ConfigurationError("Ranks exchange arrays of numbers or texts. Received: Python objects.")
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
+
+
+def _numbers(array: NDArray) -> NDArray:
+    """Return the numbers of an array one after the other; its bytes if a call does not know the dtype."""
     flat = array.reshape(-1)
     return flat if flat.dtype.name in DTYPES else flat.view(np.uint8)
 
@@ -198,7 +259,7 @@ class ChunkedAverage:
         self.share = share
         self._comm = comm
         self._vector = vector
-        self._chunks = chunks(vector.size)
+        self._chunks = calls.chunks(vector.size)
         self._requests: list[MPI.Request] = []
 
     def send_until(self, end: int) -> None:

@@ -1,0 +1,36 @@
+"""Names of Horovod that have a fixed answer here, or that do not exist here."""
+
+_NO = ("gloo_built", "gloo_enabled", "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built", "sycl_built")
+#: questions about how Horovod was built, with the answers of MPI without another library
+ANSWERS = {"mpi_built": True, "mpi_enabled": True, "mpi_threads_supported": False, **dict.fromkeys(_NO, False)}
+
+#: what to take instead of names that do not exist here
+_INSTEAD = {
+    "HorovodInternalError HostsUpdatedInterrupt elastic": "start the script again from a checkpoint",
+    "Adasum DistributedAdasumOptimizer": "take `op=hvd.Average`",
+    "ProcessSet add_process_set global_process_set process_set_included_op remove_process_set": "start a job for each",
+    "allgather_async alltoall alltoall_async grouped_allgather grouped_allgather_async": "take `hvd.allgather`",
+    "allreduce_ allreduce_async allreduce_async_ reducescatter reducescatter_async sparse_allreduce_async "
+    "grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter "
+    "grouped_reducescatter_async": "take `hvd.allreduce` or `hvd.grouped_allreduce`",
+    "poll synchronize": "take calls without `_async`, whose result is there when they return",
+    "broadcast_ broadcast_async broadcast_async_": "take `hvd.broadcast`",
+    "BroadcastGlobalVariablesHook broadcast_global_variables": "take `hvd.broadcast_variables`",
+    "broadcast_object_fn": "take `hvd.broadcast_object`",
+    "SyncBatchNorm SyncBatchNormalization": "take the framework's own layer, by the batch of each rank",
+    "start_timeline stop_timeline": "take the framework's profiler",
+    "cross_rank cross_size is_homogeneous": "take `hvd.local_rank()` and `hvd.local_size()`",
+    "local_rank_op local_size_op rank_op size_op": "take `hvd.rank()`, `hvd.size()` and their like",
+    "PartialDistributedGradientTape PartialDistributedOptimizer": "take those that average all gradients",
+    "load_model": "take `keras.models.load_model`, and give its optimizer to `hvd.DistributedOptimizer`",
+    "BestModelCheckpoint": "take `keras.callbacks.ModelCheckpoint` with `save_best_only=True`",
+    "run": "start the script by `mpirun` or `horovodrun`",
+}
+INSTEAD = {name: remedy for names, remedy in _INSTEAD.items() for name in names.split()}
+
+
+def absence(module: str, name: str) -> str:
+    """Return the sentence about an attribute of a module that does not exist."""
+    if name in INSTEAD:
+        return f"Horovod's `{name}` does not exist in {module}: {INSTEAD[name]}."
+    return f"module {module!r} has no attribute {name!r}"

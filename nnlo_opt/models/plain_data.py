@@ -1,0 +1,68 @@
+"""Plain data as bytes: numbers, texts, lists, tuples, dicts, arrays, tensors of torch. Nothing is pickled.
+
+| uint64 n_json | n_json bytes of JSON | the arrays, as `np.save` writes them, one after the other |
+"""
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.tensors import is_of, on_host
+
+#: makes what each tag stands for of its items
+_MAKERS: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "dict": dict}
+
+
+def packed(value: Any) -> NDArray[np.uint8]:
+    """Return plain data as bytes, shape (n_bytes,). A number of NumPy becomes one of Python, any dict a plain one.
+
+    Raises:
+        ConfigurationError: it holds other data.
+    """
+    arrays = io.BytesIO()
+    body = json.dumps(_described(value, arrays)).encode()
+    return np.frombuffer(len(body).to_bytes(8, "little") + body + arrays.getvalue(), np.uint8)
+
+
+def unpacked(data: NDArray[np.uint8]) -> Any:
+    """Return the data that `packed` has made these bytes of; tensors are on the CPU."""
+    stream = io.BytesIO(data.tobytes())
+    return _restored(json.loads(stream.read(int.from_bytes(stream.read(8), "little"))), stream)
+
+
+def _described(value: Any, arrays: io.BytesIO) -> Any:
+    """Return JSON of `value`, in which a list begins with its tag; write its arrays to `arrays`."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) in (list, tuple):
+        return [type(value).__name__, *(_described(one, arrays) for one in value)]
+    if isinstance(value, dict):
+        return ["dict", *(_described(pair, arrays) for pair in value.items())]
+    tag, array = (str(value.dtype), on_host(value)) if is_of("torch", value) else ("array", value)
+    if not isinstance(array, np.ndarray) or array.dtype.kind in "OV":
+        raise ConfigurationError(
+            "Ranks exchange None, numbers, texts, lists, tuples, dicts, arrays of NumPy and tensors of torch, as "
+            f"nothing is pickled. Received: {type(value).__name__}. Make such data of it."
+        )
+    np.save(arrays, array, allow_pickle=False)
+    return [tag]
+
+
+def _restored(body: Any, arrays: io.BytesIO) -> Any:
+    if not isinstance(body, list):
+        return body
+    tag, *items = body
+    if tag in _MAKERS:
+        return _MAKERS[tag](_restored(item, arrays) for item in items)
+    array = np.load(arrays, allow_pickle=False)
+    if tag == "array":
+        return array
+    import torch
+
+    return torch.from_numpy(array).to(getattr(torch, tag.removeprefix("torch.")))
