@@ -98,8 +98,8 @@ def measure_long_history() -> float:
         trials: list[TrialRecord] = []
         for number in range(N_LONG_HISTORY):
             search.request_suggestion(number)
-            suggestion = search.wait(60.0)
-            assert suggestion is not None
+            while (suggestion := search.poll()) is None:
+                time.sleep(1e-3)
             point = suggestion.point or {}
             record = TrialRecord(trial=number, point=point, state="complete", value=rng.random())
             search.record([record])
@@ -109,7 +109,8 @@ def measure_long_history() -> float:
         began_s = time.monotonic()
         for number in range(3):
             search.request_suggestion(N_LONG_HISTORY + number)
-            assert search.wait(300.0) is not None
+            while search.poll() is None:
+                time.sleep(1e-3)
         h.say(f"3 suggestions after {N_LONG_HISTORY} trials took {time.monotonic() - began_s:.1f} s")
         return h.peak_rss_mb(psutil.Process().children()[0])
 

@@ -1,7 +1,9 @@
 """Parsers of the commands, made from the table of options."""
 
 import argparse
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,9 +16,11 @@ from nnlo_opt.cli.options_file import in_full
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, RUNS, TRAINING_OPTIONS, Option, read
 from nnlo_opt.run.options import Options, optimization_options, training_options
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_lock import may_be_at_work
 
 #: help of the argument of a command about a run
-RUN_HELP = f"folder of the run, such as {RUNS}/my-run"
+RUN_HELP = f"name of the run in {RUNS}/, or its folder"
 #: options that TrainingDriver and MPIDriver also take by their values alone, all three in this order
 POSITIONAL = ("model", "train_data", "val_data")
 #: model of a search without `--model` and `--example`
@@ -135,11 +139,46 @@ class _Help(argparse.Action):
         raise HelpRequested(parser.format_help() if self.dest == "help_all" else parser.common_help())
 
 
-def run_parser(command: str, options: Iterable[Option], description: str, which: str = "") -> Parser:
-    """Return the parser of a command of `nnlo-opt` that takes a run directory; `which`: the help of that argument."""
+def run_parser(command: str, options: Iterable[Option], description: str, without: str = "newest") -> Parser:
+    """Return the parser of a command of `nnlo-opt` about a run.
+
+    Without a name this is the "newest" run, or the "newest at work"; "" if a name is needed.
+    """
     parser = Parser(options, prog=f"nnlo-opt {command}", description=description)
-    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=which or RUN_HELP)
+    text = RUN_HELP + f"; the {without} one if it is left out" * bool(without)
+    kind = partial(run_named, at_work=without != "newest")
+    optional: dict[str, Any] = {"nargs": "?", "default": ""} if without else {}
+    parser.add_argument("run", type=kind, metavar="RUN_DIRECTORY", help=text, **optional)
     return parser
+
+
+def run_named(name: str, *, at_work: bool = False) -> Path:
+    """Return the directory of a run: a path, or a name in the folder of runs, as for `--checkpoint`.
+
+    The empty name means the newest run there, or the newest one that may be `at_work`; a line says which.
+    """
+    path, inside = Path(name), Path(RUNS, name)
+    if name:
+        is_path = os.sep in name or (path / JOURNAL_NAME).exists()
+        return path if is_path or (path.exists() and not (inside / JOURNAL_NAME).exists()) else inside
+    journals = [path for path in inside.glob(f"*/{JOURNAL_NAME}") if not at_work or may_be_at_work(path.parent)]
+    what = "run at work" if at_work else "run"
+    if not journals:
+        raise ConfigurationError(f"A run must be named if there is no {what} in `{inside}`. Received: no name.")
+    newest = max(journals, key=lambda path: path.stat().st_mtime).parent
+    print(f"The newest {what}: `{newest}`.", file=sys.stderr, flush=True)
+    return newest
+
+
+def checked_run(run: Path) -> Path:
+    """Return a run directory; ConfigurationError if it is none."""
+    if not os.path.isfile(run / JOURNAL_NAME):
+        inside = [path.parent for path in sorted(run.glob(f"*/{JOURNAL_NAME}"))]
+        where = f"name a run in it, such as `{inside[-1]}`" if inside else f"runs are in `{RUNS}/`"
+        raise ConfigurationError(
+            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; {where}."
+        )
+    return run
 
 
 def optimization_parser() -> Parser:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import run_parser
+from nnlo_opt.cli.arguments import checked_run, run_parser
 from nnlo_opt.cli.main import DRIVERS
-from nnlo_opt.cli.tool import checked_run
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, printable
 from nnlo_opt.reporting.results import last_metrics, read_ledger
 from nnlo_opt.run.option_kinds import one_of
@@ -33,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         "Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, "
         "epochs, files of its weights."
     )
-    arguments = run_parser("best", OPTIONS, what, "folder of the run").values(argv)
+    arguments = run_parser("best", OPTIONS, what).values(argv)
     run, form = checked_run(arguments.run), vars(arguments)["as"]
     ledger = read_ledger(run)
     trials = best_trials(ledger)

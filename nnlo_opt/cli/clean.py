@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         "timelines, old pages and figures, files of writes that were cut short. The journal stays, and so does a run "
         "that is at work."
     )
-    arguments = run_parser("clean", OPTIONS, what, "folder of a run, or of several").values(argv)
+    arguments = run_parser("clean", OPTIONS, f"{what} A folder may hold several runs.", "").values(argv)
     if arguments.yes and arguments.dry_run:
         raise ConfigurationError("`--yes` removes files and `--dry-run` does not. Received: both; give one.")
     runs, width = runs_in(arguments.run), line_width(sys.stdout)

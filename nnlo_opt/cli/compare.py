@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import Parser, checked_run, run_named
 from nnlo_opt.cli.listing import state_of
-from nnlo_opt.cli.tool import checked_run
 from nnlo_opt.coordinator.instructions import searched_s
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import duration, value_text
@@ -32,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         description="Print the differences between runs: results, time to a common figure of merit, settings, search "
         "spaces, versions, commands.",
     )
-    parser.add_argument("run", type=Path, nargs="+", metavar="RUN_DIRECTORY", help="folders of two runs or more")
+    parser.add_argument("run", type=run_named, nargs="+", metavar="RUN_DIRECTORY", help="two runs or more")
     runs: list[Path] = [checked_run(run) for run in parser.parse_args(argv).run]
     if len(runs) < 2:
         raise ConfigurationError(
@@ -60,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _results(runs: Sequence[Path], ledgers: Sequence[Ledger]) -> list[list[str]]:
     summaries = [summarise(ledger) for ledger in ledgers]
-    states = [state_of(summary, at_work=may_be_at_work(run)) for run, summary in zip(runs, summaries, strict=True)]
+    states = [state_of(run, summary, at_work=may_be_at_work(run)) for run, summary in zip(runs, summaries, strict=True)]
     figures = [f"{summary['figure_of_merit']}, {summary['direction']}" for summary in summaries]
     bests = [None if summary["best"] is None else summary["best"]["figure_of_merit"] for summary in summaries]
     rows = [

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import run_parser
+from nnlo_opt.cli.arguments import checked_run, run_parser
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
@@ -32,8 +32,6 @@ OPTIONS = (
 
 def main(argv: Sequence[str]) -> int:
     """Write a run for another tool."""
-    from nnlo_opt.cli.tool import checked_run
-
     what = "Write a run for other tools, from its journal. The run may still be going on."
     parser = run_parser("export", OPTIONS, what)
     arguments = parser.values(argv)

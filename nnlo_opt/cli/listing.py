@@ -20,7 +20,7 @@ from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_table import RUNS
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, was_interrupted
 from nnlo_opt.trials.run_lock import may_be_at_work
 
 #: files by which a folder without a journal shows that it was a run
@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
     parser = Parser(
         prog="nnlo-opt list",
-        description="Print the runs of a folder, the newest first: running, finished, interrupted (ended in good "
-        "order, may be resumed) or dead (killed, may be resumed).",
+        description="Print the runs of a folder, the newest first: running, finished, interrupted (ended early, "
+        "may be resumed) or dead (killed, may be resumed).",
     )
     parser.add_argument("folder", type=Path, nargs="?", default=Path(RUNS), help=f"folder of runs, default: {RUNS}")
     folder = parser.parse_args(argv).folder
@@ -74,11 +74,13 @@ def _folders(folder: Path) -> list[Path]:
         ) from None
 
 
-def state_of(summary: dict[str, Any], *, at_work: bool) -> str:
+def state_of(run: Path, summary: dict[str, Any], *, at_work: bool) -> str:
     """Return the state of a run in a word; `summary` is as of `reporting.results.summarise`."""
     if at_work:
         return "running"
-    return "finished" if summary["complete"] else "interrupted" if summary["reason"] else "dead"
+    if summary["complete"]:
+        return "finished"
+    return "interrupted" if summary["reason"] or was_interrupted(run) else "dead"
 
 
 def _row(run: Path) -> list[str]:
@@ -102,7 +104,7 @@ def _cells(run: Path, config: dict[str, Any], summary: dict[str, Any], *, at_wor
     asked = config.get("plan", {}).get("num_iterations", "?")
     figure = "-" if best is None else f"{best['figure_of_merit']:.6g}"
     model = config.get("model", {}).get("name", "-")
-    return [run.name, program, model, state_of(summary, at_work=at_work), f"{n_ended}/{asked}", figure]
+    return [run.name, program, model, state_of(run, summary, at_work=at_work), f"{n_ended}/{asked}", figure]
 
 
 def _age(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import run_parser
+from nnlo_opt.cli.arguments import checked_run, run_parser
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, point_text
 from nnlo_opt.reporting.results import read_ledger
@@ -34,7 +34,8 @@ ENQUEUE_OPTIONS = (
 #: options of `nnlo-opt stop`
 STOP_OPTIONS = (
     Option("finish", "", FLAG, default=False,
-        help="let the trials under way come to their end; without it they write a checkpoint within --grace and stop"),
+        help="let the trials under way come to their end; without it they stop within --grace, with a checkpoint "
+             "unless they are objectives, which keep none"),
     _WAIT,
 )
 # fmt: on
@@ -46,13 +47,13 @@ def enqueue(argv: Sequence[str]) -> int:
         "Give a search a point to try next, or some values of one. The search that runs tries it, or the next start of "
         "a search that was interrupted. The trial counts as one of --num-iterations."
     )
-    parser = run_parser("enqueue", ENQUEUE_OPTIONS, what)
+    parser = run_parser("enqueue", ENQUEUE_OPTIONS, what, "")
     parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="values; the search chooses all others")
     arguments = parser.values(argv)
     point = _named_values(arguments.values)
     if arguments.new:
         return _enqueue_before(arguments.run, point)
-    run, ledger = arguments.run, _ledger_of(arguments.run)
+    run, ledger = arguments.run, read_ledger(checked_run(arguments.run))
     of_run, is_at_work = ledger.identity.get("search_space"), may_be_at_work(run)
     if of_run is None:
         raise ConfigurationError(f"`nnlo-opt enqueue` is for searches. Received: `{run}`, a training of one point.")
@@ -129,10 +130,10 @@ def _checked_point(point: Point, space: Space) -> Point:
 def stop(argv: Sequence[str]) -> int:
     """Run `nnlo-opt stop`; return the exit code."""
     what = "End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."
-    parser = run_parser("stop", STOP_OPTIONS, what)
+    parser = run_parser("stop", STOP_OPTIONS, what, "newest at work")
     parser.add_argument("trial", nargs="?", type=int, metavar="TRIAL", help="number of a trial; without it all end")
     arguments = parser.values(argv)
-    run, ledger = arguments.run, _ledger_of(arguments.run)
+    run, ledger = arguments.run, read_ledger(checked_run(arguments.run))
     owner = read_owner(run)
     if owner is None or not may_be_at_work(run):
         raise ConfigurationError(
@@ -150,6 +151,8 @@ def stop(argv: Sequence[str]) -> int:
         return EXIT_FAILURE
     if arguments.trial is None:
         how = "after the trials under way" if arguments.finish else "as soon as its trials have a checkpoint"
+        if not arguments.finish and ledger.identity.get("data", {}) is None:
+            how = "within `--grace`, and an objective that has not returned by then begins again"
         print(f"{what} ends {how}; `--opt-restore` (a training: `--restore`) resumes it.")
     else:
         trial = read_ledger(run).trials[arguments.trial]
@@ -174,12 +177,6 @@ def _check_trial(arguments: argparse.Namespace, ledger: Ledger) -> None:
             f"TRIAL must be a trial of a search that is under way. Received: {wrong}. `nnlo-opt show {arguments.run}` "
             "shows them."
         )
-
-
-def _ledger_of(run: Path) -> Ledger:
-    from nnlo_opt.cli.tool import checked_run
-
-    return read_ledger(checked_run(run))
 
 
 def _waited(seconds: float, has_come: Callable[[], bool]) -> bool:

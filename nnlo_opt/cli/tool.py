@@ -1,6 +1,5 @@
 """The `nnlo-opt` command: looks at runs, repairs, launches, plans or simulates them, in one process."""
 
-import argparse
 import os
 import signal
 import sys
@@ -9,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import nnlo_opt
-from nnlo_opt.cli.arguments import RUN_HELP, Parser
+from nnlo_opt.cli.arguments import Parser, checked_run, run_parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.models.builders import builtin_names, model_file
 from nnlo_opt.reporting.lines import counted
@@ -74,9 +74,9 @@ _PROGRAMS = {
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
-    run = _COMMANDS[argv[0]][1] if argv and argv[0] in _COMMANDS else None
     try:
-        return _look(_parser().parse_args(argv)) if run is None else run(argv[1:])
+        name = argv[0] if argv and argv[0] in _COMMANDS else _parser().parse_args(argv).command
+        return _COMMANDS[name][1](argv[1:])
     except ProtocolError:
         raise
     except NnloError as error:
@@ -100,15 +100,8 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"nnlo_opt {nnlo_opt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (text, run) in _COMMANDS.items():
-        command = commands.add_parser(
-            name,
-            help=text,
-            description=f"{text[0].upper()}{text[1:]}.",
-            options=REPORT_OPTIONS if name == "report" else (),
-        )
-        if run is None:
-            command.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=RUN_HELP)
+    for name, (text, _) in _COMMANDS.items():
+        commands.add_parser(name, help=text)
     return parser
 
 
@@ -256,33 +249,31 @@ def _run_legacy(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def checked_run(run: Path) -> Path:
-    """Return a run directory; ConfigurationError if it is none."""
-    if not os.path.isfile(run / JOURNAL_NAME):
-        inside = [path.parent for path in sorted(run.glob(f"*/{JOURNAL_NAME}"))]
-        where = f"name a run in it, such as `{inside[-1]}`" if inside else f"runs are in `{RUNS}/`"
-        raise ConfigurationError(
-            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; {where}."
-        )
-    return run
+def _asked(command: str, argv: Sequence[str], options: Sequence[Option] = ()) -> dict[str, Any]:
+    """Return the run directory and the texts of the options that a command line has given."""
+    text = _COMMANDS[command][0]
+    without = "" if command == "repair" else "newest"
+    given = run_parser(command, options, f"{text[0].upper()}{text[1:]}.", without).given(argv)
+    checked_run(given["run"])
+    return given
 
 
-def _look(arguments: argparse.Namespace) -> int:
-    """Run `report`, `repair` or `best-model`."""
-    run = checked_run(arguments.run)
-    if arguments.command == "repair":
-        return _repair(run)
-    if arguments.command == "best-model":
-        from nnlo_opt.cli.earlier_runs import save_best_model
+def _best_model(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli.earlier_runs import save_best_model
 
-        print(fitted(save_best_model(run), sys.stdout))
-        return EXIT_OK
+    print(fitted(save_best_model(_asked("best-model", argv)["run"]), sys.stdout))
+    return EXIT_OK
+
+
+def _report(argv: Sequence[str]) -> int:
+    asked = _asked("report", argv, REPORT_OPTIONS)
+    run = asked["run"]
     _fit_on_one_thread()
     ledger = read_ledger(run)
     write_results(run, ledger)
     write_page(run, ledger)
     print(f"Wrote results.csv, summary.json and {PAGE_NAME} of {counted(len(ledger.trials), 'trial')} to `{run}`.")
-    if (folder := getattr(arguments, "figures", None)) is not None:
+    if (folder := asked.get("figures")) is not None:
         from nnlo_opt.reporting.plots import write_figures
 
         paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(run) / "figures")
@@ -292,7 +283,8 @@ def _look(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _repair(run: Path) -> int:
+def _repair(argv: Sequence[str]) -> int:
+    run = _asked("repair", argv)["run"]
     repaired = repair(run)
     if repaired is None:
         print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
@@ -324,16 +316,16 @@ def _of(module: str, function: str = "main") -> Callable[[Sequence[str]], int]:
     return lambda argv: int(getattr(import_module(f"nnlo_opt.cli.{module}"), function)(argv))
 
 
-#: name of each command -> its help, and the function that runs it with options of its own; None: `_look`
-_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
+#: name of each command -> its help, and the function that runs it
+_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "show": ("print the trials of a run, or one of them, from its journal", _of("watch", "show")),
-    "report": ("write results.csv, summary.json and the page report.html of a run anew, from its journal", None),
-    "best-model": ("save the best model of a run, even if the run was interrupted", None),
+    "report": ("write results.csv, summary.json and the page report.html of a run anew, from its journal", _report),
+    "best-model": ("save the best model of a run, even if the run was interrupted", _best_model),
     "space": ("print the parameters of a search space, and some of its points", _space),
     "repair": (
         "keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to "
         "it as journal.jsonl.damaged-1, -2, …",
-        None,
+        _repair,
     ),
     "export": ("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables", _of("export")),
     "watch": ("show a run while it runs: progress, best trial, running trials, failures", _of("watch", "watch")),

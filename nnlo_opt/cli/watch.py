@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from nnlo_opt.analysis.frames import sorted_by
-from nnlo_opt.cli.arguments import run_parser
-from nnlo_opt.cli.tool import checked_run
+from nnlo_opt.cli.arguments import checked_run, run_parser
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
 from nnlo_opt.reporting.status import RunState
@@ -19,7 +18,7 @@ from nnlo_opt.run.option_table import Option
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LOCK_NAME, may_be_at_work
+from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.trial import Trial
 
 # fmt: off
@@ -53,13 +52,15 @@ def watch(argv: Sequence[str]) -> int:
         "is written. Exit codes: 0 finished, 75 not finished and no process at work on it, 130 after Ctrl-C."
     )
     arguments = run_parser("watch", WATCH_OPTIONS, what).values(argv)
-    if not any((arguments.run / name).exists() for name in (LOCK_NAME, LAUNCH_LOCK_NAME)):  # no start has begun
-        checked_run(arguments.run)
+    run = checked_run(arguments.run) if any(arguments.run.glob(f"*/{JOURNAL_NAME}")) else arguments.run
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which restores the terminal
     try:
-        return EXIT_OK if watched(arguments.run, arguments.interval) is RunState.FINISHED else EXIT_PREEMPTED
+        state = watched(run, arguments.interval)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    if state is RunState.WAITING:
+        checked_run(run)
+    return EXIT_OK if state is RunState.FINISHED else EXIT_PREEMPTED
 
 
 def status(argv: Sequence[str]) -> int:

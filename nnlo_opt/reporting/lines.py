@@ -91,9 +91,10 @@ class _Lines(ABC):
             self._epoch(self._held.pop(number), ledger)
         self._other(event, ledger)
 
-    @abstractmethod
     def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> None:
         """Print the line of an epoch."""
+        report = f"epoch {event.epoch}: {metrics_text(event.metrics)}"
+        self._line(event, f"{self._fold(event.assignment, ledger)} {report}")
 
     def _other(self, event: ev.Event, ledger: Ledger) -> None:
         """Print the line of an event that is no epoch, if it has one."""
@@ -137,10 +138,6 @@ class ProgressLines(_Lines):
         self._causes: dict[str, int] = {}
         #: trials whose parameters this start has printed
         self._introduced: set[int] = set()
-
-    def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> None:
-        report = f"epoch {event.epoch}: {metrics_text(event.metrics)}"
-        self._line(event, f"{self._fold(event.assignment, ledger)} {report}")
 
     def _other(self, event: ev.Event, ledger: Ledger) -> None:
         match event:

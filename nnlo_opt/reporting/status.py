@@ -26,9 +26,9 @@ class RunState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-    #: the last start ended in good order before the search was over
+    #: the last start has said itself that it ends before the search is over: in good order, or after Ctrl-C
     INTERRUPTED = "interrupted"
-    #: nobody is at work on the run, and the journal does not say why
+    #: nobody is at work on the run, which has not said why
     DEAD = "dead"
 
     @property
@@ -98,7 +98,7 @@ class Status:
         return {**asdict(self), "progress": {**asdict(self.progress), "share": self.progress.share}}
 
 
-def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool) -> Status:
+def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool, interrupted: bool = False) -> Status:
     """Return the state of a run.
 
     Args:
@@ -106,8 +106,9 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool) -> Stat
         run: path of its directory.
         unix_s: the time.
         at_work: True if a process may be at work on the run.
+        interrupted: True if its last start has heard a signal that ends it.
     """
-    state = _state_of(ledger, at_work)
+    state = _state_of(ledger, at_work, interrupted)
     last = ledger.sessions[-1] if ledger.sessions else None
     last_s = last.last_at_s if last else 0.0
     # Clocks of two machines differ: an event that was read is past.
@@ -142,10 +143,10 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool) -> Stat
     )
 
 
-def _state_of(ledger: Ledger, at_work: bool) -> RunState:
+def _state_of(ledger: Ledger, at_work: bool, interrupted: bool) -> RunState:
     if ledger.complete:
         return RunState.FINISHED
-    if ledger.preempted_because:
+    if ledger.preempted_because or (interrupted and not at_work):
         return RunState.INTERRUPTED
     if not ledger.sessions:
         return RunState.WAITING

@@ -10,7 +10,7 @@ from nnlo_opt.reporting.lines import counted, duration, point_text, shortened
 from nnlo_opt.reporting.status import Progress, Row, RunState, Status, progress_of, status_of
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, was_interrupted
 from nnlo_opt.trials.run_lock import may_be_at_work
 
 #: characters of a bar (done, to do), and of a curve from low to high; by whether only ASCII can be shown
@@ -134,7 +134,7 @@ def print_status(run: Path, *, as_json: bool) -> None:
     at_work = may_be_at_work(run)  # first: a run that ends now would else seem to be dead
     with without_collection():
         ledger = Ledger(load_events(run / JOURNAL_NAME))
-    status = status_of(ledger, str(run), time.time(), at_work=at_work)
+    status = status_of(ledger, str(run), time.time(), at_work=at_work, interrupted=was_interrupted(run))
     print(json.dumps(status.to_json()) if as_json else "\n".join(status_lines(status)), flush=True)
 
 

@@ -24,11 +24,11 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import load_events
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, was_interrupted
 from nnlo_opt.trials.run_lock import may_be_at_work
 
-#: seconds for which a start is awaited if nobody is at work on a run that is not finished
-GRACE_S = 60.0
+#: seconds for which a start is awaited if nobody is at work on a run that is not finished; and the first one of a run
+GRACE_S, BEGIN_S = 60.0, 300.0
 #: looks in a row that may fail: files of a network may be gone, or half there, for a moment
 MOST_FAILED = 10
 #: width from which running folds have bars; most lines for the best trial, and for reasons of failures; least rows that
@@ -73,12 +73,14 @@ class RunWatch:
         """
         now_s, at_work = self._clock.monotonic_s(), may_be_at_work(self._run)  # first: it ends behind its last event
         if self._read() or self._seen is None:
-            self._seen = status_of(self._follower.ledger, str(self._run), self._clock.unix_s(), at_work=at_work)
+            ledger, said = self._follower.ledger, was_interrupted(self._run)
+            self._seen = status_of(ledger, str(self._run), self._clock.unix_s(), at_work=at_work, interrupted=said)
         state = self._seen.state
         is_alive = at_work and not state.is_over
         if is_alive or (self._alive_at_s is None and state is RunState.WAITING):
             self._alive_at_s = now_s
-        is_given_up = self._alive_at_s is None or now_s - self._alive_at_s > GRACE_S
+        grace_s = BEGIN_S if state is RunState.WAITING else GRACE_S
+        is_given_up = self._alive_at_s is None or now_s - self._alive_at_s > grace_s
         self.is_over = state is RunState.FINISHED or (not is_alive and is_given_up)
         return self._seen
 

@@ -143,11 +143,10 @@ def _of_table(path: Path) -> Earlier:
 
 
 def _observation(row: Mapping[str, str], names: Sequence[str]) -> Observation:
-    texts = {_FIGURE: row[_FIGURE], "figure_of_merit_std": row.get("figure_of_merit_std") or "0"}
-    texts["n_folds"] = row.get("n_folds") or "1"
-    if wrong := [name for name, text in texts.items() if not math.isfinite(float(text))]:
-        raise ValueError(f"a {wrong[0]} of {texts[wrong[0]]}")
-    value, std, n_folds = map(float, texts.values())
+    value, std = float(row[_FIGURE]), float(row.get("figure_of_merit_std") or 0)
+    n_folds = float(row.get("n_folds") or 1)
+    if not math.isfinite(value + std + n_folds):
+        raise ValueError(f"a {_FIGURE} of {value} ± {std} over {n_folds} folds")
     point: Point = {name: text_of(row[f"p:{name}"]) for name in names}
     return Observation(point=point, value=value, std=standard_error(std, n_folds))
 

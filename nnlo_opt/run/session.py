@@ -226,6 +226,8 @@ class Session(ABC):
         self._console.hide_bottom()
         if self._ledger is None:
             return NOTHING_BEGUN
+        if self._running is not None:
+            self._running.directory.note_interruption()
         n_ranks = self.topology.world_size
         words = [*["mpirun", "-np", str(n_ranks)] * (n_ranks > 1), self.program, *self.options.command_line]
         return self.options.run.interrupted_text(self._ledger, words)

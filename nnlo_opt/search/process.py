@@ -30,8 +30,6 @@ _TRIALS_A_LINE = 200
 _START_TIMEOUT_S = 300.0
 #: seconds a process may take to end before it is killed
 _CLOSE_TIMEOUT_S = 2.0
-#: longest time between two looks at a process that is waited for
-_LOOK_S = 0.1
 #: characters of the process's standard error that are shown when it has died
 _TAIL_CHARACTERS = 2000
 
@@ -50,7 +48,7 @@ class Suggestion(Value):
 
 
 class SearchService(ABC):
-    """Search; only `load_space`, `start`, `wait` and `close` may take time.
+    """Search; only `load_space`, `start` and `close` may take time.
 
     Every method but `close` raises NnloError if the search has failed, and ConfigurationError if the user's constraint
     has failed.
@@ -104,10 +102,6 @@ class SearchService(ABC):
         return Suggestion(**answer)
 
     @abstractmethod
-    def wait(self, timeout_s: float) -> Suggestion | None:
-        """Return the next answer as `poll` does, but wait for it; None if it has not arrived in time."""
-
-    @abstractmethod
     def close(self) -> None:
         """End the search; further calls do nothing."""
 
@@ -132,8 +126,8 @@ class SearchProcess(SearchService):
     This process never waits for the pipes: bytes that do not fit into them are kept and sent by the next call of
     `poll`.
 
-    A search that has started outlives its process: if that ends, or does not answer, another one is told the same, and
-    suggests what the first would have suggested. NnloError if this one does not answer either.
+    A search that has started outlives its process. If that ends, or does not answer, another one gets the same
+    requests, and suggests the same points. NnloError if this one does not answer either.
 
     Args:
         environment: environment of the process, from which variables of MPI are removed; `os.environ` by default.
@@ -151,8 +145,8 @@ class SearchProcess(SearchService):
         self._environment = dict(os.environ if environment is None else environment)
         self._folder = os.getcwd()  # code of a user may change it
         self._say = say
-        #: all requests from `start` on; empty before
-        self._told: list[dict[str, Any]] = []
+        #: all requests since `start`, this one included; empty before
+        self._sent: list[dict[str, Any]] = []
         #: number of requests for suggestions, of suggestions, and of these when the last process failed
         self._n_asked, self._n_suggested, self._failed_at = 0, 0, -1
         self._timeout_s, self._watch = timeout_s, Watch(timeout_s, LOOK_PART * timeout_s)
@@ -176,11 +170,11 @@ class SearchProcess(SearchService):
         self._requests, self._answers = self._process.stdin, self._process.stdout
         os.set_blocking(self._requests.fileno(), False)
         os.set_blocking(self._answers.fileno(), False)
-        #: number of answers of this process, of which the first says that it has loaded everything
+        #: number of answers of this process; the first one says that it has loaded everything
         self._n_answers = 0
         asked = count()
         #: requests that are not encoded yet; they are sent after `_outgoing`
-        self._waiting = deque(r for r in self._told if r["op"] != "suggest" or next(asked) >= self._n_suggested)
+        self._waiting = deque(r for r in self._sent if r["op"] != "suggest" or next(asked) >= self._n_suggested)
         #: bytes of requests that the pipe has not taken yet, and of an answer that has not arrived completely
         self._outgoing = self._incoming = b""
 
@@ -204,15 +198,6 @@ class SearchProcess(SearchService):
         if self._watch.look(self._n_asked + self._n_answers, patience, time.monotonic()):
             self._replace(f"has not answered for longer than `--hang-timeout`, {self._timeout_s:g} s")
         return super().poll()
-
-    def wait(self, timeout_s: float) -> Suggestion | None:
-        deadline_s = time.monotonic() + timeout_s
-        while (suggestion := self.poll()) is None:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                return None
-            self._wait_for_pipes(min(left_s, _LOOK_S))
-        return suggestion
 
     def close(self) -> None:
         if self._closed:
@@ -238,10 +223,10 @@ class SearchProcess(SearchService):
         """
         status = self._end()
         how = f"The search process {how or f'has ended with status {status}'}"
-        if not self._told or self._failed_at == self._n_suggested:
+        if not self._sent or self._failed_at == self._n_suggested:
             self._stderr.seek(0)
             tail = self._stderr.read().decode(errors="replace")[-_TAIL_CHARACTERS:].strip()
-            again = ", as the one before it at this suggestion; `--opt-restore` goes on from here" * bool(self._told)
+            again = ", as the one before it at this suggestion; `--opt-restore` goes on from here" * bool(self._sent)
             raise NnloError(f"{how}{again}. Its last output:\n{tail or '(nothing)'}")
         self._failed_at = self._n_suggested
         self._say(f"{how}: another one takes its place, with all trials so far.")
@@ -249,13 +234,13 @@ class SearchProcess(SearchService):
             self._begin()
 
     def _tell(self, request: dict[str, Any]) -> None:
-        self._told += [request] * bool(self._told)
+        self._sent += [request] * bool(self._sent)
         self._n_asked += request["op"] == "suggest"
         self._waiting.append(request)
         self._send()
 
     def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._told += [request] * (request["op"] == "start")
+        self._sent += [request] * (request["op"] == "start")
         self._waiting.append(request)
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while True:
@@ -320,9 +305,6 @@ class InlineSearch(SearchService):
     def __init__(self, constraint: Constraint | None = None) -> None:
         super().__init__()
         self._session = SearchSession(constraint)
-
-    def wait(self, timeout_s: float) -> Suggestion | None:
-        return self.poll()
 
     def close(self) -> None:
         self._arrived.clear()

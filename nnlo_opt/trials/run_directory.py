@@ -34,12 +34,15 @@ JOURNAL_NAME = "journal.jsonl"
 INBOX_NAME = "inbox"
 #: seconds to wait for the lock: ranks of a killed mpirun live on for 1.5-3.5 s
 LOCK_TIMEOUT_S = 15.0
+#: empty file of a run whose last start has heard a signal that ends it at once
+INTERRUPTED_NAME = "run.interrupted"
 #: folders, and files, of a run directory; the journal comes last
 _FOLDERS = (
     "trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER, unrecorded.FOLDER
 )  # fmt: skip
 _FILES = (
-    "config.json", "results.csv", "summary.json", "report.html", "timeline.json", "optuna.log", MARK_NAME, JOURNAL_NAME
+    "config.json", "results.csv", "summary.json", "report.html", "timeline.json", "optuna.log", INTERRUPTED_NAME,
+    MARK_NAME, JOURNAL_NAME,
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,254}")
 
@@ -146,6 +149,7 @@ class RunDirectory:
         """Begin a start in the journal, then write `config.json`; NnloError if the journal cannot be written."""
         self.ledger.apply(started)
         try:
+            (SafePath(self.path) / INTERRUPTED_NAME).unlink(missing_ok=True)
             self.journal.append([started])
         except OSError as error:
             raise NnloError(f"`{self.journal.path}` cannot be written ({error.strerror or error}).") from error
@@ -163,6 +167,11 @@ class RunDirectory:
         """Write `config.json` for people to read; a resume only relies on the journal."""
         atomic_write(self.path / "config.json", json.dumps(config, indent=2, default=str) + "\n")
 
+    def note_interruption(self) -> None:
+        """Note that a signal ends this process, which may have no time to end the run in good order."""
+        with suppress(OSError):
+            (SafePath(self.path) / INTERRUPTED_NAME).write_bytes(b"")
+
     def close(self) -> None:
         """Close the journal, then release the lock."""
         with suppress(OSError):  # code of a user may have closed the file
@@ -179,6 +188,11 @@ class RunDirectory:
         self.close()
         with suppress(OSError):
             self.path.rmdir()
+
+
+def was_interrupted(run: Path) -> bool:
+    """Return True if the last start of a run has heard a signal that ends it at once."""
+    return (SafePath(run) / INTERRUPTED_NAME).exists()
 
 
 def refuse_existing(request: RunRequest) -> None:

@@ -11,7 +11,7 @@ from stories import START, failed, trial, write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.arguments import parse_training
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock
@@ -108,6 +108,28 @@ def test_what_is_no_run_is_refused_as_such(tmp_path, capsys, command):
     assert "A run directory must hold a journal.jsonl. Received: " in said
 
 
+def test_a_run_is_named_by_its_path_or_its_name_and_else_the_newest_one_is_taken(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for at_s, name in enumerate(["new", "old"]):
+        write_run(tmp_path / "checkpoints" / name, EVENTS if name == "new" else EVENTS[:7])
+        os.utime(tmp_path / "checkpoints" / name / "journal.jsonl", (2e9 - at_s, 2e9 - at_s))
+    (tmp_path / "old").mkdir()  # something else of the same name
+    for word in ("old", "checkpoints/old", str(tmp_path / "checkpoints/old")):
+        assert json.loads(output(capsys, "best", word))["figure_of_merit"] == 0.25
+    for words in (["status", "--json"], ["show"], ["report"], ["best"], ["watch"]):
+        assert tool.main(words) == EXIT_OK
+        assert capsys.readouterr().err == "The newest run: `checkpoints/new`.\n"
+    with closing(RunLock(tmp_path / "checkpoints/old", 0.0)):
+        assert tool.main(["stop", "--wait", "0"]) == EXIT_FAILURE  # nobody answers
+    assert capsys.readouterr().err == "The newest run at work: `checkpoints/old`.\n"
+    assert "no run at work in `checkpoints`" in output(capsys, "stop", code=EXIT_WRONG_REQUEST)
+    for command in ("enqueue", "clean", "repair"):
+        assert "`RUN_DIRECTORY` is required" in output(capsys, command, code=EXIT_WRONG_REQUEST)
+    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+    assert "no run in `checkpoints`" in output(capsys, "show", code=EXIT_WRONG_REQUEST)
+    assert "`checkpoints/old`, which does not" in output(capsys, "show", "checkpoints/old", code=EXIT_WRONG_REQUEST)
+
+
 # ---------------------------------------------------------------- list
 
 
@@ -122,11 +144,13 @@ def test_runs_are_listed_with_their_state(tmp_path, capsys, monkeypatch):
         "finished": EVENTS,
         "interrupted": [*EVENTS[:-1], interrupted],
         "dead": EVENTS[:7],
+        "stopped": EVENTS[:7],
         "running": EVENTS[:7],
     }
     for name, events in stories.items():
         write_run(tmp_path / name, events, reports=name != "dead")
     (tmp_path / "running/summary.json").write_text("{}")  # it may be of any content
+    (tmp_path / "stopped/run.interrupted").touch()
     for name, text in (("broken", "damaged\nby\nsomething\n"), ("empty", "")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "journal.jsonl").write_text(text)
@@ -137,6 +161,7 @@ def test_runs_are_listed_with_their_state(tmp_path, capsys, monkeypatch):
     assert rows["finished"][1:6] == ["Optimization", "mnist", "finished", "2/2", "0.125"]
     assert rows["interrupted"][3:6] == ["interrupted", "2/2", "0.125"]
     assert rows["dead"][3:6] == ["dead", "1/2", "0.25"]
+    assert rows["stopped"][3:6] == ["interrupted", "1/2", "0.25"]
     assert rows["running"][3] == "running"
     for name in ("broken", "empty"):
         assert f"`{name}` cannot be read: " in " ".join(text.split())

@@ -36,6 +36,15 @@ def test_a_pipe_gets_the_state_of_a_run_that_is_over_and_the_code_says_whether_i
     assert "finished (all trials are done)" in capsys.readouterr().out
 
 
+def test_a_run_that_has_not_begun_is_waited_for_and_then_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nnlo_opt.reporting.watch.BEGIN_S", 0.0)
+    assert tool.main(["watch", "later", "--interval", "0.01"]) == EXIT_WRONG_REQUEST
+    shown = capsys.readouterr()
+    assert "`checkpoints/later`, search: waiting for the first line of the journal." in shown.out
+    assert "must hold a journal.jsonl. Received: `checkpoints/later`" in shown.err
+
+
 def test_the_page_follows_the_size_of_its_terminal(run, tmp_path):
     program = "from nnlo_opt.cli.main import tool; tool()"
     command = [sys.executable, "-c", program, "watch", run, "--interval", "600"]
@@ -58,15 +67,17 @@ def test_the_page_follows_the_size_of_its_terminal(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["status", "nowhere"], "must hold a journal.jsonl. Received: `nowhere`"),
-        (["watch", "nowhere"], "must hold a journal.jsonl. Received: `nowhere`"),
+        (["status", "nowhere"], "must hold a journal.jsonl. Received: `checkpoints/nowhere`"),
+        (["watch", "."], "must hold a journal.jsonl. Received: `.`, which does not; name a run in it"),
         (["watch", "nowhere", "--interval", "0"], "`--interval` must be a time above 0"),
-        (["status"], "`RUN_DIRECTORY` is required"),
         (["status", "--jsn", "nowhere"], "Did you mean `--json`?"),
     ],
     ids=str,
 )
-def test_a_wrong_request_is_refused_in_one_sentence(words, sentence, capsys):
+def test_a_wrong_request_is_refused_in_one_sentence(words, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    write_journal(tmp_path / "runs", UNDER_WAY)
     assert tool.main(words) == EXIT_WRONG_REQUEST
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)

@@ -9,7 +9,7 @@ from stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, lines_of, report
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.errors import JournalError
 from nnlo_opt.reporting.status import RunState, status_of
-from nnlo_opt.reporting.watch import GRACE_S, MOST_FAILED, Page, RunWatch, _Changes
+from nnlo_opt.reporting.watch import BEGIN_S, GRACE_S, MOST_FAILED, Page, RunWatch, _Changes
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
@@ -132,7 +132,7 @@ def test_a_run_without_a_process_is_over_at_once_or_if_it_has_begun_nothing_afte
     watched = RunWatch(tmp_path, clock=clock)
     watched.look()
     assert watched.is_over is not waits
-    clock.advance(GRACE_S + 1)
+    clock.advance(BEGIN_S + 1)
     watched.look()
     assert watched.is_over
 
@@ -164,6 +164,17 @@ def test_a_pipe_gets_the_state_then_a_line_for_each_change_then_the_state(run, c
         "[      3.0 s] trial 2 complete: 0.25 | new best | 2/4 done | about 0:00:22 left",
     ]
     assert lines[6].startswith(f"`{run}`, random search of net: finished (all trials are done)")
+
+
+def test_a_run_that_begins_after_its_watch_is_shown(tmp_path, capsys):
+    def begin(_):
+        (tmp_path / "later").mkdir()
+        write_journal(tmp_path / "later", [*UNDER_WAY, DONE])
+
+    assert _Changes(tmp_path / "later", begin).print(1.0) is RunState.FINISHED
+    first, *others = capsys.readouterr().out.splitlines()
+    assert "waiting for the first line of the journal" in first
+    assert "finished (all trials are done)" in " ".join(others)
 
 
 def test_a_pipe_that_nobody_reads_any_more_ends_the_lines(run):
