@@ -1,12 +1,17 @@
-"""Path below a folder on which no link is followed, neither to read a file nor to write or remove one.
+"""Files that other users may change: a path on which no link is followed, checks of who can have written a file.
 
 Everybody who may write to a run directory may put a link, a FIFO or a huge file in the place of any file. So all files
 of a run are reached by a `SafePath`: each call opens the folder, then each folder below it by the descriptor of the one
 above. A path that is swapped for a link between two calls, or within one, is refused as well.
+
+A file whose code is executed, and the folder of `--cache-data`, are judged by their whole path: whoever may rename a
+folder on the way to a file can put another file in its place.
 """
 
 import errno
+import grp
 import os
+import pwd
 import shutil
 import stat
 from collections.abc import Iterator
@@ -200,3 +205,70 @@ class SafePath:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+# ---------------------------------------------------------------- who can have written a file
+
+
+def own_bytes(path: Path) -> bytes:
+    """Return the bytes of a file that this user alone can have written; links are followed first.
+
+    Raises:
+        PermissionError: the file is another user's, or another user may write to it or replace it.
+        OSError: it cannot be read.
+    """
+    place = path.resolve()
+    check_way(place.parent)
+    found = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a FIFO is not waited for
+    with open(found, "rb") as file:
+        status = os.fstat(found)
+        is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if not is_own or status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _is_private(found)):
+            raise mistrust(place, status, "and must be a file of yours to which nobody else may write")
+        return file.read()
+
+
+def _is_private(found: int) -> bool:
+    """Return True if the group of an open file is the one that many systems make for each user, with no other member.
+
+    An access control list shows as rights of the group.
+    """
+    with suppress(KeyError, OSError):  # such a user, such a group, such lists are unknown here
+        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.fstat(found).st_gid)
+        is_of_user = group.gr_name == user and {user}.issuperset(group.gr_mem)
+        return is_of_user and "system.posix_acl_access" not in os.listxattr(found)
+    return False
+
+
+def private_directory(folder: Path) -> os.stat_result:
+    """Make `folder` unless it exists, and return its status; PermissionError unless it is this user's alone."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise mistrust(folder, status, "and must be a directory of yours alone, drwx------")
+    return status
+
+
+def mistrust(place: Path, status: os.stat_result, why: str) -> PermissionError:
+    """Return the error to raise for a file that another user may have made."""
+    words = f"`{place}` is {stat.filemode(status.st_mode)} of user {status.st_uid}, {why}"
+    return PermissionError(errno.EPERM, words)
+
+
+def check_way(folder: Path) -> None:
+    """Raise PermissionError if any user could replace a directory on the way to `folder`, a path without links.
+
+    The owner of a directory may rename what is in it. So may everybody if all may write to it, unless it has the sticky
+    bit. Groups are trusted, as are owners of directories that not everybody could have made.
+    """
+    is_public = False
+    for place in (*reversed(folder.parents), folder):
+        status = place.lstat()
+        if is_public and status.st_uid not in (0, os.geteuid()):
+            raise mistrust(place, status, "who can replace what is in it")
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+            return  # nobody else gets below
+        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            raise mistrust(place, status, "so that everybody can replace what is in it, unless you `chmod +t` it")
+        is_public = is_public or bool(status.st_mode & stat.S_IWOTH)

@@ -11,21 +11,72 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.safe_path import own_bytes
 
 
 class _FromSource(SourceFileLoader):
+    def __init__(self, name: str, path: str, text: bytes | None = None) -> None:
+        super().__init__(name, path)
+        self._text = text
+
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(path), path)
+        code: CodeType = self.source_to_code(self.get_data(path) if self._text is None else self._text, path)
         return code
+
+
+def own_files(files: Sequence[Path], sha256: str | None, model: Path | None = None) -> list[bytes | None]:
+    """Return what is in files with code that a run names; ConfigurationError if others may have written it.
+
+    Args:
+        files: at least one; the code to execute is of these bytes, as a file may be changed after a look at it.
+        sha256: hexadecimal SHA-256 of all of them, one behind the other; empty if it is unknown; None for files that
+            the user names, which are not read here.
+        model: file to name in order to execute them all the same; the first one by default.
+    """
+    if sha256 is None:
+        return [None for _ in files]
+    shown = model or files[0]
+    try:
+        texts = [own_bytes(path) for path in files]
+    except OSError as error:
+        raise ConfigurationError(
+            "Code that only a run names is executed if nobody but you can have written it. Received: "
+            f"{error.strerror or error}. Look at the file, then name it by `--model {shown}` (in Python `model=`)."
+        ) from None
+    if sha256 and hashlib.sha256(b"".join(texts)).hexdigest() != sha256:
+        raise ConfigurationError(
+            f"The weights of a run must be of its model. Received: `{shown}`, which has changed since. Restore the "
+            f"file, or train the trial again by `--from-run` with `--model {shown}`."
+        )
+    return [*texts]
+
+
+class _OwnNeighbours:
+    """Finder of modules in the folder of a model that only a run names; they must be this user's own, too."""
+
+    #: folder -> the file of its model
+    models: ClassVar[dict[Path, Path]] = {}
+
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path)
+        file = Path(str(spec and spec.origin))
+        model = next((model for folder, model in cls.models.items() if file.is_relative_to(folder)), None)
+        if spec is None or model is None:
+            return None
+        (text,) = own_files([file], "", model)
+        if file.suffix == ".py":
+            spec.loader = _FromSource(name, str(file), text)
+        return spec
 
 
 #: folders of Python's own code and of this package
@@ -34,22 +85,25 @@ _FOREIGN = (os.path.join(os.path.dirname(os.__file__), ""), os.path.join(os.path
 EXECUTING: list[Path] = []
 
 
-def spec_of(name: str, path: Path) -> ModuleSpec | None:
-    """Return the spec for executing the file `path` as the module `name`; None unless it is a `.py` file."""
+def spec_of(name: str, path: Path, text: bytes | None = None) -> ModuleSpec | None:
+    """Return the spec for executing the file `path` as the module `name`; None unless it is a `.py` file.
+
+    `text`: what was read of the file already.
+    """
     if path.suffix != ".py":
         return None
-    return importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
+    return importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path), text))
 
 
-def execute(path: Path, prefix: str) -> ModuleType | None:
+def execute(path: Path, prefix: str, text: bytes | None = None) -> ModuleType | None:
     """Execute the file `path` and return its module; None unless it is a `.py` file. Its exceptions are passed on.
 
     The name of the module begins with `prefix` and is unique: a user's `keras.py` must not be confused with Keras, nor
-    two files of the same name with each other.
+    two files of the same name with each other. `text`: what was read of the file already.
     """
     path = path.resolve()
     name = f"{prefix}_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = spec_of(name, path)
+    spec = spec_of(name, path, text)
     if spec is None or spec.loader is None:
         return None
     module = importlib.util.module_from_spec(spec)
@@ -65,28 +119,39 @@ def execute(path: Path, prefix: str) -> ModuleType | None:
     return module
 
 
-def execute_file(path: Path) -> ModuleType:
-    """Execute a model module, whose folder joins `sys.path`; to be called in a process that may import a framework.
+def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
+    """Execute a model module, whose folder is searched for imports; in a process that may import a framework.
+
+    Args:
+        path: its file.
+        text: what `own_files` has read of it; None for a file that a user has named.
 
     Raises:
         ConfigurationError: with file, line and error, if the file cannot be executed.
     """
-    with importing(path):
-        module = execute(path, "_model")
+    with importing(path, is_named=text is None):
+        module = execute(path, "_model", text)
     if module is None:
         raise ConfigurationError(f"A model module must be a Python file. Received: {path}. Give a file ending in .py.")
     return module
 
 
 @contextmanager
-def importing(path: Path) -> Iterator[None]:
+def importing(path: Path, *, is_named: bool = True) -> Iterator[None]:
     """Execute a model module, or a part of it, inside the context: errors become a ConfigurationError, with the line.
 
-    The folder of the module joins `sys.path`, and stays there: `get_model` may import neighbours at any time.
+    The folder of the module joins `sys.path`, and stays there: `get_model` may import neighbours at any time. If no
+    user has named the module, they must be this user's own.
     """
     path = path.resolve()
+    if is_named:
+        _OwnNeighbours.models.pop(path.parent, None)
+    elif str(path.parent) not in sys.path:
+        _OwnNeighbours.models[path.parent] = path
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
+    if _OwnNeighbours not in sys.meta_path:
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _OwnNeighbours)
     try:
         yield
     except ConfigurationError as error:  # raised by our own classes, in words for the user
@@ -94,7 +159,7 @@ def importing(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         remedy = "Install" if isinstance(error, ModuleNotFoundError) else "Correct"
         raise ConfigurationError(
-            f"A model module must import without an error. Received: {path}{line_in(path, error)}, "
+            f"A module must import without an error. Received: {path}{line_in(path, error)}, "
             f"{describe(error)}. {remedy} it, or name another file."
         ) from error
 
@@ -123,8 +188,10 @@ def load_module(source: str, rule: str) -> ModuleType:
             raise ConfigurationError(
                 f"{rule}. Received: {source!r}, which cannot be found ({describe(error)})."
             ) from error
+        where = place_of(error)
         raise ConfigurationError(
-            f"The module {source!r} must import without an error. Received: {describe(error)}. Correct it."
+            f"The module {source!r} must import without an error. Received: {f'{where}, ' * bool(where)}"
+            f"{describe(error)}. Correct it."
         ) from error
 
 

@@ -16,7 +16,7 @@ EXECUTES_BY = {
     ("loader", "exec_module"),
 }
 #: where modules of users are imported
-USERS = {"space/loading.py", "user_files.py", "models/early.py", "legacy/names.py"}
+USERS = {"user_files.py", "models/early.py", "legacy/names.py"}
 #: where a module of ours is imported by its name in a table of ours
 OURS = {
     "__init__.py",

@@ -206,7 +206,7 @@ class Run(Results):
         require_known("A table", table, tables)
         return tables[table]()
 
-    def model(self, trial: int | Trial, *, fold: int | None = None) -> Any:
+    def model(self, trial: int | Trial, *, fold: int | None = None, model: str | os.PathLike[str] | None = None) -> Any:
         """Return the trained model of a trial: a Keras model, or a torch module in evaluation mode on the CPU.
 
         The module of the model is executed in this process, and one of the data files is opened.
@@ -214,6 +214,7 @@ class Run(Results):
         Args:
             trial: the trial, or its number.
             fold: fold that trained it; None for the fold with the best figure of merit.
+            model: file of the model; None for the one that the journal names, if nobody but you can have written it.
 
         Raises:
             ConfigurationError: there are no weights of it, or the model cannot be made any more.
@@ -221,9 +222,9 @@ class Run(Results):
         from nnlo_opt.run.trained_models import trained_model
 
         found = trial if isinstance(trial, Trial) else self.trial(trial)
-        return trained_model(self.path, self.ledger, found, fold)
+        return trained_model(self.path, self.ledger, found, fold, None if model is None else os.fspath(model))
 
-    def best_model(self) -> Any:
+    def best_model(self, *, model: str | os.PathLike[str] | None = None) -> Any:
         """Return the trained model of the best trial, as `model` does; ConfigurationError if no trial succeeded."""
         best = self.best
         if best is None:
@@ -231,7 +232,7 @@ class Run(Results):
                 "A run must have a complete trial to have a best model. Received: "
                 f"`{self.path}`, {outcome(self.ledger)}."
             )
-        return self.model(best)
+        return self.model(best, model=model)
 
     # ------------------------------------------------------------ in a console, in a notebook
 

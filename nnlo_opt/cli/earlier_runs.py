@@ -45,6 +45,7 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     where = f"trial {trial.number} of `{run}`{', on all its data' * pooled}"
     return replace(
         options,
+        model_sha256=None if given.get("model") else ledger.identity.get("model", {}).get("sha256", ""),
         training=options.training.with_point(point),
         data=replace(options.data, pooled=pooled),
         point=model_parameters(point),
@@ -52,26 +53,33 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     )
 
 
-def model_of_run(run: Path) -> tuple[Ledger, Options, ModuleWorkload]:
+def model_of_run(run: Path, model: str | None) -> tuple[Ledger, Options, ModuleWorkload]:
     """Return the ledger of a run of models, its options, and model with data in this process, their framework imported.
 
+    `model`: file of the model that the user names; None for the one of the journal.
+
     Raises:
-        ConfigurationError: the run has no model, or its model file has changed.
+        ConfigurationError: the run has no model, or its model file has changed, or is not this user's own.
     """
     ledger = ledger_of(run, "RUN_DIRECTORY")
     _trial(run, ledger, "")
-    given = _given(run, ledger)
+    given = _given(run, ledger) | ({"model": model} if model else {})
     options = training_options(given) if ledger.is_training else optimization_options(given)
+    options = replace(options, model_sha256=None if model else ledger.identity["model"]["sha256"])
     workload = ModuleWorkload(options, ProcessContext(), searches=not ledger.is_training)
+    workload.look_first()
     check_model(workload.definition, run, ledger)
     workload.prepare()
     return ledger, options, workload
 
 
-def save_best_model(run: Path) -> str:
-    """Save the best model of a run from the weights that its directory holds; return a sentence on it."""
+def save_best_model(run: Path, model: str | None) -> str:
+    """Save the best model of a run from the weights that its directory holds; return a sentence on it.
+
+    `model`: file of the model that the user names; None for the one of the journal.
+    """
     ledger = ledger_of(run, "RUN_DIRECTORY")
-    trial, models = _trial(run, ledger, ""), TrainedModels(run, ledger)
+    trial, models = _trial(run, ledger, ""), TrainedModels(run, ledger, model)
     fold = best_fold(trial, ledger.direction) if trial.folds else 0
     path, _ = models.export(trial.point, fold_directory(run, trial.number, fold), (run / BEST_MODEL).absolute())
     weights = weights_text(run, trial, ledger.direction) if trial.folds else "with the weights of its last checkpoint"
@@ -84,8 +92,11 @@ def _named(text: str) -> tuple[Path, str]:
     return (Path(name), number) if colon and not Path(text).exists() else (Path(text), "")
 
 
-def _given(run: Path, ledger: Ledger) -> dict[str, Any]:
-    """Return the texts of the options of the last start of a run; ConfigurationError if no driver has started it."""
+def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return the texts of the options of the last start of a run; ConfigurationError if no driver has started it.
+
+    `before`: runs that have led to this one by their own `--from-run`.
+    """
     program, *argv = ledger.settings.get("command_line") or ["an unknown program"]
     if program not in DRIVERS:
         raise ConfigurationError(
@@ -95,8 +106,14 @@ def _given(run: Path, ledger: Ledger) -> dict[str, Any]:
     given, _ = given_of(program, argv)
     given |= {name: _from(ledger.settings.get("folder", "."), given[name]) for name in _FILES if name in given}
     if "from_run" in given:
-        source, _ = _named(given["from_run"])
-        given = _given(source, ledger_of(source, "--from-run")) | given
+        source, before = _named(given["from_run"])[0].resolve(), (*before, run.resolve())
+        if source in before:
+            raise ConfigurationError(
+                f"`--from-run` must lead to a run that has begun without it. Received: `{source}`, which leads back to "
+                "itself. Name another run, or `--model` and the data themselves."
+            )
+        given = _given(source, ledger_of(source, "--from-run"), before) | given
+    given.pop("copy_command", None)  # whoever has changed the journal would run it here
     return given | {"model": given.get("model") or given.get("example")}
 
 

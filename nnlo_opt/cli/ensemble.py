@@ -9,7 +9,7 @@ from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text
 from nnlo_opt.reporting.table import text_table
 from nnlo_opt.run.option_kinds import PATH, whole
-from nnlo_opt.run.option_table import SEED, Option
+from nnlo_opt.run.option_table import NAMED_MODEL, SEED, Option
 
 # fmt: off
 #: options of `nnlo-opt ensemble`
@@ -18,6 +18,7 @@ OPTIONS = (
         help="largest number of selections; a trial may be selected several times"),
     Option("out", "FILE", PATH, shown="ensemble in the run directory", example="digits",
         help="file of the model; its ending is .keras, or .pt for torch"),
+    NAMED_MODEL,
     replace(SEED, help="seed that divides the validation samples into two halves"),
 )
 # fmt: on
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     path = Path(arguments.out or checked_run(arguments.run) / "ensemble").absolute()
     if not path.parent.is_dir():
         raise ConfigurationError(f"`--out` must name a file in a folder that exists. Received: `{path}`.")
-    ledger, options, workload = model_of_run(arguments.run)
+    ledger, options, workload = model_of_run(arguments.run, arguments.model)
     setup = EnsembleSetup(
         run=arguments.run,
         ledger=ledger,

@@ -24,7 +24,7 @@ from nnlo_opt.cli import (
     watch,
 )
 from nnlo_opt.cli.gan import GAN_OPTIONS
-from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
+from nnlo_opt.run.option_table import NAMED_MODEL, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
 _HEAD = """# Options
 
@@ -43,9 +43,9 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
     "OptimizationDriver": OPTIMIZATION_OPTIONS, "TrainingDriver": TRAINING_OPTIONS, "MPIGDriver": GAN_OPTIONS,
     "nnlo-opt launch": launch.OPTIONS, "nnlo-opt plan": plan.OPTIONS, "nnlo-opt doctor": doctor.OPTIONS,
     "nnlo-opt simulate": simulate.OPTIONS, "nnlo-opt report": tool.REPORT_OPTIONS, "nnlo-opt show": watch.SHOW_OPTIONS,
-    "nnlo-opt export": export.OPTIONS, "nnlo-opt watch": watch.WATCH_OPTIONS, "nnlo-opt status": watch.STATUS_OPTIONS,
-    "nnlo-opt best": best.OPTIONS, "nnlo-opt ensemble": ensemble.OPTIONS, "nnlo-opt clean": clean.OPTIONS,
-    "nnlo-opt enqueue": steer.ENQUEUE_OPTIONS, "nnlo-opt stop": steer.STOP_OPTIONS,
+    "nnlo-opt best-model": (NAMED_MODEL,), "nnlo-opt export": export.OPTIONS, "nnlo-opt watch": watch.WATCH_OPTIONS,
+    "nnlo-opt status": watch.STATUS_OPTIONS, "nnlo-opt best": best.OPTIONS, "nnlo-opt ensemble": ensemble.OPTIONS,
+    "nnlo-opt clean": clean.OPTIONS, "nnlo-opt enqueue": steer.ENQUEUE_OPTIONS, "nnlo-opt stop": steer.STOP_OPTIONS,
     "nnlo-opt space": tool.SPACE_OPTIONS, "GetData": getdata.OPTIONS, "GetData from-arrays": getdata.ARRAY_OPTIONS,
     "BuildModel": buildmodel.OPTIONS, "horovodrun": horovodrun.OPTIONS,
 }

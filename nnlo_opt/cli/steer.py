@@ -3,7 +3,6 @@
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from nnlo_opt.cli.arguments import checked_run, run_parser
@@ -14,8 +13,6 @@ from nnlo_opt.run.inbox import Enqueue, Stop, points_waiting, submit
 from nnlo_opt.run.option_kinds import FLAG, duration
 from nnlo_opt.run.option_table import Option
 from nnlo_opt.search.start_points import check_start_points, holder_of, parse_start_point
-from nnlo_opt.space.constraint import Constraint
-from nnlo_opt.space.loading import load_constraint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import INBOX_NAME, JOURNAL_NAME
@@ -63,7 +60,7 @@ def enqueue(argv: Sequence[str]) -> int:
             "Resume it by `--opt-restore` with more `--num-iterations`, and with the point as `--start-point`."
         )
     space = Space.from_json(of_run)
-    point = _checked_point(point, space)
+    (point,) = check_start_points(space, [point])  # without the constraint, as its function is code: the search has it
     holds = holder_of(space, point)
     # Part of a point that an earlier run has tried may become another point.
     adopted = [known["point"] for known in ledger.adopted] if space.contains(point) else []
@@ -81,8 +78,14 @@ def enqueue(argv: Sequence[str]) -> int:
     n_asked = int((ledger.settings.get("plan") or {}).get("num_iterations", 0))
     if tried_by is not None:
         how = f"trial {tried_by} tries it"
+    elif is_taken and space.constraint is not None:
+        raise ConfigurationError(
+            f"A point must be one that the constraint of the search space accepts. Received: {point_text(point)}, "
+            "which the search has refused; its output says why. Give other values."
+        )
     elif not is_at_work:
         how = f"nobody works on `{run}` now, so the next start tries it first"
+        how += ", unless its constraint refuses it" * (space.constraint is not None)
     elif len(ledger.trials) >= n_asked > 0:
         how = f"all {counted(n_asked, 'trial')} of `--num-iterations` have begun, so the next start tries it"
     else:
@@ -115,16 +118,6 @@ def _named_values(words: Sequence[str]) -> Point:
             f"A point must be given as NAME=VALUE, each name once. Received: {' '.join(words)}. Write it as "
             "`learning_rate=0.01 n_units=64`."
         ) from None
-
-
-def _checked_point(point: Point, space: Space) -> Point:
-    """Return a point, or a part of one, with the types of its parameters; ConfigurationError if none can be so."""
-    if space.constraint is not None:
-        constraint: Constraint = space.constraint
-        with suppress(ConfigurationError):  # its module may be out of reach from here: the search asks it again
-            constraint = load_constraint(space.constraint.source)
-        space = Space(space.parameters, constraint)
-    return check_start_points(space, [point])[0]
 
 
 def stop(argv: Sequence[str]) -> int:

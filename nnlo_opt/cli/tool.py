@@ -19,7 +19,7 @@ from nnlo_opt.reporting.page import PAGE_NAME, write_page
 from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.reporting.terminal import fitted, line_width
 from nnlo_opt.run.option_kinds import PATH, whole
-from nnlo_opt.run.option_table import BY_NAME, RUNS, SEED, Option
+from nnlo_opt.run.option_table import BY_NAME, NAMED_MODEL, RUNS, SEED, Option
 from nnlo_opt.runtime.environment import THREAD_VARIABLES
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.training.options import searchable
@@ -33,6 +33,7 @@ REPORT_OPTIONS = (
         help="also write figures for a paper, as PNG and PDF; without DIR into the folder `figures` of the run"),
 )
 # fmt: on
+#: command that `_look` runs -> its options
 #: options of `nnlo-opt space`
 SPACE_OPTIONS = (
     Option("samples", "N", whole(0), "points to draw and print", 0, example="5"),
@@ -261,7 +262,8 @@ def _asked(command: str, argv: Sequence[str], options: Sequence[Option] = ()) ->
 def _best_model(argv: Sequence[str]) -> int:
     from nnlo_opt.cli.earlier_runs import save_best_model
 
-    print(fitted(save_best_model(_asked("best-model", argv)["run"]), sys.stdout))
+    asked = _asked("best-model", argv, (NAMED_MODEL,))
+    print(fitted(save_best_model(asked["run"], asked.get("model")), sys.stdout))
     return EXIT_OK
 
 

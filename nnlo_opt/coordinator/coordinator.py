@@ -63,6 +63,8 @@ class CoordinatorSetup(Value):
     on_preemption: Callable[[], None] = lambda: None
     #: returns the requests of users that have come since its last call; all consequences of earlier ones are written
     requests: Callable[[], Sequence[ins.CoordinatorEvent]] = tuple
+    #: called with a point that was enqueued and that the search will not suggest, and with a sentence that says why
+    on_declined: Callable[[ins.Point, str], None] = lambda point, why: None
 
 
 class Coordinator:
@@ -81,6 +83,7 @@ class Coordinator:
         self._observers = setup.observers
         self._on_preemption = setup.on_preemption
         self._requests = setup.requests
+        self._on_declined = setup.on_declined
         #: number of ranks that are known to be dead
         self._n_lost = 0
         #: reason for which the search is over; empty while it is not
@@ -146,6 +149,8 @@ class Coordinator:
                 raise
         suggestion = self._search.poll() if self._state.suggestions.asked else None
         if suggestion is not None:
+            for point, why in suggestion.declined:
+                self._on_declined(point, why)
             suggested = ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s)
             todo += self._decide(suggested)
         if self._clock.monotonic_s() >= self._tick_at_s:

@@ -11,7 +11,6 @@ byte, once for all ranks of the node.
 """
 
 import atexit
-import errno
 import fcntl
 import hashlib
 import logging
@@ -19,7 +18,6 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import tempfile
 import threading
@@ -31,6 +29,7 @@ import psutil
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.safe_path import check_way, mistrust, private_directory
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class FileCache:
             folder.mkdir(parents=True, exist_ok=True)
             # Links on the way are followed once.
             self._folder = folder.resolve() / f"nnlo_opt-{psutil.Process().username()}"
-            _check_way(self._folder.parent)
+            check_way(self._folder.parent)
             with self._opened() as home:
                 tempfile.TemporaryFile(dir=self._folder).close()
                 self._remove_leftovers(home)
@@ -130,7 +129,7 @@ class FileCache:
         home = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             if not os.path.samestat(os.fstat(home), status):
-                raise _mistrust(self._folder, status, "and was replaced at this moment")
+                raise mistrust(self._folder, status, "and was replaced at this moment")
             yield home
         finally:
             os.close(home)
@@ -236,40 +235,6 @@ class FileCache:
             with suppress(OSError):
                 copy = path.with_name(path.name.removesuffix(_LOCK))
                 _remove_if_unused(copy, os.open(path.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=home))
-
-
-def private_directory(folder: Path) -> os.stat_result:
-    """Make `folder` unless it exists, and return its status; PermissionError unless it is this user's alone."""
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise _mistrust(folder, status, "and must be a directory of yours alone, drwx------")
-    return status
-
-
-def _mistrust(place: Path, status: os.stat_result, why: str) -> PermissionError:
-    """Return the error to raise for a file that another user may have made."""
-    words = f"`{place}` is {stat.filemode(status.st_mode)} of user {status.st_uid}, {why}"
-    return PermissionError(errno.EPERM, words)
-
-
-def _check_way(folder: Path) -> None:
-    """Raise PermissionError if any user could replace a directory on the way to `folder`, a path without links.
-
-    The owner of a directory may rename what is in it. So may everybody if all may write to it, unless it has the sticky
-    bit. Groups are trusted, as are owners of directories that not everybody could have made.
-    """
-    is_public = False
-    for place in (*reversed(folder.parents), folder):
-        status = place.lstat()
-        if is_public and status.st_uid not in (0, os.geteuid()):
-            raise _mistrust(place, status, "who can replace what is in it")
-        if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
-            return  # nobody else gets below
-        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            raise _mistrust(place, status, "so that everybody can replace what is in it, unless you `chmod +t` it")
-        is_public = is_public or bool(status.st_mode & stat.S_IWOTH)
 
 
 def _marks(status: os.stat_result) -> bytes:

@@ -33,7 +33,7 @@ from nnlo_opt.errors import ConfigurationError, NnloError, TrialError, did_you_m
 from nnlo_opt.models.framework import Framework, framework_named, framework_of, syntax_tree
 from nnlo_opt.models.legacy_json import read_architecture
 from nnlo_opt.models.losses import LossRequest, WeightRequest
-from nnlo_opt.user_files import describe, execute_file, line_in
+from nnlo_opt.user_files import describe, execute_file, line_in, own_files
 
 Kind = Literal["model", "objective"]
 #: data files as a list of paths, or as the path of a list file that names them
@@ -66,19 +66,23 @@ def names_objective(spec: str) -> bool:
     return any(isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef) and s.name == "objective" for s in statements)
 
 
-def open_model(spec: str, *, fresh: bool = False) -> "ModelDefinition":
+def open_model(spec: str, sha256: str | None = None, *, fresh: bool = False) -> "ModelDefinition":
     """Read the model that `--model` names, without building it; raise `ConfigurationError` if it cannot be read.
 
     Args:
         spec: value of the option.
+        sha256: of a model that only a run names, whose code must be this user's own (`own_files`); empty if it is
+            unknown, None for a model that a user names.
         fresh: True to leave the weights of a saved Keras model out (`--fresh-weights`).
     """
     path = model_file(spec)
+    if spec in builtin_names():
+        sha256 = None
     readers: dict[str, Callable[[Path], ModelDefinition]] = {
-        ".py": ModelDefinition.from_module,
+        ".py": lambda file: ModelDefinition.from_module(file, *own_files([file], sha256)),
         ".json": partial(ModelDefinition.from_architecture, fresh=fresh),
         **dict.fromkeys((".keras", ".h5", ".hdf5"), partial(ModelDefinition.from_saved_keras, fresh=fresh)),
-        **dict.fromkeys((".pt", ".pth", ".torch"), ModelDefinition.from_saved_torch),
+        **dict.fromkeys((".pt", ".pth", ".torch"), partial(ModelDefinition.from_saved_torch, sha256=sha256)),
     }
     if path.suffix not in readers:
         raise ConfigurationError(
@@ -114,9 +118,9 @@ class ModelDefinition:
     is_whole: bool = True
 
     @classmethod
-    def from_module(cls, path: Path) -> "ModelDefinition":
-        """Execute a model module, which may change the working folder."""
-        absolute, names = path.absolute(), vars(execute_file(path))
+    def from_module(cls, path: Path, text: bytes | None = None) -> "ModelDefinition":
+        """Execute a model module, which may change the working folder; `text` as of `execute_file`."""
+        absolute, names = path.absolute(), vars(execute_file(path, text))
         return cls.from_names(names, path if path.absolute() == absolute else absolute)
 
     @classmethod
@@ -180,17 +184,21 @@ class ModelDefinition:
         return cls(path.stem, "model", path, {"get_model": get_model}, beside=beside)
 
     @classmethod
-    def from_saved_torch(cls, path: Path) -> "ModelDefinition":
+    def from_saved_torch(cls, path: Path, sha256: str | None = None) -> "ModelDefinition":
         """Return a file saved by torch as a model: a TorchScript archive, or weights for the module in the `.py` file.
 
-        The `.py` file lies next to the weights and has their name. It is ignored for an archive, which is complete.
+        The `.py` file lies next to the weights and has their name. It is ignored for an archive, which is complete:
+        its code is executed by torch. `sha256` is as of `open_model`.
         """
         from nnlo_opt.models.torch_module import is_script, load_model
 
         beside = path.with_suffix(".py")
-        if is_script(path) or not beside.is_file():
-            return cls(path.stem, "model", path, {"get_model": lambda: load_model(path)})
-        module = cls.from_module(beside)
+        files = [path] if is_script(path) or not beside.is_file() else [path, beside]
+        data, *code = own_files(files, sha256)
+        load = partial(load_model, path, data=data)
+        if not code:
+            return cls(path.stem, "model", path, {"get_model": load})
+        module = cls.from_module(beside, *code)
         if module.kind != "model":
             raise ConfigurationError(
                 f"The module next to saved weights must define `get_model`. Received: {beside} with `objective`, "
@@ -200,7 +208,7 @@ class ModelDefinition:
 
         @wraps(build)
         def get_model(**parameters: Any) -> Any:
-            return load_model(path, partial(build, **parameters))
+            return load(partial(build, **parameters))
 
         return replace(module, source=path, functions={**module.functions, "get_model": get_model}, beside=beside)
 

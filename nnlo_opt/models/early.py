@@ -69,15 +69,18 @@ def without_framework() -> Iterator[Callable[[], bool]]:
                 del sys.modules[name]
 
 
-def read_early(spec: str, *, fresh: bool = False) -> ModelDefinition | None:
+def read_early(spec: str, sha256: str | None = None, *, fresh: bool = False) -> ModelDefinition | None:
     """Return what is known of the model that `--model` names; None if nothing is. Inside `without_framework`.
+
+    Args:
+        spec: value of the option; `sha256` and `fresh` as of `open_model`.
 
     Raises:
         ConfigurationError: the text is no Python, imports a package that is not installed, or as `open_model`.
     """
     path = model_file(spec)
-    if path.suffix != ".py" or not os.path.isfile(path):
-        return open_model(spec, fresh=fresh)
+    if path.suffix != ".py" or not os.path.isfile(path) or sha256 is not None:
+        return open_model(spec, sha256, fresh=fresh)
     with importing(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the execution of the module repeats them
         tree = ast.parse(regular(path).read_bytes(), str(path.resolve()))

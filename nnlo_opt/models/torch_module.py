@@ -10,6 +10,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -176,25 +177,25 @@ def _evaluating(model: Any) -> Iterator[None]:
 # ---------------------------------------------------------------- saved models
 
 
-def load_model(path: Path, get_model: Callable[[], Any] | None = None) -> Any:
+def load_model(path: Path, get_model: Callable[[], Any] | None = None, data: bytes | None = None) -> Any:
     """Return the model in `path`: a TorchScript archive, or a `state_dict` for the module that `get_model` builds.
 
-    Only tensors are unpickled.
+    Only tensors are unpickled. `data`: what was read of the file already.
 
     Raises:
         ConfigurationError: if the file cannot be read, or a `state_dict` has no `get_model` that fits.
     """
     import torch
 
-    if is_script(path):
+    if is_script(_opened(path, data)):
         try:
-            return torch.jit.load(str(path), map_location="cpu")
+            return torch.jit.load(_opened(path, data), map_location="cpu")
         except (RuntimeError, ValueError) as error:
             raise ConfigurationError(
                 f"A TorchScript archive must be one that torch can load. Received: {path}, {first_line(error)}. Write "
                 "it again with `torch.jit.script(model).save(path)`."
             ) from error
-    state = read_state(path)
+    state = read_state(path, data)
     if get_model is None:
         raise ConfigurationError(
             f"Saved weights need their module. Received: {path}, a `state_dict` alone. Put "
@@ -250,12 +251,15 @@ def _scripted(model: Any, remedy: str) -> Any:
         ) from error
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """Return the tensors of a `state_dict`, which may be part of a checkpoint as "state_dict" or "model_state_dict"."""
+def read_state(path: Path, data: bytes | None = None) -> dict[str, Any]:
+    """Return the tensors of a `state_dict`, which may be part of a checkpoint as "state_dict" or "model_state_dict".
+
+    `data`: what was read of the file already.
+    """
     import torch
 
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(_opened(path, data), map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ConfigurationError(
             f"A file of weights must exist. Received: {str(path)!r}, which is no file. Check the path."
@@ -298,9 +302,13 @@ def load_state(model: Any, state: Mapping[str, Any], source: str) -> None:
         ) from error
 
 
-def is_script(path: Path) -> bool:
+def _opened(path: Path, data: bytes | None) -> Path | BytesIO:
+    return path if data is None else BytesIO(data)
+
+
+def is_script(file: Path | BytesIO) -> bool:
     """Return True if a file is a TorchScript archive, which contains its code; a `state_dict` does not."""
-    if not zipfile.is_zipfile(regular(path)):
+    if not zipfile.is_zipfile(regular(file) if isinstance(file, Path) else file):
         return False
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         return any(name.split("/")[1:2] == ["constants.pkl"] for name in archive.namelist())

@@ -179,9 +179,17 @@ class Inbox:
     def observe(self, event: Event, ledger: Ledger) -> None:
         """Take in that a trial has begun, which may be the one that somebody waits for."""
         if isinstance(event, TrialSuggested):
-            for name in [name for name, holds in self._waiting.items() if holds(event.point)]:
-                del self._waiting[name]
-                self._removed.append(name)
+            self._fulfil(event.point)
+
+    def decline(self, point: Point, why: str) -> None:
+        """Take in that the search will not suggest an enqueued point."""
+        self._fulfil(point)
+        self._say(f"Not tried: {why}", sys.stderr)
+
+    def _fulfil(self, point: Point) -> None:
+        for name in [name for name, holds in self._waiting.items() if holds(point)]:
+            del self._waiting[name]
+            self._removed.append(name)
 
     def close(self) -> None:
         """Remove the files of fulfilled requests for the last time; a second call does nothing."""

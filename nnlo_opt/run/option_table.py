@@ -163,6 +163,8 @@ MODEL_AND_DATA = _group(
     Option("keras_backend", "NAME", one_of("tensorflow", "jax", "torch"), shown="KERAS_BACKEND, else tensorflow",
         example="jax", help="library that Keras computes with: tensorflow, jax or torch"),
 )
+NAMED_MODEL = Option("model", "FILE", TEXT, shown="the file of the run, if nobody but you can have written it",
+    example="my_model.py", help="file of the model, which is executed")
 READING = _group(
     "reading and weighting samples",
     Option("class_weights", "DICT", kinds.CLASS_WEIGHTS, shown="every sample 1", example="balanced",

@@ -143,6 +143,8 @@ class Options:
     keras_backend: str | None = None
     #: begin a saved Keras model with weights of its own
     fresh_weights: bool = False
+    #: SHA-256 of a model that only an earlier run names (`models.builders.open_model`); None if the user names it
+    model_sha256: str | None = None
     #: ranks of each worker
     n_processes: int = 1
     #: masters of a block: the top master and its sub-masters

@@ -18,7 +18,6 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
-from nnlo_opt.data.cache import private_directory
 from nnlo_opt.errors import NnloError
 from nnlo_opt.files import make_directory
 from nnlo_opt.models.adapter import EpochCallbacks
@@ -27,6 +26,7 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.placement import Placement
 from nnlo_opt.run.server import RankServer, Regrouped, ServerSetup, Workload
 from nnlo_opt.run.serving_ranks import WithOwnRank
+from nnlo_opt.safe_path import private_directory
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import nnlo_opt
 from nnlo_opt.clock import SystemClock
@@ -393,11 +393,12 @@ class Session(ABC):
         observers: list[Observer] = [self.lines(state)]
         if self.script is not None:
             observers = [*self.script.observers, *([] if self.script.catch else [self])]
-        inbox = None
+        inbox, asked = None, dict[str, Any]()
         if self._keeps_files:
             space = None if self.is_one_training else findings.search_space
             inbox = Inbox(directory.path, space, directory.ledger, self.options.grace_s, self.say)
             observers.append(inbox)
+            asked = {"requests": inbox, "on_declined": inbox.decline}
         setup = CoordinatorSetup(
             state=state,
             journal=directory.journal,
@@ -406,7 +407,7 @@ class Session(ABC):
             clock=self._clock,
             observers=observers,
             on_preemption=self._preemption.ask,
-            requests=inbox or tuple,
+            **asked,
         )
         coordinator = Coordinator(setup)
         if (left_s := self._preemption.left_s) is not None:

@@ -4,13 +4,16 @@ The journal has absolute paths, so that the process may stand in any folder. One
 built for the shape of its samples. Nothing here needs MPI.
 """
 
+import hashlib
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import CheckpointError, ConfigurationError, TrialError
-from nnlo_opt.models.builders import ModelDefinition, builtin_names, open_model
+from nnlo_opt.models.builders import ModelDefinition, builtin_names, model_file, open_model
 from nnlo_opt.models.framework import framework_for
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.finish import BEST_MODEL, best_fold
@@ -30,12 +33,14 @@ class TrainedModels(ModuleWorkload):
     Args:
         run: directory of the run.
         ledger: state that its journal leads to.
+        named: file of the model, as a user names it; None for the one of the journal, which must be this user's own.
 
     Raises:
-        ConfigurationError: the run has trained no model; only its script knows the model; its file has changed.
+        ConfigurationError: the run has trained no model; only its script knows the model; its file has changed; its
+            file may be executed only if it is named.
     """
 
-    def __init__(self, run: Path, ledger: Ledger) -> None:
+    def __init__(self, run: Path, ledger: Ledger, named: str | None = None) -> None:
         identity, words = ledger.identity, ledger.settings.get("command_line", ())
         model = identity.get("model") or {"name": "", "source": "", "sha256": ""}
         if function := model.get("function"):
@@ -43,9 +48,9 @@ class TrainedModels(ModuleWorkload):
                 f"The model of a run must stand in a file to be made again. Received: `{run}`, whose trials call "
                 f"`{function}` of the script `{model['source']}`. Resume it there by `opt_restore=True`."
             )
-        is_elsewhere = not os.path.exists(model["source"]) and model["name"] in builtin_names()
         options = Options(
-            model=model["name"] if is_elsewhere else model["source"],
+            model=named or (model["name"] if _is_builtin(model) else model["source"]),
+            model_sha256=model["sha256"] if named is None else None,
             training=TrainingOptions(**identity.get("training", {})),
             run=RunRequest(root=run.parent, name=None),
             data=DataOptions(
@@ -57,6 +62,7 @@ class TrainedModels(ModuleWorkload):
         n_cores = len(os.sched_getaffinity(0))
         share = NodeShare(n_threads=n_cores, n_cores=n_cores, gpu=None, variable="", n_sharing=0)
         super().__init__(options, ProcessContext(share=share), searches=not ledger.is_training)
+        self.look_first()
         self._run = run
         self._files = [Path(path) for path, n_samples in (identity.get("data") or {"files": ()})["files"] if n_samples]
         check_model(self.definition, run, ledger)
@@ -87,6 +93,14 @@ class TrainedModels(ModuleWorkload):
         return model.cpu().eval() if self._framework.SUFFIX == ".pt" else model
 
 
+def _is_builtin(model: Mapping[str, str]) -> bool:
+    """Return True if the model of a run is built into this package; the run may have used another installation."""
+    if model["name"] not in builtin_names():
+        return False
+    own = hashlib.sha256(model_file(model["name"]).read_bytes()).hexdigest()
+    return own == model["sha256"] or not os.path.exists(model["source"])
+
+
 def check_model(definition: ModelDefinition, run: Path, ledger: Ledger) -> None:
     """Raise ConfigurationError if the weights of a run are not of the model `definition`."""
     if definition.kind == "objective":
@@ -94,14 +108,15 @@ def check_model(definition: ModelDefinition, run: Path, ledger: Ledger) -> None:
     if definition.sha256 != ledger.identity["model"]["sha256"]:
         raise ConfigurationError(
             f"The weights of a run must be of its model. Received: `{definition.source}`, which has changed since. "
-            "Restore the file, or train the trial again by `--from-run`."
+            f"Restore the file, or train the trial again by `--from-run` with `--model {definition.source}`."
         )
 
 
-def trained_model(run: Path, ledger: Ledger, trial: Trial, fold: int | None = None) -> Any:
+def trained_model(run: Path, ledger: Ledger, trial: Trial, fold: int | None = None, named: str | None = None) -> Any:
     """Return the model of a trial, of its best fold by default, with its trained weights.
 
-    If the best model cannot be made again (its script, its data or its file are gone), it is read as it was saved.
+    If the best model cannot be made again (its script, its data or its file are gone, or another user's), it is read as
+    it was saved: by Keras, which executes nothing of it, or by torch, if this user alone can have written the file.
 
     Raises:
         ConfigurationError: there is no such model.
@@ -109,12 +124,14 @@ def trained_model(run: Path, ledger: Ledger, trial: Trial, fold: int | None = No
     saved = None
     if fold is None:
         fold = best_fold(trial, ledger.direction) if trial.folds else 0
-        saved = next(run.glob(f"{BEST_MODEL}.*"), None) if ledger.complete and trial is ledger.result else None
+        if ledger.complete and trial is ledger.result and named is None:
+            saved = next(run.glob(f"{BEST_MODEL}.*"), None)
     try:
-        return TrainedModels(run, ledger).model(trial, fold)
+        return TrainedModels(run, ledger, named).model(trial, fold)
     except ConfigurationError:
-        if saved is None:
-            raise
-        framework = framework_for(saved)
-        framework.import_framework(len(os.sched_getaffinity(0)))
-        return open_model(str(saved)).build({}, framework)
+        if saved is not None:
+            with suppress(ConfigurationError):
+                framework = framework_for(saved)
+                framework.import_framework(len(os.sched_getaffinity(0)))
+                return open_model(str(saved), sha256="").build({}, framework)
+        raise

@@ -95,7 +95,8 @@ class ModuleWorkload:
     @cached_property
     def definition(self) -> ModelDefinition:
         """Definition of the model that `--model` names."""
-        return self._given or open_model(self._options.model, fresh=self._options.fresh_weights)
+        asked = self._options
+        return self._given or open_model(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
 
     @cached_property
     def figure(self) -> UserFigure | None:
@@ -113,15 +114,19 @@ class ModuleWorkload:
         Raises:
             ConfigurationError: as `inspect`.
         """
-        definition = findings = None
+        definition, findings, asked = None, None, self._options
         with without_framework() as was_wanted:
-            if definition := self._given or read_early(self._options.model, fresh=self._options.fresh_weights):
+            if definition := self._given or read_early(asked.model, asked.model_sha256, fresh=asked.fresh_weights):
                 self.definition = definition
                 findings = self._look(space)
         if was_wanted() or not definition or not definition.is_whole:
             for name in ("definition", "data", "_test") if was_wanted() else ("definition",):
                 vars(self).pop(name, None)
         return None if was_wanted() else findings
+
+    def look_first(self) -> None:
+        """Have a process read the data files before this one, as damage may crash it."""
+        self._looks_first = True
 
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
@@ -169,7 +174,7 @@ class ModuleWorkload:
             definition.check_parameters(self._options.point)
         else:
             check_space(space, definition, self._options)
-        self._looks_first = True
+        self.look_first()
         verified, data = self._verified, self.data
         info = data.source.info
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):

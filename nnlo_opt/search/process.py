@@ -38,13 +38,14 @@ class Suggestion(Value):
     """Answer to one request.
 
     `point` is None if every point of the space was suggested. `cpu_s` and `wall_s` are the seconds that the algorithm
-    took.
+    took. `declined` are points enqueued since the last suggestion that will not be suggested, each with a sentence.
     """
 
     request: int
     point: Point | None
     cpu_s: float
     wall_s: float
+    declined: Sequence[tuple[Point, str]] = ()
 
 
 class SearchService(ABC):

@@ -10,7 +10,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.registry import make_search
 from nnlo_opt.search.scalarisation import ScalarisedSearch, VectorHistory
-from nnlo_opt.search.start_points import StartPointSearch
+from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_constraint, load_space
 from nnlo_opt.space.space import Point, Space
@@ -26,7 +26,7 @@ class SearchSession:
     | `adopt` | `observations`: list of Observation; before any trial | none |
     | `record` | `trials`: list of TrialRecord | none |
     | `enqueue` | `point`, or a part of one, as `check_start_points` returns it: to be suggested next | none |
-    | `suggest` | `request`: any number | `request`, `point` (None: exhausted), `cpu_s`, `wall_s`; else `error` |
+    | `suggest` | `request`: any number | `request` and the other fields of a `Suggestion`; else `error` |
 
     The option `n_objectives` is the number of `losses` of a complete trial; all other options belong to the algorithm.
 
@@ -44,6 +44,8 @@ class SearchSession:
         self._constraint = constraint
         #: points that were enqueued, those that were tried since included
         self._enqueued: list[Point] = []
+        #: points that were to be enqueued since the last suggestion and that the space refuses, with a sentence
+        self._declined: list[tuple[Point, str]] = []
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Return the answer to `request`; None for a request without an answer."""
@@ -63,7 +65,7 @@ class SearchSession:
                     history.record(**record)
                 return None
             case "enqueue":
-                self._enqueued.append(request["point"])
+                self._enqueue(request["point"])
                 return None
             case "suggest":
                 return {"request": request["request"], **self._suggest()}
@@ -105,6 +107,12 @@ class SearchSession:
             )
         return replace(constraint, function=known.function)
 
+    def _enqueue(self, point: Point) -> None:
+        try:
+            self._enqueued += check_start_points(self._started()[1].space, [point])
+        except ConfigurationError as error:
+            self._declined.append((point, str(error)))
+
     def _suggest(self) -> dict[str, Any]:
         algorithm, history = self._started()
         wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -114,7 +122,9 @@ class SearchSession:
             return {"refused": str(error)}
         except Exception:
             return {"error": traceback.format_exc()}
-        return {"point": point, "cpu_s": time.process_time() - cpu_s, "wall_s": time.perf_counter() - wall_s}
+        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+        declined, self._declined = self._declined, []
+        return {"point": point, "cpu_s": cpu_s, "wall_s": wall_s, "declined": declined}
 
     def _started(self) -> tuple[SearchAlgorithm, History]:
         if self._search is None:

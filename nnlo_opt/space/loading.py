@@ -4,13 +4,8 @@ scikit-optimize itself is not imported. The user's module is executed and may im
 into a short-lived process, never into a coordinator or master.
 """
 
-import importlib
-import importlib.util
-import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +14,7 @@ from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
 from nnlo_opt.space.fixing import fix
 from nnlo_opt.space.parameters import KINDS, Categorical, Integer, Parameter, Real
 from nnlo_opt.space.space import Space
-from nnlo_opt.user_files import describe, execute, line_in
+from nnlo_opt.user_files import load_module
 
 #: names that decide if a module has several lists; the first one that exists is taken
 PREFERRED_NAMES = ("parameter_range", "space", "search_space")
@@ -155,61 +150,9 @@ def _is_space(value: Any) -> bool:
 
 
 def _load_module(source: str) -> ModuleType:
-    if source.endswith(".py") or os.sep in source:
-        return _load_file(Path(source), source)
-    with _searched_first(Path.cwd()):
-        try:
-            found = importlib.util.find_spec(source)
-        except (ImportError, ValueError):
-            found = None
-        except Exception as error:  # finding a module executes its parent package
-            raise _cannot_execute(source, error, "") from error
-        if found is None:
-            raise ConfigurationError(
-                f"A search space must be a Python file or a module that can be imported. Received: {source!r}. "
-                "Give the path of a file that ends in .py, or correct the module's name."
-            )
-        try:
-            return importlib.import_module(source)
-        except (Exception, SystemExit) as error:
-            raise _cannot_execute(source, error, found.origin or "") from error
-
-
-def _load_file(path: Path, source: str) -> ModuleType:
-    if not os.path.isfile(path):
-        raise ConfigurationError(
-            f"A search space must be a Python file or a module that can be imported. Received: {source!r}, which "
-            "is not a file. Correct the path."
-        )
-    path = path.resolve()
-    with _searched_first(path.parent):
-        try:
-            module = execute(path, "_space")
-        except (Exception, SystemExit) as error:
-            raise _cannot_execute(source, error, str(path)) from error
-    if module is None:
-        raise ConfigurationError(
-            f"The file of a search space must end in .py. Received: {source!r}. Rename it, or correct the path."
-        )
-    return module
-
-
-@contextmanager
-def _searched_first(directory: Path) -> Iterator[None]:
-    """Make imports search `directory` first, so that a module finds its neighbours."""
-    entry = str(directory)
-    sys.path.insert(0, entry)
-    importlib.invalidate_caches()
+    """Return the module, which is executed anew if it is a file; its folder is searched for imports meanwhile."""
+    before = [*sys.path]
     try:
-        yield
+        return load_module(source, "A search space must be a Python file or a module that can be imported")
     finally:
-        if entry in sys.path:
-            sys.path.remove(entry)
-
-
-def _cannot_execute(source: str, error: BaseException, path: str) -> ConfigurationError:
-    """Return one sentence on the exception and on the line of the user's own file."""
-    where = line_in(Path(path), error) if path else ""
-    if isinstance(error, ConfigurationError):  # raised by our own classes, in words for the user
-        return ConfigurationError(f"{source}{where}: {error}")
-    return ConfigurationError(f"{source}{where} cannot be executed. {describe(error)}")
+        sys.path[:] = before

@@ -1,4 +1,6 @@
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 from refusals import check_refused
@@ -9,6 +11,7 @@ from nnlo_opt.cli.arguments import parse_training
 from nnlo_opt.trials import events as ev
 
 COMMAND = "--model mnist --epochs 20 --early val_loss,<,3 --train-data a.list --val-data b.list --seed 5 --checkpoint S"
+SUGGESTED = ev.TrialSuggested(time_s=1.0, trial=0, point={"n_units": 8})
 POINT = {"n_units": 8, "train.batch": 50, "train.learning_rate": 0.5}
 
 
@@ -19,7 +22,7 @@ def run(tmp_path):
     def write(program="OptimizationDriver", command=COMMAND, n_events=8, **settings):
         folds = [{"trial": 0, "fold": fold, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2} for fold in (0, 1)]
         result = {"figure_of_merit": 0.25, "metrics": {}, "train_s": 1.0}
-        settings["command_line"] = [program, *command.split()]
+        settings["command_line"] = [program, *shlex.split(command)]
         identity = {"direction": "min", "search_space": {"parameters": [{"name": "n_units"}]}}
         identity["model"] = {"name": "net", "source": str(tmp_path / "net.py"), "sha256": "0"}
         events = [
@@ -71,10 +74,23 @@ def test_a_trial_that_was_trained_again_has_the_options_of_its_search(run, tmp_p
     search = run()
     settings = {"command_line": ["TrainingDriver", "--from-run", str(search), "--batch", "7"]}
     (tmp_path / "again").mkdir()
-    suggested = ev.TrialSuggested(time_s=1.0, trial=0, point={"n_units": 8})
-    write_journal(tmp_path / "again", [START.replaced(identity={"search_space": None}, settings=settings), suggested])
+    write_journal(tmp_path / "again", [START.replaced(identity={"search_space": None}, settings=settings), SUGGESTED])
     options = parse_training(["--from-run", str(tmp_path / "again")])
     assert (options.model, options.point, options.training.batch, options.seed) == ("mnist", {"n_units": 8}, 7, 5)
+
+
+def test_no_command_of_a_run_is_taken_over(run):
+    path = run(command=f"{COMMAND} --cache-data cache --copy-command 'touch {{}} {{}}'")
+    options = parse_training(["--from-run", str(path)])
+    assert (options.data.cache, options.data.copy_command) == (Path("cache"), None)
+
+
+def test_runs_that_lead_back_to_themselves_are_refused(run, tmp_path):
+    path = run(program="TrainingDriver", command=f"--from-run {tmp_path / 'other'}/../other:0")
+    (tmp_path / "other").mkdir()
+    events = [START.replaced(settings={"command_line": ["TrainingDriver", "--from-run", str(path)]}), SUGGESTED]
+    write_journal(tmp_path / "other", events)
+    check_refused("which leads back to itself", parse_training, ["--from-run", str(path)])
 
 
 @pytest.mark.parametrize(

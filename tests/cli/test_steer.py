@@ -56,6 +56,22 @@ def test_a_point_or_a_part_of_one_waits_for_the_next_start_if_nobody_works_on_th
     assert "Received: lr=0.01, which waits in `" in refused(capsys, "enqueue", path, "lr=1e-2")
 
 
+def test_a_constraint_is_asked_in_the_search_and_never_by_the_command(run, tmp_path, capsys):
+    (tmp_path / "space.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'x')")
+    constraint = {"sha256": "0", "source": str(tmp_path / "space.py"), "example": TRIED}
+    path = run([START.replaced(identity={"search_space": SPACE.to_json() | {"constraint": constraint}}), *EVENTS[1:]])
+    assert tool.main(["enqueue", str(path), "n=7"]) == EXIT_OK
+    assert "tries it first, unless its constraint refuses it" in capsys.readouterr().out
+    with closing(RunLock(path, 0.0)):
+        decline = threading.Timer(0.3, lambda: [file.unlink() for file in (path / "inbox").iterdir()])
+        decline.start()
+        assert "which the search has refused; its output says why" in refused(
+            capsys, "enqueue", path, "n=8", "--wait", "60"
+        )
+        decline.join()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_point_waits_for_a_run_that_has_not_begun_if_that_is_what_is_meant(tmp_path, capsys):
     path = tmp_path / "later" / "CP"
     assert "must hold a journal.jsonl" in refused(capsys, "enqueue", path, "n=1")

@@ -280,7 +280,7 @@ def test_a_parameter_that_is_not_in_a_point_is_a_dash(space, capsys):
         ([], SPACE, "MODULE"),
         (["mine.py", "--samples", "many"], SPACE, "`--samples`"),
         (["gone.py"], SPACE, "gone.py"),
-        (["mine.py"], "1 / 0", "mine.py, line 1 cannot be executed"),
+        (["mine.py"], "1 / 0", "mine.py, line 1, ZeroDivisionError"),
         (["mine.py"], "x = 1", "must define a search space"),
         (["mine.py"], SPACE.replace('"sgd")),', '"sdg")),'), "must name values that `optimizer` can have"),
         (["mine.py"], SPACE.replace("<= 64", "<= 0"), "all 60 points were refused"),

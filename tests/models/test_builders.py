@@ -1,9 +1,12 @@
+import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import builtin_names, names_objective, open_model
@@ -20,6 +23,7 @@ SEARCHED = {"mnist": "mnist", "cifar10": "cifar10"} | {
 def path_as_before(monkeypatch):
     """A user's folder stays in `sys.path` for good: one with a `keras.py` must not be there for the next test."""
     monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path.copy())
 
 
 @pytest.fixture
@@ -32,6 +36,55 @@ def module(tmp_path):
         return str(path)
 
     return write
+
+
+def of_another_group(file):
+    os.chown(file, -1, 65534)
+    file.chmod(0o664)
+
+
+def linked(file):
+    other = file.parent / "other.py"
+    file.rename(other)
+    os.chown(other, 65534, -1)
+    file.symlink_to(other)
+
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("net.py", lambda file: None, ""),
+        ("net.py", lambda file: file.chmod(0o664), ""),
+        ("net.py", lambda file: file.chmod(0o646), "and must be a file of yours to which nobody else may write"),
+        ("net.py", lambda file: file.write_text(file.read_text() + "#"), "which has changed since"),
+        ("package/__init__.py", lambda file: file.chmod(0o666), "/__init__.py` is -rw-rw-rw- of user"),
+        ("package/part.py", lambda file: file.chmod(0o666), "net.py, line 2: Code that only a run names is executed"),
+        pytest.param("net.py", lambda file: os.chown(file, 65534, -1), "of user 65534", marks=AS_ROOT),
+        pytest.param("net.py", of_another_group, "is -rw-rw-r-- of user 0", marks=AS_ROOT),
+        pytest.param("net.py", linked, "other.py` is -rw-r--r-- of user 65534", marks=AS_ROOT),
+        pytest.param("package/part.py", lambda file: os.chown(file, 65534, -1), "of user 65534", marks=AS_ROOT),
+    ],
+)
+def test_code_that_only_a_run_names_is_executed_if_it_is_this_user_s_alone(tmp_path, file, change, words):
+    ran, package = tmp_path / "ran", f"package_{tmp_path.name}"
+    (tmp_path / package / "inner").mkdir(parents=True)  # a folder without `__init__.py`
+    (tmp_path / package / "inner/code.py").touch()
+    (tmp_path / package / "__init__.py").write_text(f"import {package}.inner.code")
+    (tmp_path / package / "part.py").write_text(f"open({str(ran)!r}, 'x')")
+    net = tmp_path / "net.py"
+    net.write_text(f"import json\nimport {package}.part\ndef get_model(): ...\n")
+    sha256 = hashlib.sha256(net.read_bytes()).hexdigest()
+    change(tmp_path / file.replace("package", package))
+    if words:
+        assert "--model " in check_refused(words, open_model, str(net), sha256)
+        assert not ran.exists()
+        open_model(str(net))  # the user names it
+    else:
+        assert open_model(str(net), sha256).sha256 == sha256
+    assert ran.exists()
 
 
 def test_a_whole_module(module):

@@ -55,6 +55,14 @@ def test_a_start_after_a_crash_between_journal_and_inbox_removes_the_point_and_d
     assert not path.exists()
 
 
+def test_a_point_that_the_search_declines_leaves_the_inbox_with_a_sentence(tmp_path):
+    path, inbox = submit(tmp_path, Enqueue(point=POINT)), inbox_of(tmp_path)
+    inbox[0]()
+    inbox[0].decline(POINT, "no such point")
+    inbox[0].look()
+    assert (path.exists(), inbox[2][-1]) == (False, "Not tried: no such point")
+
+
 def test_what_has_not_been_tried_at_the_end_is_said_and_kept(tmp_path):
     path = submit(tmp_path, Enqueue(point=POINT))
     inbox, _, said = inbox_of(tmp_path)

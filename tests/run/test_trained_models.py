@@ -8,7 +8,12 @@ from stories import START, write_journal
 
 import nnlo_opt
 from nnlo_opt.cli import tool
+from nnlo_opt.cli.arguments import parse_training
+from nnlo_opt.cli.earlier_runs import model_of_run, save_best_model
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import open_model
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory, save_weights
 
@@ -40,7 +45,11 @@ def run(tmp_path):
         identity |= {"data": {"files": [[str(tmp_path / "data.h5"), 4]]}, "training": {"loss": "MSELoss"}}
         fold = {"trial": 0, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2}
         result = {"metrics": {}, "n_epochs": 1, "train_s": 1.0}
-        events = [START.replaced(identity=identity), ev.TrialSuggested(time_s=1.0, trial=0, point={"width": 2})]
+        settings = {"command_line": ["OptimizationDriver", "--model", str(source)]}
+        events = [
+            START.replaced(identity=identity, settings=settings),
+            ev.TrialSuggested(time_s=1.0, trial=0, point={"width": 2}),
+        ]
         for number, figure in enumerate([0.5, 0.25]):
             events.append(ev.FoldAssigned(time_s=1.0, assignment=number, fold=number, **fold))
             events.append(ev.AssignmentFinished(time_s=2.0, assignment=number, figure_of_merit=figure, **result))
@@ -49,6 +58,10 @@ def run(tmp_path):
         return write_journal(place, [*events, ev.RunCompleted(time_s=3.0, reason="all trials are done")])
 
     return write
+
+
+def again(run):
+    return ModuleWorkload(parse_training(["--from-run", f"{run}:0"]), ProcessContext(), searches=False)
 
 
 def predicted(sign):
@@ -107,6 +120,32 @@ def test_a_model_that_is_not_what_it_was_is_refused(run, tmp_path, change, words
     place = run()
     change(place, tmp_path)
     check_refused(words, nnlo_opt.load_run(place).best_model)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda run: nnlo_opt.load_run(run).best_model(),
+        lambda run: nnlo_opt.load_run(run).model(0),
+        lambda run: save_best_model(run, None),
+        lambda run: model_of_run(run, None),
+        lambda run: again(run).check(None),
+    ],
+    ids=["best_model()", "model()", "best-model", "ensemble", "--from-run"],
+)
+def test_no_reader_of_a_journal_executes_a_file_that_it_names_and_others_can_write(run, tmp_path, read):
+    place, net = run(), tmp_path / "net.py"
+    net.write_text(f"open({str(tmp_path / 'ran')!r}, 'x')\n{MODULE}")
+    net.chmod(0o666)
+    check_refused(f"`{net}` is -rw-rw-rw- of user", read, place)
+    net.chmod(0o644)
+    check_refused("which has changed since", read, place)
+    (place / "best_model.py").write_text(net.read_text())
+    (place / "best_model.py").chmod(0o666)
+    net.unlink()
+    with pytest.raises(ConfigurationError):
+        read(place)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_an_objective_has_no_model(run, tmp_path):

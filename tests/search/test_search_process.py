@@ -141,6 +141,18 @@ def test_a_constraint_of_a_model_module_is_loaded_when_the_search_starts(search,
         search.start("random", space, 5, {})
 
 
+def test_a_point_that_the_constraint_refuses_is_declined_with_the_next_suggestion(search, tmp_path):
+    (tmp_path / "space.py").write_text(CONSTRAINED)
+    search.start("random", search.load_space(str(tmp_path / "space.py")), 5, {})
+    for x in (0.375, 0.125):
+        search.enqueue({"x": x, "y": 0.25})
+    first, second = suggested(search), suggested(search)
+    ((point, why),) = first.declined
+    assert (point, second.declined) == ({"x": 0.375, "y": 0.25}, [])
+    assert "x=0.375,y=0.25; the constraint of the space refuses it" in why
+    assert first.point == {"x": 0.125, "y": 0.25}
+
+
 def test_values_are_fixed_where_the_space_is_loaded(search, tmp_path):
     path = tmp_path / "space.py"
     path.write_text(CONSTRAINED)

@@ -5,7 +5,6 @@ import pytest
 import skopt.space
 from refusals import check_refused
 
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.space.loading import load_space, space_from_dimensions
 
@@ -73,9 +72,9 @@ def test_the_one_list_is_found(write, text):
         (OURS + "a = [Real(0, 1, name='x')]\nb = [Real(0, 2, name='x')]", "`a`, `b`"),
         (OURS + "space = []", "at least one parameter"),
         (OURS + "\nspace = [Real(1, 0, name='x')]", "my_space.py, line 3: `low` must be less"),
-        ("import no_such_module", "line 1 cannot be executed. ModuleNotFoundError: No module named"),
-        ("x = 1\ndef f(:", "line 2 cannot be executed. SyntaxError"),
-        ("x = 1\n1 / 0", "line 2 cannot be executed. ZeroDivisionError"),
+        ("import no_such_module", "line 1, ModuleNotFoundError: No module named"),
+        ("x = 1\ndef f(:", "line 2, SyntaxError"),
+        ("x = 1\n1 / 0", "line 2, ZeroDivisionError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("from skopt.space import Real\nspace = [Real(0, 1)]", "must have a name"),
     ],
@@ -96,8 +95,8 @@ def test_module_by_its_dotted_name(write):
     write(OURS + "ranges = [Real(0, 1, name='x')]", "spaces_of_mine/first.py")
     write("1 / 0", "spaces_of_mine/broken.py")
     assert load_space("spaces_of_mine.first") == Space([Real(0, 1, name="x")])
-    with pytest.raises(ConfigurationError, match=r"spaces_of_mine\.broken, line 1 cannot be executed"):
-        load_space("spaces_of_mine.broken")
+    words = "spaces_of_mine.broken' must import without an error. Received: `spaces_of_mine/broken.py`, line 1, Zero"
+    check_refused(words, load_space, "spaces_of_mine.broken")
 
 
 def test_file_may_import_its_neighbour_and_shadows_nothing(write):
@@ -124,4 +123,4 @@ def test_spaces_of_the_project_load(path):
 
 def test_a_space_file_is_a_regular_file_with_a_name_that_a_file_can_have(tmp_path, irregular):
     for path in (irregular(tmp_path / "space.py"), tmp_path / ("s" * 300 + ".py")):
-        check_refused("is not a file", load_space, str(path))
+        check_refused("is no file", load_space, str(path))
