@@ -8,15 +8,21 @@ import json
 from collections.abc import Iterable
 from functools import reduce
 from operator import or_
-from typing import Any, Generic, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, Generic, Self, TypeVar, dataclass_transform
 
 import msgspec
 from msgspec import field
 
 from nnlo_opt.files import ALL_FINITE, parse_json
 
-__all__ = ["Reader", "Record", "Value", "checked", "field"]
+__all__ = ["Number", "Positive", "Reader", "Record", "Seconds", "UnixSeconds", "Value", "checked", "field"]
 
+#: number of something, -1 for none of them; what counts has one at least
+Number = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+#: times within some centuries, whose sums calendars know; times of a clock, before the year 8307
+Seconds = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
+UnixSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=2e11)]
 T = TypeVar("T")
 #: without the search for data that holds itself, which takes a tenth of the time: RecursionError finds it as well
 _ENCODER = json.JSONEncoder(

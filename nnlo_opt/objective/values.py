@@ -2,7 +2,7 @@
 
 import reprlib
 from collections.abc import Mapping
-from operator import index
+from numbers import Integral
 from typing import Any
 
 from nnlo_opt.comm.messages import FoldFinished
@@ -65,13 +65,9 @@ def returned_values(value: Any) -> dict[str, float]:
 
 def checked_report(epoch: Any, value: Any) -> tuple[int, float]:
     """Return the number of an epoch with its value, as a user's code reports them; TrialError unless they are both."""
-    try:
-        number = 0 if isinstance(epoch, bool) else index(epoch)
-    except Exception:  # the object is the user's
-        number = 0
-    if not 1 <= number < 2**63:
+    if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 1 <= int(epoch) <= 2**53:
         raise TrialError(
             f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; count them by "
             "`range(1, n + 1)`"
         )
-    return number, finite_number(value, f"the objective must report a finite number at epoch {number}")
+    return int(epoch), finite_number(value, f"the objective must report a finite number at epoch {epoch}")

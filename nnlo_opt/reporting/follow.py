@@ -90,7 +90,7 @@ class JournalFollower:
         except (ValueError, TypeError):  # one by one: those before the line that is not sound count
             events = (decode_line(seq, line, self._run) for seq, line in enumerate(lines, self.n_events))
         for event, line in zip(events, lines, strict=True):
-            self.ledger.apply(event)
+            self.ledger.replay([event])
             self.new.append(event)
             self.n_events += 1
             self._n_bytes += len(line) + 1

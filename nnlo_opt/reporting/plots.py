@@ -42,6 +42,8 @@ _STYLE: dict[Any, Any] = {
 # fmt: on
 #: values are drawn on a logarithmic axis if the largest is so many times the least
 _LOG_FROM = 1000.0
+#: end of a linear axis: beyond it matplotlib cannot compute the places of its numbers
+_MOST_DRAWN = 1e300
 #: most trials whose folds are drawn, most axes in parallel, most bars with a number on them, most with an edge
 _MOST_FOLDED, _MOST_PARALLEL, _MOST_NUMBERED, _MOST_EDGED = 40, 12, 60, 300
 #: width of a column and of a page, and height, in inches
@@ -349,7 +351,9 @@ def _nothing(ax: "Axes", ledger: Ledger, sentence: str = "") -> "Axes":
 def _finished(ax: "Axes", ledger: Ledger, figures: Iterable[float]) -> "Axes":
     """Label the vertical axis, which is logarithmic if the figures of merit span decades; add a legend."""
     ax.set_ylabel(f"{_figure_name(ledger)} ({ledger.direction}imised)")
-    ax.set_yscale("log" if _spans_decades([*figures]) else "linear")
+    ax.set_yscale("log" if _spans_decades(known := [*figures]) else "linear")
+    if max(map(abs, known)) > _MOST_DRAWN and ax.get_yscale() == "linear":
+        ax.set_ylim(max(min(0.0, *known), -_MOST_DRAWN), min(max(0.0, *known), _MOST_DRAWN))
     if ax.get_legend_handles_labels()[1]:
         ax.legend(framealpha=0.8, edgecolor="none")
     return ax

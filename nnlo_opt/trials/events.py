@@ -8,17 +8,27 @@ from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict
 
 from nnlo_opt.errors import JournalError
-from nnlo_opt.records import Reader, Record, checked, field
+from nnlo_opt.records import Number, Positive, Reader, Record, Seconds, UnixSeconds, checked, field
 
 JOURNAL_FORMAT = 1
 
 
 class _Named(TypedDict):
     name: str
+    kind: NotRequired[str]
+    categories: NotRequired[list[Any]]
 
 
 class _Space(TypedDict):
     parameters: list[_Named]
+
+
+class _Numbers(TypedDict, total=False):
+    """Types of what is inside of further settings."""
+
+    epochs: Positive
+    max_epochs: Positive | None
+    num_iterations: Number | None
 
 
 class _Identity(TypedDict, total=False):
@@ -28,8 +38,11 @@ class _Identity(TypedDict, total=False):
     search_space: _Space | None
     direction: str
     objectives: list[str]
-    n_fold: int
-    training: dict[str, Any]
+    figure_of_merit: str | None
+    n_fold: Positive
+    training: _Numbers
+    pruner: _Numbers | None
+    warm_start: list[str]
 
 
 class _Settings(TypedDict, total=False):
@@ -37,7 +50,8 @@ class _Settings(TypedDict, total=False):
 
     command_line: list[str]
     hyper_opt: str
-    keep_weights: int
+    plan: _Numbers
+    keep_weights: Number
     mirror: list[str]
     versions: dict[str, Any]
     folder: str
@@ -54,16 +68,16 @@ class _Adopted(TypedDict):
 class Event(Record, tag_field="event"):
     """Base of all events."""
 
-    time_s: float
+    time_s: Seconds
 
 
 class RunStarted(Event):
     """Start of a run: the first line, with one more for each resume."""
 
     #: Unix time of this start, seconds
-    unix_s: float
-    n_ranks: int
-    n_blocks: int
+    unix_s: UnixSeconds
+    n_ranks: Number
+    n_blocks: Number
     #: settings that must not change between starts: search space, model, data, loss, folds, direction, seed; but
     #: `training` of a training, which may be given more epochs
     identity: dict[str, Any]
@@ -71,9 +85,9 @@ class RunStarted(Event):
     settings: dict[str, Any] = field(default_factory=dict)
     #: observations of other runs with which the search began (`search.base.Observation`); in the first start only
     adopted: list[dict[str, Any]] = field(default_factory=list)
-    format: int = JOURNAL_FORMAT
+    format: Number = JOURNAL_FORMAT
     #: bytes of a torn end that this start has cut off the journal
-    cut_bytes: int = 0
+    cut_bytes: Number = 0
 
     def __post_init__(self) -> None:
         if self.format > JOURNAL_FORMAT:
@@ -91,7 +105,7 @@ class RunStarted(Event):
 class TrialSuggested(Event):
     """Choice of a point by the search as trial number `trial`; `suggest_s`: seconds that the search took."""
 
-    trial: int
+    trial: Number
     point: dict[str, Any]
     suggest_s: float = 0.0
     suggest_cpu_s: float = 0.0
@@ -100,13 +114,13 @@ class TrialSuggested(Event):
 class FoldAssigned(Event):
     """Assignment of one fold of a trial to a team of `n_ranks` ranks of block `block`."""
 
-    assignment: int
-    trial: int
-    fold: int
-    attempt: int
-    block: int
-    team: int
-    n_ranks: int
+    assignment: Number
+    trial: Number
+    fold: Number
+    attempt: Number
+    block: Number
+    team: Number
+    n_ranks: Number
 
 
 class FoldBegan(Event):
@@ -115,16 +129,16 @@ class FoldBegan(Event):
     `waited_s`: seconds for which the team was idle before this order, by its own clock; None for its first assignment.
     """
 
-    assignment: int
-    epoch: int = 0
+    assignment: Number
+    epoch: Number = 0
     waited_s: float | None = None
 
 
 class EpochEnded(Event):
     """End of epoch number `epoch` of a fold, with the metrics and the figure of merit of this epoch."""
 
-    assignment: int
-    epoch: int
+    assignment: Number
+    epoch: Number
     metrics: dict[str, float]
     checkpointed: bool = False
     figure_of_merit: float | None = None
@@ -133,10 +147,10 @@ class EpochEnded(Event):
 class AssignmentFinished(Event):
     """End of an assignment whose fold is trained."""
 
-    assignment: int
+    assignment: Number
     figure_of_merit: float
     metrics: dict[str, float]
-    n_epochs: int
+    n_epochs: Number
     train_s: float
     reason: str = ""
     #: value of every objective by name, if there are several
@@ -146,25 +160,25 @@ class AssignmentFinished(Event):
 class AssignmentFailed(Event):
     """End of an assignment whose fold cannot be trained."""
 
-    assignment: int
+    assignment: Number
     reason: str
     traceback: str = ""
-    world_rank: int = -1
+    world_rank: Number = -1
     host: str = ""
 
 
 class AssignmentStopped(Event):
     """End of an assignment on purpose, as its result is not needed."""
 
-    assignment: int
+    assignment: Number
     reason: str = ""
 
 
 class AssignmentPaused(Event):
     """Pause of an assignment with a checkpoint of `epoch`, until its trial is promoted."""
 
-    assignment: int
-    epoch: int
+    assignment: Number
+    epoch: Number
 
 
 class RanksLost(Event):
@@ -175,19 +189,19 @@ class RanksLost(Event):
     against `--max-attempts`.
     """
 
-    ranks: list[int]
-    block: int
-    team: int
-    n_alive: int
-    n_ranks: int
-    assignment: int = -1
+    ranks: list[Number]
+    block: Number
+    team: Number
+    n_alive: Number
+    n_ranks: Number
+    assignment: Number = -1
     counts: bool = False
 
 
 class AssignmentLost(Event):
     """Loss of an assignment with its ranks or the job; the fold is assigned again. `counts`: as for RanksLost."""
 
-    assignment: int
+    assignment: Number
     reason: str = ""
     counts: bool = False
 
@@ -195,14 +209,14 @@ class AssignmentLost(Event):
 class AssignmentPreempted(Event):
     """End of an assignment as the time of this start is over; its fold resumes from its last checkpoint."""
 
-    assignment: int
+    assignment: Number
     reason: str = ""
 
 
 class TrialCompleted(Event):
     """End of a trial whose folds are all finished: mean and standard deviation of its figure and its objectives."""
 
-    trial: int
+    trial: Number
     figure_of_merit: float
     figure_of_merit_std: float
     objectives: dict[str, float] = field(default_factory=dict)
@@ -212,28 +226,28 @@ class TrialCompleted(Event):
 class TrialFailed(Event):
     """End of a trial because one of its folds has failed."""
 
-    trial: int
+    trial: Number
     reason: str
 
 
 class TrialPaused(Event):
     """Pause of a trial at a rung, as its folds are paused or finished; `figure_of_merit`: mean over them so far."""
 
-    trial: int
+    trial: Number
     figure_of_merit: float
 
 
 class TrialPromoted(Event):
     """Promotion of a trial past its rung number `n_rungs`."""
 
-    trial: int
-    n_rungs: int
+    trial: Number
+    n_rungs: Number
 
 
 class TrialPruned(Event):
     """Pruning of a trial; `figure_of_merit`: mean over the folds of the last value that each reported."""
 
-    trial: int
+    trial: Number
     figure_of_merit: float
     reason: str
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.errors import JournalError, ProtocolError
+from nnlo_opt.space.parameters import MAX_INTEGER
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.objectives import Objective, losses
 from nnlo_opt.trials.pareto import ParetoSet
@@ -45,7 +46,7 @@ class Ledger:
     """All trials of a run, by the events in its journal.
 
     Args:
-        events: events to take in first, as `apply` does.
+        events: events to take in first, as `replay` does.
     """
 
     def __init__(self, events: Iterable[ev.Event] = ()) -> None:
@@ -86,8 +87,9 @@ class Ledger:
         self.objectives: tuple[Objective, ...] = ()
         #: complete trials that no other trial dominates; empty without several objectives
         self.pareto = ParetoSet()
-        for event in events:
-            self.apply(event)
+        #: types of the values of parameters that are numbers, from the first RunStarted
+        self._types: dict[str, type | tuple[type, ...]] = {}
+        self.replay(events)
 
     @property
     def complete(self) -> bool:
@@ -149,6 +151,17 @@ class Ledger:
             return next((trial for trial in reversed(self.trials) if trial.state is TrialState.COMPLETE), None)
         return self._best.get(direction or self.direction)
 
+    def replay(self, events: Iterable[ev.Event]) -> None:
+        """Take in events of a journal; JournalError if one contradicts those before it, which have been taken in."""
+        try:
+            for event in events:
+                self.apply(event)
+        except ProtocolError as error:
+            raise JournalError(
+                f"The events of a journal must agree with each other. Received: {error} `nnlo-opt repair RUN` keeps "
+                "those that do."
+            ) from error
+
     def apply(self, event: ev.Event) -> None:
         """Take in one event.
 
@@ -173,6 +186,8 @@ class Ledger:
             self.identity = event.identity
             self.adopted = event.adopted
             self.first_start_unix_s = event.unix_s - event.time_s
+            space = event.identity.get("search_space") or {"parameters": []}
+            self._types = {p["name"]: _TYPES[p["kind"]] for p in space["parameters"] if p.get("kind") in _TYPES}
             several = event.identity.get("objectives", ())
             # A single objective is the figure of merit; its name is only for people.
             self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
@@ -198,6 +213,10 @@ class Ledger:
     def _trial_suggested(self, event: ev.TrialSuggested) -> None:
         if event.trial != len(self.trials):
             raise ProtocolError(f"Trial {event.trial} was suggested where {len(self.trials)} is next.")
+        for name, value in event.point.items():
+            kind = self._types.get(name)
+            if kind and (not isinstance(value, kind) or (isinstance(value, int) and abs(value) > MAX_INTEGER)):
+                raise ProtocolError(f"Trial {event.trial} has {value!r} as {name}.")
         self.trials.append(Trial(number=event.trial, point=event.point))
         self._n_in_state[TrialState.PENDING] += 1
         self.suggest_s.append(event.suggest_s)
@@ -375,6 +394,8 @@ class Ledger:
 
 #: events by which a trial is measured, for good or for now
 _MEASURED = (ev.TrialCompleted, ev.TrialFailed, ev.TrialPaused, ev.TrialPruned)
+#: kind of a parameter -> types of its values
+_TYPES: dict[str, type | tuple[type, ...]] = {"real": (int, float), "integer": int}
 #: factor that makes a figure of merit one to be minimised
 _SIGNS = {"min": 1.0, "max": -1.0}
 

@@ -1,3 +1,4 @@
+import os
 from functools import partial
 
 import matplotlib.pyplot
@@ -72,6 +73,17 @@ def test_axes_of_a_run_whose_trials_all_failed_say_so(name, ax):
 def test_a_run_of_one_trial_is_drawn(name, ax):
     PLOTS[name](Ledger(events_of(TRIALS[:1])), ax)
     assert ax.has_data() == (name not in ("importance", "pareto"))
+
+
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, -1)])
+@pytest.mark.parametrize("name", ["history", "parameter", "curves", "parallel", "folds"])
+def test_the_largest_of_numbers_are_drawn(name, signs, ax):
+    """The text of an axis is made when the figure is drawn."""
+    events = [
+        event.replaced(figure_of_merit=signs[i % 2] * 8e307) if getattr(event, "figure_of_merit", None) else event
+        for i, event in enumerate(events_of(TRIALS * 2))
+    ]
+    PLOTS[name](Ledger(events), ax).figure.savefig(os.devnull, format="svg")
 
 
 def test_a_trial_that_was_paused_and_then_pruned_stands_where_it_was_trained(ax):

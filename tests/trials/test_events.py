@@ -55,6 +55,7 @@ def read(values):
 
 def event_of(cls):
     strategies = {name: BY_TYPE[hint] for name, hint in get_type_hints(cls).items()}
+    strategies |= {name: st.floats(0.0, 1e10) for name in ("time_s", "unix_s") if name in strategies}
     if cls is ev.RunStarted:
         strategies["format"] = st.just(ev.JOURNAL_FORMAT)
     return st.builds(cls, **strategies)
@@ -79,6 +80,13 @@ def test_every_type_of_event_comes_back_from_json_as_it_was(cls):
         ("identity", {"search_space": 3}),
         ("identity", {"objectives": ["a", None]}),
         ("identity", {"n_fold": "2"}),
+        ("identity", {"n_fold": 0}),
+        ("identity", {"training": {"epochs": "2"}}),
+        ("identity", {"search_space": {"parameters": [{"name": "x", "categories": 1}]}}),
+        ("settings", {"plan": {"num_iterations": [[]]}}),
+        ("unix_s", 1e12),
+        ("time_s", -1e15),
+        ("n_ranks", 2**63),
         ("identity", {"model": {"name": 7}}),
         ("settings", {"command_line": "OptimizationDriver"}),
         ("adopted", [{"value": 1.0}]),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stories import lines_of
 
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger, mean_and_std
@@ -361,3 +361,18 @@ def test_a_trial_without_its_objectives_is_a_bug_and_changes_nothing():
     with pytest.raises(ProtocolError, match="2 objectives"):
         ledger.apply(completed(0))
     assert ledger.trials[0].state is TrialState.PENDING
+
+
+@pytest.mark.parametrize("wrong", ["0.5", 2**60])
+def test_a_journal_whose_events_contradict_each_other_is_refused_with_a_remedy(wrong):
+    """An event applied while a search runs raises an error of ours instead."""
+    space = {"parameters": [{"kind": "real", "name": "rate"}, {"kind": "integer", "name": "n"}]}
+    start = STARTED.replaced(identity={"search_space": space})
+    sound = ev.TrialSuggested(time_s=1.0, trial=0, point={"rate": 1, "n": 2, "of an older version": "0.5"})
+    assert Ledger([start, sound]).trials
+    name = "rate" if isinstance(wrong, str) else "n"
+    for event in (sound.replaced(point={name: wrong}), sound.replaced(trial=3)):
+        with pytest.raises(ProtocolError):
+            Ledger([start]).apply(event)
+        with pytest.raises(JournalError, match=r"must agree.*Received: Trial . .*`nnlo-opt repair RUN`"):
+            Ledger([start, event])
