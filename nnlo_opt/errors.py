@@ -29,7 +29,7 @@ _CONTROLS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 def printable(text: str) -> str:
     """Return text for people, with an escape for each character on which a terminal would act.
 
-    The escapes are those of JSON, so that printed JSON keeps its values.
+    JSON has the same escapes, so that printed JSON keeps its values.
     """
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

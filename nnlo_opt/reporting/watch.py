@@ -197,7 +197,7 @@ def _table(rows: list[list[str]], styles: list[str]) -> list[Text]:
 
 
 class Screen(Console):
-    """Console whose text is `printable`, while its colours and moves of the cursor are those of rich."""
+    """Console whose text is `printable`, while rich itself adds colours and moves of the cursor."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(file=getattr(stream, "whole", stream), highlight=False, markup=False, emoji=False)
