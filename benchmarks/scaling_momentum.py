@@ -24,8 +24,9 @@ accuracy of the last epoch in percent, of 1,000 other digits: median (least to m
 END = """One worker, by learning rate (`python benchmarks/momentum.py --tune`, medians of 3): {rates}.
 
 With the correction 8 workers are {even_True} points below one worker if their times are even, and {exponential_True} if
-these are exponential; without it {even_False} and {exponential_False}. The steps of corrected momentum are shorter, so
-a training has to be long enough: the picture shows that 8 workers need more epochs than one.
+these are exponential ({spread} below the training of one worker with the same seed); without it {even_False} and
+{exponential_False}. The steps of corrected momentum are shorter, so a training has to be long enough: the picture shows
+that 8 workers need more epochs than one.
 
 8 real workers, which wait {wait:g} ms a batch as for a device, came to {plain:.1f} without the correction and to
 {corrected:.1f} with it (`benchmarks/momentum.py --ranks 8`, one training each, on another division of the same digits).
@@ -57,8 +58,11 @@ def momentum_part(found: dict[str, Any], tuned: dict[str, Any], real: dict[str, 
         for times in ("even", "exponential")
         for corrected in (False, True)
     }
+    pairs = zip(trainings_of(found, 1), trainings_of(found, 8, True, "exponential"), strict=True)
+    gaps = [alone["accuracy"][-1] - together["accuracy"][-1] for alone, together in pairs]
     plain, corrected = (training["accuracy"][-1] for training in real["trainings"])
-    by_ranks = {"wait": real["wait_ms"], "plain": plain, "corrected": corrected}
+    by_ranks: dict[str, Any] = {"spread": f"{min(gaps):.1f} to {max(gaps):.1f}"}
+    by_ranks |= {"wait": real["wait_ms"], "plain": plain, "corrected": corrected}
     end = wrapped(END, rates=rates, **by_ranks, **{name: f"{points:.1f}" for name, points in below.items()})
     return f"{wrapped(TEXT, **settings).rstrip()}\n\n{table([*head, 'points above one'], rows)}\n{end}\n"
 
