@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 import tempfile
 import warnings
 import zlib
@@ -39,7 +40,6 @@ from nnlo_opt.search import start_points, warm_start
 from nnlo_opt.space import Space
 from nnlo_opt.space.fixing import fix
 from nnlo_opt.space.loading import load_space
-from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.training.options import TrainingOptions
@@ -51,6 +51,9 @@ from nnlo_opt.trials.repair import Salvage, repair, salvage
 from nnlo_opt.trials.run_directory import RunRequest, open_run
 from nnlo_opt.trials.sync_mark import Mark
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/mpi/site"))
+from loopback_team import LoneTeam, linear_tasks
 
 TESTS = Path(__file__).parents[1] / "tests"
 LEGACY = TESTS / "models" / "legacy"

@@ -13,10 +13,11 @@ import pytest
 
 import nnlo_opt
 
-# The launcher; a search in one process; what a crash leaves; steps of the coordinator; adapters of models; refusals and
-# random spaces; simulated searches; events of short runs; teams of linear models; recorded runs; runs for a page;
-# a run to be exported.
+# Twins of a model and of a team; the launcher; a search in one process; what a crash leaves; steps of the coordinator;
+# adapters of models; refusals and random spaces; simulated searches; events of short runs; teams of linear models;
+# recorded runs; runs for a page; a run to be exported.
 _FOLDERS = (
+    "mpi/site",
     "mpi",
     "integration",
     "crash",

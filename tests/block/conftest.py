@@ -1,8 +1,7 @@
 """How the updates of a worker reach the central weights."""
 
 import pytest
-
-from nnlo_opt.testing.loopback_team import LoopbackTeam
+from loopback_team import LoopbackTeam
 
 
 @pytest.fixture(params=["messages", "shared weights"])

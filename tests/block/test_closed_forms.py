@@ -7,6 +7,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear_model import LinearAdapter
 from linear_teams import (
     N_FEATURES,
     N_TRAIN,
@@ -22,11 +23,10 @@ from linear_teams import (
     trained,
     tree_of,
 )
+from loopback_team import LoneTeam, tasks_from
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
-from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import LoneTeam, tasks_from
 from nnlo_opt.testing.memory_source import numbered_source
 from nnlo_opt.trials.checkpoint import load, load_weights
 

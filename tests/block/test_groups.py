@@ -9,13 +9,13 @@ from dataclasses import replace
 import linear_teams
 import numpy as np
 import pytest
+from linear_model import LinearAdapter
 from linear_teams import N_FEATURES, RATE, central_of, data_of, fail, finish, step_to_an_epoch, val_losses
+from loopback_team import LoneTeam, tasks_from
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import LoneTeam, tasks_from
 
 N_TRAIN = 48
 DATA = data_of(N_TRAIN, 6)

@@ -4,10 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from linear_model import LinearAdapter
 from linear_teams import N_FEATURES, RATE, SMALL, central_of, finish, options_of, trained, tree_of
-
-from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import LoneTeam, tasks_from
+from loopback_team import LoneTeam, tasks_from
 
 
 class Stepping(LinearAdapter):

@@ -7,9 +7,9 @@ import linear_teams
 import numpy as np
 import pytest
 from linear_teams import data_of, finish, history_of, options_of, place_of, step_to_an_epoch
+from loopback_team import LoneTeam
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.testing.loopback_team import LoneTeam
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
 
 pytestmark = pytest.mark.usefixtures("exchange")

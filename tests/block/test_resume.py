@@ -7,13 +7,13 @@ import linear_teams
 import numpy as np
 import pytest
 from effort import some_of
+from linear_model import LinearAdapter
 from linear_teams import Data, data_of, fail, history_of, place_of, tree_of
+from loopback_team import LoneTeam, tasks_from
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.models.adapter import Metrics
-from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import LoneTeam, tasks_from
 from nnlo_opt.testing.memory_source import numbered_source
 from nnlo_opt.trials.checkpoint import load_weights
 

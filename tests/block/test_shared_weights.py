@@ -4,11 +4,11 @@ import linear_teams
 import numpy as np
 import pytest
 from linear_teams import EPOCHS, N_TRAIN, central_of, history_of, options_of, team_of
+from loopback_team import LoopbackTeam
 
 from nnlo_opt.block.exchange.shared_weights import OfWorker, SharedWeights
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.testing.loopback_team import LoopbackTeam
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.schedules import LearningRates, LearningRateSchedule
 from nnlo_opt.update_rules.downpour import Downpour

@@ -20,9 +20,9 @@ from linear_teams import (
     place_of,
     tree_of,
 )
+from loopback_team import FAULTS, LoneTeam, linear_tasks
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.testing.loopback_team import FAULTS, LoneTeam, linear_tasks
 from nnlo_opt.trials.checkpoint import load_weights
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.update_rules.gem import Gem

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from loopback_team import LoopbackTeam, linear_tasks
 from state_steps import check
 
 from nnlo_opt.clock import ManualClock
@@ -20,7 +21,6 @@ from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.run.inbox import Inbox
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.testing.loopback_team import LoopbackTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev

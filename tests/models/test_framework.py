@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from linear_model import LinearAdapter
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import builtin_names, model_file
 from nnlo_opt.models.framework import FRAMEWORKS, Framework, framework_for, framework_named, framework_of, imported_in
-from nnlo_opt.testing.linear_model import LinearAdapter
 
 
 def name_of(framework):

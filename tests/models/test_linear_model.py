@@ -1,6 +1,6 @@
 import numpy as np
+from linear_model import LinearAdapter
 
-from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.model_conformance import ModelConformance
 
 

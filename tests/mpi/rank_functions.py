@@ -8,6 +8,8 @@ import traceback
 from unittest.mock import patch
 
 import numpy as np
+from linear_model import LinearAdapter
+from loopback_team import tasks_from
 
 from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.comm import codec
@@ -29,8 +31,6 @@ from nnlo_opt.run.roles import RoleSetup
 from nnlo_opt.run.script import Script
 from nnlo_opt.run.training import TrainingSession
 from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
-from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import tasks_from
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 from nnlo_opt.training.options import TrainingOptions

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loopback_team import linear_tasks
 
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.block.master.master import Master, MasterSetup
@@ -21,7 +22,6 @@ from nnlo_opt.comm.transport import Transport
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped, Roles, ServerSetup, Workload
-from nnlo_opt.testing.loopback_team import linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import unrecorded

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_model import LinearAdapter
 
-from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.update_rules.downpour import LocalSteps, combine
 from nnlo_opt.update_rules.vectors import BLOCK
 

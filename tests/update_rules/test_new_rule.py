@@ -4,10 +4,10 @@ import linear_teams
 import numpy as np
 import pytest
 from linear_teams import data_of, options_of, tree_of, val_losses
+from loopback_team import LoopbackTeam
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.testing.loopback_team import LoopbackTeam
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, UpdateRule, WorkerHalf

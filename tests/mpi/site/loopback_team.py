@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from linear_model import LinearAdapter
 
 from nnlo_opt.block.task import FoldTaskFactory, TaskFactory, TaskSetup
 from nnlo_opt.block.worker.worker import Memory, Worker
@@ -31,7 +32,6 @@ from nnlo_opt.models.layout import FloatVector
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.placement import Endpoints, Placement
 from nnlo_opt.run.roles import RankRoles, RoleSetup
-from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
 
