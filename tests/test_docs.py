@@ -70,7 +70,7 @@ FOREIGN |= {"--host", "--logdir", "--backend-store-uri"}
 FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules
-FILES = (".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")
+FILES = (".interrupted", ".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*[a-z0-9]")

@@ -15,6 +15,7 @@ from nnlo_opt.cli.arguments import (
     parse_training,
     training_parser,
 )
+from nnlo_opt.errors import printable
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.option_table import LOG_LEVELS
 from nnlo_opt.run.options import SearchOptions, budget_text, check_objectives, pruning_for, with_walltime
@@ -412,7 +413,7 @@ def cases(table):
 def unsaid(parse, option, value, rule):
     """What the refusal of this value lacks."""
     sentence = refused(parse, f"{option}={value}")
-    return [part for part in (f"`{option}`", rule, "Received: ", value) if part not in sentence]
+    return [part for part in (f"`{option}`", rule, "Received: ", printable(value)) if part not in sentence]
 
 
 @pytest.mark.parametrize("parse", [search, train])
