@@ -26,13 +26,13 @@ def packed(value: Any) -> NDArray[np.uint8]:
     """
     arrays = io.BytesIO()
     body = json.dumps(_described(value, arrays)).encode()
-    return np.frombuffer(len(body).to_bytes(8, "little") + body + arrays.getvalue(), np.uint8)
+    return np.frombuffer(body + b"\n" + arrays.getvalue(), np.uint8)
 
 
 def unpacked(data: NDArray[np.uint8]) -> Any:
     """Return the data that `packed` has made these bytes of; tensors are on the CPU."""
     stream = io.BytesIO(data.tobytes())
-    return _restored(json.loads(stream.read(int.from_bytes(stream.read(8), "little"))), stream)
+    return _restored(json.loads(stream.readline()), stream)
 
 
 def _described(value: Any, arrays: io.BytesIO) -> Any:

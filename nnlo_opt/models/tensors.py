@@ -42,6 +42,9 @@ def through(function: Callable[..., NDArray], tensor: Any, *more: Any, same_shap
     if is_of("tensorflow", tensor):
         import tensorflow as tf
 
+        tensor = tf.convert_to_tensor(tensor)
+        if not tf.is_symbolic_tensor(tensor):
+            return tf.convert_to_tensor(function(np.asarray(tensor.numpy()), *more))
         result = tf.numpy_function(function, [tensor, *more], tensor.dtype)
         result.set_shape(tensor.shape if same_shape else [None, *tensor.shape[1:]])
         return result

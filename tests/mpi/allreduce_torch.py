@@ -47,7 +47,7 @@ def trains_like_one_process(compression: str, tolerance: float) -> None:
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     alone = copy.deepcopy(net)
     single = torch.optim.SGD(alone.parameters(), lr=0.5)
-    single.load_state_dict(optimizer.state_dict())
+    single.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert single.param_groups[0]["lr"] == 0.1
     settings = {"compression": compression, "gradient_predivide_factor": 1.0, "backward_passes_per_step": 2}
     assert hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters(), **settings) is optimizer
