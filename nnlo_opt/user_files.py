@@ -102,7 +102,7 @@ def execute(path: Path, prefix: str, text: bytes | None = None) -> ModuleType | 
     two files of the same name with each other. `text`: what was read of the file already.
     """
     path = path.resolve()
-    name = f"{prefix}_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    name = f"{prefix}_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     spec = spec_of(name, path, text)
     if spec is None or spec.loader is None:
         return None

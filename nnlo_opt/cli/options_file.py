@@ -10,6 +10,8 @@ from nnlo_opt.run.option_table import Option
 
 #: name of the option, and its shortest form that no other option shares
 _NAME, _SHORTEST = "--options", "--option"
+#: aliases in a file at most: even if they are of each other, a file stands for 40 times its length at most
+_MOST_ALIASES = 10
 
 
 def in_full(argv: Sequence[str], given: Mapping[str, Any], options: Iterable[Option]) -> list[str]:
@@ -51,7 +53,10 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
     import yaml
 
     try:
-        loader = yaml.SafeLoader(regular(path).read_bytes())
+        text = regular(path).read_bytes()
+        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)) > _MOST_ALIASES:
+            raise ValueError(f"more than {_MOST_ALIASES} aliases, which may stand for any number of values")
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if isinstance(node, yaml.MappingNode):
             loader.flatten_mapping(node)

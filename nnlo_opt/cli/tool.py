@@ -83,12 +83,10 @@ def main(argv: Sequence[str]) -> int:
     except NnloError as error:
         print(fitted(str(error), sys.stderr), file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of a pipe (`| head`) has left; Python must not find that out again at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
     except OSError as error:
-        what = f"`{error.filename or argv[-1]}` ({error.strerror or error})"
+        if error.filename is None:  # of standard output
+            raise
+        what = f"`{error.filename}` ({error.strerror or error})"
         print(f"The run directory must be readable and writable. Received: {what}.", file=sys.stderr)
         return EXIT_WRONG_REQUEST
 
@@ -215,7 +213,7 @@ def write_examples(folder: Path) -> list[Path]:
     texts = {name: _PROGRAM.format(name=name, function=of, words=words) for name, (of, words) in _PROGRAMS.items()}
     texts |= {os.path.join("examples", f"example_{name}.py"): model_file(name).read_text() for name in builtin_names()}
     paths = {folder / name: text for name, text in texts.items()}
-    if existing := next((path for path in paths if path.exists()), None):
+    if existing := next(filter(os.path.lexists, paths), None):
         raise ConfigurationError(f"No file is overwritten. Received: `{existing}`, which exists; name another folder.")
     for path, text in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from nnlo_opt.errors import TrialError
 from nnlo_opt.trials.objectives import FIGURE, Comparison, Objective
 
 #: types of elements that are no real numbers, but which NumPy converts to some
-_NOT_REAL = (np.complexfloating, np.datetime64, np.timedelta64, np.void)
+_NOT_REAL = (np.complexfloating, np.datetime64, np.timedelta64, np.void, str, bytes)
 
 
 def figure_name(metrics: Mapping[str, float] | tuple[str, ...]) -> str:
@@ -71,18 +71,16 @@ def judged(figure: Callable[[dict[str, Any]], Any], fold: dict[str, Any]) -> flo
 
 def finite_number(value: Any, rule: str) -> float:
     """Return what a user's code gave as a number; TrialError with the `rule` unless it is real and finite."""
+    is_text, what = False, ", as of a function without `return`" * (value is None)
     try:
-        number, what = real_number(value), ""
-    except Exception as error:  # the object is the user's: a tensor of many elements raises any error of its framework
-        number, what = math.nan, str(error) if isinstance(error, _NotRealError) else ""
+        is_text = issubclass(np.asarray(value).dtype.type, str | bytes)
+        number = real_number(value)
+    except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
+        number = math.nan
     if not math.isfinite(number):
-        what = ", as of a function without `return`" if value is None else what
+        what = ", which is text: convert it by `float(...)`" if is_text else what
         raise TrialError(f"{rule}; received: {reprlib.repr(value)}{what}")
     return number
-
-
-class _NotRealError(TypeError):
-    """Error for a value that NumPy would make a number of all the same; its text continues a sentence."""
 
 
 def real_number(value: Any) -> float:
@@ -96,9 +94,7 @@ def real_number(value: Any) -> float:
     array = np.asarray(value)
     if array.dtype.hasobject and hasattr(value, "__array__"):
         return real_number(array.item())
-    if issubclass(array.dtype.type, str | bytes):
-        raise _NotRealError(", which is text: convert it by `float(...)`")
     is_number = hasattr(value, "__float__") or hasattr(value, "__array__")
     if not is_number or np.ma.is_masked(value) or issubclass(array.dtype.type, _NOT_REAL):
-        raise _NotRealError(f", of type {type(value).__name__}, which is no real number")
+        raise TypeError(f"no real number: {value!r}")
     return float(np.asarray(value, dtype=float).item())
