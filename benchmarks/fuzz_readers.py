@@ -40,7 +40,6 @@ from nnlo_opt.search import start_points, warm_start
 from nnlo_opt.space import Space
 from nnlo_opt.space.fixing import fix
 from nnlo_opt.space.loading import load_space
-from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint, deaths, run_lock, unrecorded
@@ -54,6 +53,7 @@ from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/mpi/site"))
 from loopback_team import LoneTeam, linear_tasks
+from memory_source import linear_source
 
 TESTS = Path(__file__).parents[1] / "tests"
 LEGACY = TESTS / "models" / "legacy"

@@ -64,7 +64,8 @@ def atomic_path(path: AnyPath, *, durable: bool = True) -> Iterator[AnyPath]:
     """
     # The suffix stays last, because writers like numpy and keras choose the format by it. Both parts are cut, as a name
     # that is as long as a name may be must not become longer.
-    temporary = path.with_name(f".{path.stem[:24]}.{uuid.uuid4().hex[:12]}{path.suffix[-24:]}")
+    stem, suffix = os.path.splitext(path.name)
+    temporary = path.with_name(f".{stem[:24]}.{uuid.uuid4().hex[:12]}{suffix[-24:]}")
     try:
         yield temporary
         if durable:

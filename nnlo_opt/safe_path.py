@@ -54,14 +54,6 @@ class SafePath:
         return self.parts[-1] if self.parts else "."
 
     @property
-    def stem(self) -> str:
-        return Path(self.name).stem
-
-    @property
-    def suffix(self) -> str:
-        return Path(self.name).suffix
-
-    @property
     def parent(self) -> "SafePath":
         return SafePath(self.root, self.parts[:-1]) if self.parts else SafePath(self.root.parent)
 

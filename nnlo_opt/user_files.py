@@ -68,7 +68,7 @@ class _OwnNeighbours:
 
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path)
+        spec = PathFinder.find_spec(name, path) if cls.models else None
         file = Path(str(spec and spec.origin))
         model = next((model for folder, model in cls.models.items() if file.is_relative_to(folder)), None)
         if spec is None or model is None:
@@ -148,10 +148,10 @@ def importing(path: Path, *, is_named: bool = True) -> Iterator[None]:
         _OwnNeighbours.models.pop(path.parent, None)
     elif str(path.parent) not in sys.path:
         _OwnNeighbours.models[path.parent] = path
+        if _OwnNeighbours not in sys.meta_path:
+            sys.meta_path.insert(sys.meta_path.index(PathFinder), _OwnNeighbours)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    if _OwnNeighbours not in sys.meta_path:
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), _OwnNeighbours)
     try:
         yield
     except ConfigurationError as error:  # raised by our own classes, in words for the user
@@ -188,10 +188,9 @@ def load_module(source: str, rule: str) -> ModuleType:
             raise ConfigurationError(
                 f"{rule}. Received: {source!r}, which cannot be found ({describe(error)})."
             ) from error
-        where = place_of(error)
         raise ConfigurationError(
-            f"The module {source!r} must import without an error. Received: {f'{where}, ' * bool(where)}"
-            f"{describe(error)}. Correct it."
+            f"The module {source!r} must import without an error. Received: {describe(error)} "
+            f"({place_of(error) or 'not in a file of yours'}). Correct it."
         ) from error
 
 

@@ -25,6 +25,12 @@ def test_a_file_that_is_edited_within_a_second_to_the_same_length_is_read_again(
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.py"], "nothing is written beside it"
 
 
+def test_the_name_of_a_module_need_not_be_utf_8(tmp_path):
+    path = tmp_path / os.fsdecode(b"model-\xff.py")
+    path.write_text("value = 3")
+    assert execute_file(path).value == 3
+
+
 def test_a_file_of_another_kind_is_no_module(tmp_path):
     assert spec_of("_a_module", tmp_path / "model.txt") is None
 

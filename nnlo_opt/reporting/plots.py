@@ -321,8 +321,8 @@ def _written(figure: "Figure", stem: SafePath) -> list[SafePath]:
     for path in paths:
         with atomic_path(path, durable=False) as temporary, temporary.open("wb") as file:
             # Without the time, so that the same run has the same bytes.
-            metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
-            figure.savefig(file, format=path.suffix[1:], metadata=metadata)
+            kind = path.name[-3:]
+            figure.savefig(file, format=kind, metadata={"CreationDate": None} if kind == "pdf" else {})
     return paths
 
 

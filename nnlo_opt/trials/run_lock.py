@@ -52,14 +52,11 @@ class _FileLock:
     def __init__(self, path: SafePath, timeout_s: float) -> None:
         self._fd = path.descriptor(os.O_RDWR | os.O_CREAT)
         until_s = time.monotonic() + timeout_s
-        try:
-            while not _locked(self._fd, fcntl.LOCK_EX):
-                if time.monotonic() >= until_s:
-                    raise TimeoutError(errno.ETIMEDOUT, "another process holds the lock", str(path))
-                time.sleep(_POLL_S)
-        except BaseException:
-            os.close(self._fd)
-            raise
+        while not _locked(self._fd, fcntl.LOCK_EX):
+            if time.monotonic() >= until_s:
+                os.close(self._fd)
+                raise TimeoutError(errno.ETIMEDOUT, "another process holds the lock", str(path))
+            time.sleep(_POLL_S)
 
     def release(self) -> None:
         """Free the lock, which a child that was forked does not keep."""

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 from loopback_team import LoneTeam, linear_tasks
+from memory_source import linear_source
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.data.folds import Fold, single_fold
 from nnlo_opt.data.source import DataSource
-from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 

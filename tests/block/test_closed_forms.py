@@ -24,10 +24,10 @@ from linear_teams import (
     tree_of,
 )
 from loopback_team import LoneTeam, tasks_from
+from memory_source import numbered_source
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
-from nnlo_opt.testing.memory_source import numbered_source
 from nnlo_opt.trials.checkpoint import load, load_weights
 
 N_WEIGHTS = N_FEATURES + 1

@@ -10,11 +10,11 @@ from effort import some_of
 from linear_model import LinearAdapter
 from linear_teams import Data, data_of, fail, history_of, place_of, tree_of
 from loopback_team import LoneTeam, tasks_from
+from memory_source import numbered_source
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.models.adapter import Metrics
-from nnlo_opt.testing.memory_source import numbered_source
 from nnlo_opt.trials.checkpoint import load_weights
 
 pytestmark = pytest.mark.usefixtures("exchange")

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from linear_model import LinearAdapter
 from loopback_team import linear_tasks
+from memory_source import linear_source
 
 from nnlo_opt.block.answers import reason_of
 from nnlo_opt.block.task import FoldTaskFactory, TaskSetup
@@ -12,7 +13,6 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.transport import Collective
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
-from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 
 N_FEATURES = 3

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,10 @@ def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkey
     assert (tmp_path / "nnlo/train_topclass.list").read_text().split() == ["topclass_train_0.h5", "topclass_train_1.h5"]
     assert tool.main(["examples", "nnlo"]) == 2
     assert "No file is overwritten" in capsys.readouterr().err
+    Path("other").mkdir()
+    Path("other/GetData.py").symlink_to("/nowhere/GetData.py")
+    assert tool.main(["examples", "other"]) == 2
+    assert "`other/GetData.py`, which exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,16 @@ def test_a_launcher_starts_its_driver_with_the_options_in_full(file):
     assert command.arguments == ("--model=mnist", "--epochs=3")
 
 
+#: lists within lists, each nine times by its alias: 9^9 texts
+BOMB = "- &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"- &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (f"warm_start:\n{BOMB}", "run.yaml` (more than 10 aliases, which may stand for any number of values)"),
         ("epohcs: 3", "run.yaml` (`--options`) must be an option of the command without `--`. Received: epohcs. Did"),
         ("options: other.yaml", "Received: options."),
         ("yes: 3", "Received: True."),

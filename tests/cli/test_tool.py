@@ -1,4 +1,5 @@
 import json
+import shlex
 import subprocess
 import sys
 from contextlib import closing
@@ -322,7 +323,7 @@ def test_the_version_is_said(capsys):
 
 def test_a_table_that_is_piped_into_a_reader_that_has_left_makes_no_traceback(run):
     path = run()
-    show = "import sys; from nnlo_opt.cli import tool; sys.exit(tool.main(sys.argv[1:]))"
+    show = "from nnlo_opt.cli.main import tool; tool()"
     process = subprocess.Popen(
         [sys.executable, "-c", show, "show", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -330,6 +331,35 @@ def test_a_table_that_is_piped_into_a_reader_that_has_left_makes_no_traceback(ru
     assert "Traceback" not in process.stderr.read()
     process.wait()
     process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("around", "command", "words"),
+    [
+        ("{} >&-", "tool list .", "Standard output must be open."),
+        ("{} > /dev/full", "tool list .", "at standard output or on a disk. Received: an error (No space left"),
+        ("ulimit -n 20; {}", "optimization_driver --model mnist", "must be allowed 64 open files. Received: 20"),
+        *(
+            pytest.param(*case, marks=pytest.mark.proof)
+            for case in (
+                ("{} >&-", "training_driver --help", "Standard output must be open."),
+                ("{} > /dev/full", "build_model --help", "No space left"),
+                ("{} > /dev/full", "optimization_driver --help", "No space left"),
+                ("{} 2>&-", "tool show nowhere", ""),
+                ("ulimit -n 20; {}", "tool launch -- OptimizationDriver", "must be allowed 64 open files"),
+                ("ulimit -n 20; {}", "horovodrun -np 2 true", "must be allowed 64 open files"),
+            )
+        ),
+    ],
+)
+def test_a_command_without_output_or_with_few_files_is_refused_in_a_sentence(tmp_path, around, command, words):
+    function, *words_of = command.split()
+    program = f"from nnlo_opt.cli import main; main.{function}()"
+    line = around.format(shlex.join([sys.executable, "-c", program, *words_of]))
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == EXIT_WRONG_REQUEST
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) <= 1
 
 
 @pytest.mark.parametrize("command", [main.tool, main.training_driver, main.get_data])

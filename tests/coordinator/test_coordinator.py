@@ -1,6 +1,6 @@
 import pytest
+from manual_clock import ManualClock
 
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology

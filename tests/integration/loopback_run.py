@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 from loopback_team import LoopbackTeam, linear_tasks
+from manual_clock import ManualClock
+from memory_source import linear_source
 from state_steps import check
 
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
@@ -21,7 +22,6 @@ from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.run.inbox import Inbox
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights

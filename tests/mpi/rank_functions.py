@@ -10,6 +10,7 @@ from unittest.mock import patch
 import numpy as np
 from linear_model import LinearAdapter
 from loopback_team import tasks_from
+from memory_source import linear_source
 
 from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.comm import codec
@@ -31,7 +32,6 @@ from nnlo_opt.run.roles import RoleSetup
 from nnlo_opt.run.script import Script
 from nnlo_opt.run.training import TrainingSession
 from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
-from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.ledger import Ledger

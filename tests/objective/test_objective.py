@@ -12,8 +12,8 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
+from manual_clock import ManualClock
 
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.objective_messages import CallObjective

@@ -3,10 +3,10 @@ import os
 from contextlib import closing, redirect_stdout
 
 import pytest
+from manual_clock import ManualClock
 from rich.console import Console
 from stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, lines_of, reported, trial, write_journal
 
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.errors import JournalError
 from nnlo_opt.reporting.status import RunState, status_of
 from nnlo_opt.reporting.watch import BEGIN_S, GRACE_S, MOST_FAILED, Page, RunWatch, _Changes

@@ -4,9 +4,9 @@ import os
 import sys
 import threading
 
+from manual_clock import ManualClock
 from refusals import refusal
 
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.run.console import ROOM_S, SAY_S, Console, WaitForSpace
 
 

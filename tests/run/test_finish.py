@@ -2,9 +2,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from manual_clock import ManualClock
 from told_runs import Story
 
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.run_messages import ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
 from nnlo_opt.files import make_directory

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from loopback_team import linear_tasks
+from manual_clock import ManualClock
+from memory_source import linear_source
 
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.block.master.master import Master, MasterSetup
 from nnlo_opt.block.task import FoldTask, TaskFactory
 from nnlo_opt.block.worker.group import MemberSetup, WorkerGroupMember
 from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun, Shutdown
@@ -22,7 +23,6 @@ from nnlo_opt.comm.transport import Transport
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped, Roles, ServerSetup, Workload
-from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import unrecorded
 

@@ -7,8 +7,9 @@ import threading
 
 import numpy as np
 import pytest
+from manual_clock import ManualClock
 
-from nnlo_opt.clock import ManualClock, SystemClock
+from nnlo_opt.clock import SystemClock
 from nnlo_opt.runtime.monitor import MemoryGauge, Monitor, make_monitor
 
 

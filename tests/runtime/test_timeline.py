@@ -5,8 +5,9 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from manual_clock import ManualClock
 
-from nnlo_opt.clock import ManualClock, SystemClock
+from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, plan_single_block, rank_label
 from nnlo_opt.runtime.timeline import (
     NO_TIMELINE,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from loopback_run import Shape, System
 from loopback_team import LoneTeam, linear_tasks
+from memory_source import linear_source
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.run_messages import Shutdown
@@ -20,7 +21,6 @@ from nnlo_opt.simulate.clock import VirtualClock
 from nnlo_opt.simulate.simulation import Simulation, SimulationPlan, VirtualRanks
 from nnlo_opt.simulate.workload import Objective, Workload, lognormal
 from nnlo_opt.space import Categorical, Integer, Space
-from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.journal import Journal, read_events
 

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from linear_model import LinearAdapter
+from manual_clock import ManualClock
 
 from nnlo_opt.block.task import FoldTaskFactory, TaskFactory, TaskSetup
 from nnlo_opt.block.worker.worker import Memory, Worker
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
