@@ -42,10 +42,9 @@ def main(argv: Sequence[str]) -> int:
     with without_collection():
         events = load_events(run / JOURNAL_NAME)
     ledger = Ledger(events)
-    out = Path(arguments.out) if arguments.out else run / tool.target
-    target = SafePath.of(out) if arguments.out else SafePath(run) / tool.target
+    target = SafePath.of(Path(arguments.out)) if arguments.out else SafePath(run) / tool.target
     is_mirrored = arguments.to in ledger.settings.get("mirror", ()) and may_be_at_work(run)
-    if is_mirrored and out.resolve() == (run / tool.target).resolve():
+    if is_mirrored and Path(str(target)).resolve() == (run / tool.target).resolve():
         raise ConfigurationError(
             f"An export must not replace what `--mirror {arguments.to}` of a run under way writes. Received: "
             f"`{target}`; name another place by `--out`, or wait for the end of the run."

@@ -51,8 +51,7 @@ class _Backend(JournalFileBackend):
         # Optuna opens a file by its path: this one leads to the open file, whatever takes its name.
         self._file = path.open("ab")
         opened = f"/proc/self/fd/{self._file.fileno()}"
-        lock = JournalFileSymlinkLock(str(path))
-        super().__init__(opened if os.path.exists(opened) else str(path), lock)
+        super().__init__(opened if os.path.exists(opened) else str(path), JournalFileSymlinkLock(str(path)))
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         if self.at is not None:

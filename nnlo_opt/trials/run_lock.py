@@ -181,12 +181,11 @@ def forget_owner(run: Path) -> None:
 
 def may_be_at_work(run: Path) -> bool:
     """Return True if a run has an owner: a process of this machine that lives, or one that has shown signs of life."""
-    note = SafePath(run) / OWNER_NAME
     owner, here = read_owner(run), this_process()
     if owner is None:
         return False
     if owner.get("boot") != here["boot"] and owner.get("host") != here["host"]:
-        return time.time() - (_touched_ns(note) or 0) / 1e9 < STALE_S
+        return time.time() - (_touched_ns(SafePath(run) / OWNER_NAME) or 0) / 1e9 < STALE_S
     with suppress(OSError), (SafePath(run) / LOCK_NAME).open("rb") as file:
         return not _locked(file.fileno(), fcntl.LOCK_SH)
     return False
