@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
         if error.filename is None:  # of standard output
             raise
         what = f"`{error.filename}` ({error.strerror or error})"
-        print(f"The run directory must be readable and writable. Received: {what}.", file=sys.stderr)
+        print(f"A path that a command uses must be readable and writable. Received: {what}.", file=sys.stderr)
         return EXIT_WRONG_REQUEST
 
 
