@@ -277,8 +277,9 @@ def _report(argv: Sequence[str]) -> int:
         from nnlo_opt.reporting.plots import write_figures
 
         paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(run) / "figures")
-        shown = [path.name.removesuffix(".pdf") for path in paths if path.name.endswith(".pdf")]
-        named = ", ".join(shown) or "none, as no trial is complete"
+        named = (
+            ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf")) or "none: no trial is complete"
+        )
         print(fitted(f"Wrote figures as PNG and PDF to `{folder}`: {named}.", sys.stdout))
     sys.stdout.flush()
     return EXIT_OK

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from nnlo_opt.reporting.expected_end import epoch_s, expected_end_s
 from nnlo_opt.trials import events as ev
@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # what prints a state needs none of these, and starts fast
     from nnlo_opt.coordinator.policy import Policy
     from nnlo_opt.training.options import TrainingOptions
 
-#: shortest time between two lines about epochs of a trial, but for the last one of a fold
-EPOCHS_S = 1.0
 #: longest reason shown on a terminal, in characters
 MOST_CHARACTERS = 300
 
@@ -69,6 +67,9 @@ _TrialEnd: TypeAlias = ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned
 class _Lines(ABC):
     """Turns the journal events that searches and trainings have in common into lines."""
 
+    #: shortest time between two lines about epochs of a trial, but for the last one of a fold
+    _epochs_s: ClassVar[float] = 1.0
+
     def __init__(self, write: Callable[..., None], n_fold: int) -> None:
         self._write = write
         #: folds of a trial; names of folds are shown if there are several
@@ -83,7 +84,7 @@ class _Lines(ABC):
         if isinstance(event, ev.EpochEnded):
             trial = ledger.assignments[event.assignment].trial
             self._held[event.assignment] = event
-            if event.time_s - self._said_at_s.get(trial, -math.inf) >= EPOCHS_S:
+            if event.time_s - self._said_at_s.get(trial, -math.inf) >= self._epochs_s:
                 self._said_at_s[trial] = event.time_s
                 self._epoch(self._held.pop(event.assignment), ledger)
             return
@@ -227,6 +228,8 @@ class TrainingLines(_Lines):
         training: options of the training.
         n_fold: folds of the training.
     """
+
+    _epochs_s = 0.0
 
     def __init__(self, write: Callable[[str], None], training: "TrainingOptions", n_fold: int = 1) -> None:
         super().__init__(write, n_fold)
