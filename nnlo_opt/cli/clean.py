@@ -89,8 +89,7 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
     # A training that has failed goes on from the last checkpoint.
     kept = [*best_trials(ledger), ledger.result]
     over = [trial.number for trial in ledger.trials if trial.state.ended and trial not in kept]
-    trials = [run / f"trials/{number:04d}" for number in over]
-    checkpoints = [path for trial in trials for path in trial.glob("fold*/checkpoint-*")]
+    checkpoints = [path for number in over for path in (run / f"trials/{number:04d}").glob("fold*/checkpoint-*")]
     parts = (run / PARTS_NAME).glob("*") if (run / TIMELINE_NAME).exists() else []
     return {
         "surplus checkpoint": checkpoints,

@@ -277,10 +277,9 @@ def _report(argv: Sequence[str]) -> int:
         from nnlo_opt.reporting.plots import write_figures
 
         paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(run) / "figures")
-        named = (
-            ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf")) or "none: no trial is complete"
-        )
-        print(fitted(f"Wrote figures as PNG and PDF to `{folder}`: {named}.", sys.stdout))
+        named = ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf"))
+        text = f"Wrote figures as PNG and PDF to `{folder}`: {named or 'none, as no trial is complete'}."
+        print(fitted(text, sys.stdout))
     sys.stdout.flush()
     return EXIT_OK
 
