@@ -36,6 +36,7 @@ from nnlo_opt.run import option_table
 from nnlo_opt.run import options as run_options
 from nnlo_opt.run.finish import history_of
 from nnlo_opt.runtime import timeline
+from nnlo_opt.safe_path import SafePath
 from nnlo_opt.search import start_points, warm_start
 from nnlo_opt.space import Space
 from nnlo_opt.space.fixing import fix
@@ -289,14 +290,15 @@ class Readers:
     # ------------------------------------------------------------ checkpoints and notes
 
     def checkpoint(self) -> Reader:
-        kept = next(self._folds[0].glob("checkpoint-*"))
+        kept = next(iter(self._folds[0].glob("checkpoint-*")))
         folder = self._make(kept.name, {path.name: path.read_bytes() for path in kept.iterdir()})
         manifest = json.loads((folder / "manifest.json").read_bytes())
 
         def call(_: str) -> Any:
-            found = checkpoint.load(folder)
-            local = {worker: checkpoint.load_state(folder, worker) for worker in found.remembering}
-            groups = {key: checkpoint.load_state(folder, range(key[0], key[1] + 1)) for key in found.groups_remembering}
+            place = SafePath.of(folder)
+            found = checkpoint.load(place)
+            local = {worker: checkpoint.load_state(place, worker) for worker in found.remembering}
+            groups = {key: checkpoint.load_state(place, range(key[0], key[1] + 1)) for key in found.groups_remembering}
             plain = [found.epoch, found.n_samples_inside, found.master, found.workers]
             return exact([plain, found.arrays, local, groups])
 
@@ -311,7 +313,7 @@ class Readers:
 
     def weights(self) -> Reader:
         folder = self._make("weights", {"weights.npz": (self._folds[1] / "weights.npz").read_bytes()})
-        return of_files(folder, lambda _: exact(checkpoint.load_weights(folder)), {".npz": (ARCHIVE,)})
+        return of_files(folder, lambda _: exact(checkpoint.load_weights(SafePath(folder))), {".npz": (ARCHIVE,)})
 
     def history(self) -> Reader:
         def call(_: str) -> None:
@@ -337,12 +339,14 @@ class Readers:
         mine = run_lock.this_process()
         first = {key: mine[key] for key in ("host", "pid", "boot")}  # of the first version, without a checksum
         files = {"run.owner": with_checksum(mine), "first.owner": json.dumps(first)}
-        run = self._make("owned", {name: text.encode() for name, text in files.items()})
+        owned = self._make("owned")
+        run = self._make("notes", {name: text.encode() for name, text in files.items()})
 
         def call(file: str) -> Any:
-            found = run_lock.read_owner(run / file)
+            (owned / run_lock.OWNER_NAME).write_bytes((run / file).read_bytes())
+            found = run_lock.read_owner(owned)
             if file == "run.owner" and found in (None, mine):  # the lock waits for a sign of life of anybody else
-                run_lock.RunLock(run, 0.0).close()
+                run_lock.RunLock(owned, 0.0).close()
             # Nobody can tell whether a note without a checksum is as it was, or was one.
             is_plain = file == "first.owner" or (found is not None and found.keys() == first.keys())
             return None if is_plain else found
@@ -520,7 +524,7 @@ class Readers:
             team.run_fold(trial=trial)
             while len(team.reported(msg.EpochReported)) < 2 or (trial and not team.reported(msg.FoldFinished)):
                 team.step()
-        return [checkpoint.fold_directory(self._folder / "training", trial, 0) for trial in (0, 1)]
+        return [Path(str(checkpoint.fold_directory(self._folder / "training", trial, 0))) for trial in (0, 1)]
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ import random
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from itertools import islice, product
 from pathlib import Path
@@ -308,7 +308,8 @@ def _opened(path: Path, data: bytes | None) -> Path | BytesIO:
 
 def is_script(file: Path | BytesIO) -> bool:
     """Return True if a file is a TorchScript archive, which contains its code; a `state_dict` does not."""
-    if not zipfile.is_zipfile(regular(file) if isinstance(file, Path) else file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return any(name.split("/")[1:2] == ["constants.pkl"] for name in archive.namelist())
+    with suppress(OSError):  # who reads the file next says what is wrong with it
+        if zipfile.is_zipfile(regular(file) if isinstance(file, Path) else file):
+            with zipfile.ZipFile(file) as archive:
+                return any(name.split("/")[1:2] == ["constants.pkl"] for name in archive.namelist())
+    return False

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import MAX_INTEGER
 from nnlo_opt.search.base import History
-from nnlo_opt.space.parameters import MAX_INTEGER, Constant, Integer, Ordinal, Parameter
+from nnlo_opt.space.parameters import Constant, Integer, Ordinal, Parameter
 from nnlo_opt.space.space import Point, Space
 
 #: values of a continuous parameter if nobody says how many

@@ -46,7 +46,7 @@ def test_without_hosts_the_ranks_are_on_this_one():
         ("-np 3 --hostfile none python a.py", "`--hostfile` must be a readable file."),
         ("-np 3 --hostfile f -H pi1:3 python a.py", "Give one of them."),
         ("-np 3 -H '' python a.py", "`-H` must name hosts with a number of slots"),
-        ("-np 3 --hostfile /dev/null python a.py", "`--hostfile` must name hosts with a number of slots"),
+        ("-np 3 --hostfile {empty} python a.py", "`--hostfile` must name hosts with a number of slots"),
         (f"-np 3 --hostfile {sys.executable} python a.py", "`--hostfile` must be a readable file."),
         ('-np 3 --mpi-args="it\'s" python a.py', "`--mpi-args` must be words as a shell reads them."),
         ("-np 3", "as `horovodrun -np 3 python train.py`."),
@@ -55,8 +55,9 @@ def test_without_hosts_the_ranks_are_on_this_one():
         ("--gloo -np 2 python a.py", "Received: --gloo"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(arguments, sentence, capsys):
-    assert main(shlex.split(arguments)) == 2
+def test_a_wrong_request_is_one_sentence(arguments, sentence, tmp_path, capsys):
+    (empty := tmp_path / "empty").touch()
+    assert main(shlex.split(arguments.format(empty=empty))) == 2
     said = capsys.readouterr().err
     assert sentence in said
     assert len(said.splitlines()) == 1

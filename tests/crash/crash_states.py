@@ -10,7 +10,6 @@ Equal", OSDI 2014, section 3.
 import builtins
 import io
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -186,10 +185,12 @@ class _Recorder:
         #: open file descriptor -> path in the folder
         self._open: dict[int, str] = {}
 
-    def inside(self, path: Any) -> str | None:
-        """`path` in the folder; None for one elsewhere."""
+    def inside(self, path: Any, dir_fd: int | None = None) -> str | None:
+        """`path`, which may be relative to an open folder, in the recorded folder; None for one elsewhere."""
         if not isinstance(path, str | os.PathLike):
             return None
+        if dir_fd is not None:
+            path = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), path)
         # Of a link the place itself, not where it leads.
         folder, name = os.path.split(os.path.abspath(path))
         whole = os.path.join(os.path.realpath(folder), name)
@@ -201,8 +202,8 @@ class _Recorder:
     # -------- os
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        inside = self.inside(path)
-        existed = inside is not None and os.path.exists(path)
+        inside = self.inside(path, dir_fd)
+        existed = inside is not None and os.path.exists(os.path.join(self._root, inside))
         fd = _os["open"](path, flags, mode, dir_fd=dir_fd)
         self._open.pop(fd, None)
         if inside is not None:
@@ -218,18 +219,19 @@ class _Recorder:
         _os["close"](fd)
 
     def write(self, fd: int, data: Any) -> int:
-        path = self._open.get(fd)
         at = os.fstat(fd).st_size  # every file written by descriptor is appended to, or new
         n_written = _os["write"](fd, data)
-        if path is not None:
-            self.note("write", path, bytes(data)[:n_written], at)
+        self.wrote(fd, bytes(data)[:n_written], at)
         return n_written
 
     def pwrite(self, fd: int, data: Any, at: int) -> int:
         n_written = _os["pwrite"](fd, data, at)
-        if (path := self._open.get(fd)) is not None:
-            self.note("write", path, bytes(data)[:n_written], at)
+        self.wrote(fd, bytes(data)[:n_written], at)
         return n_written
+
+    def wrote(self, fd: int, data: bytes, at: int) -> None:
+        if (path := self._open.get(fd)) is not None:
+            self.note("write", path, data, at)
 
     def fsync(self, fd: int) -> None:
         if fd in self._open:
@@ -241,53 +243,53 @@ class _Recorder:
         if fd in self._open:
             self.note("truncate", self._open[fd], at=length)
 
-    def rename(self, source: Any, target: Any) -> None:
-        _os["rename"](source, target)
-        old, new = self.inside(source), self.inside(target)
+    def rename(self, source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+        _os["rename"](source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        old, new = self.inside(source, src_dir_fd), self.inside(target, dst_dir_fd)
         assert (old is None) == (new is None), "a rename out of the recorded folder, or into it"
         if old is not None and new is not None:
             self.note("rename", old, target=new)
 
-    def replace(self, source: Any, target: Any) -> None:
-        self.rename(source, target)
+    def replace(self, source: Any, target: Any, **folders: int | None) -> None:
+        self.rename(source, target, **folders)
 
-    def mkdir(self, path: Any, mode: int = 0o777) -> None:
-        self._do("make", "mkdir", path, mode)
+    def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        self._do("make", "mkdir", path, mode, dir_fd=dir_fd)
 
-    def unlink(self, path: Any) -> None:
-        self._do("remove", "unlink", path)
+    def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+        self._do("remove", "unlink", path, dir_fd=dir_fd)
 
-    def rmdir(self, path: Any) -> None:
-        self._do("remove", "rmdir", path)
+    def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
+        self._do("remove", "rmdir", path, dir_fd=dir_fd)
 
-    def _do(self, kind: str, call: str, path: Any, *rest: Any) -> None:
-        _os[call](path, *rest)
-        if (inside := self.inside(path)) is not None:
+    def _do(self, kind: str, call: str, path: Any, *rest: Any, dir_fd: int | None) -> None:
+        _os[call](path, *rest, dir_fd=dir_fd)
+        if (inside := self.inside(path, dir_fd)) is not None:
             self.note(kind, inside)
 
     # -------- open
 
     def open_file(self, path: Any, mode: str = "r", *arguments: Any, **named: Any) -> Any:
-        inside = self.inside(path)
-        if inside is None or not set(mode) & set("wax+"):
+        opener = named.get("opener")
+        if (self.inside(path) is None and opener is None) or not set(mode) & set("wax+"):
             return _builtin_open(path, mode, *arguments, **named)
         assert set(mode) <= set("wxb"), f"the recorder does not know mode {mode!r}"
-        raw = _RecordedFile(path, mode.replace("b", ""), self, inside)
+        raw = _RecordedFile(path, mode.replace("b", ""), opener or self.open, self)
         buffered = io.BufferedWriter(raw)
         return buffered if "b" in mode else io.TextIOWrapper(buffered, named.get("encoding"), named.get("errors"))
 
 
 class _RecordedFile(io.FileIO):
-    def __init__(self, path: Any, mode: str, recorder: _Recorder, inside: str) -> None:
-        existed = os.path.exists(path)
-        super().__init__(path, mode)
-        self._recorder, self._inside = recorder, inside
-        recorder.note("truncate" if existed else "create", inside)
+    """File that `opener` opens, by the recorder's `open`."""
+
+    def __init__(self, path: Any, mode: str, opener: Callable[[Any, int], int], recorder: _Recorder) -> None:
+        super().__init__(path, mode, opener=opener)
+        self._recorder = recorder
 
     def write(self, data: Any) -> int:
         at = self.tell()
         n_written = super().write(data)
-        self._recorder.note("write", self._inside, bytes(data)[:n_written], at)
+        self._recorder.wrote(self.fileno(), bytes(data)[:n_written], at)
         return n_written
 
     def __enter__(self) -> Self:
@@ -308,7 +310,6 @@ def recording(folder: Path) -> Iterator[list[Step]]:
         patch.multiple(os, remove=recorder.unlink, **{name: getattr(recorder, name) for name in _CALLS}),
         patch.object(io, "open", recorder.open_file),
         patch.object(builtins, "open", recorder.open_file),
-        patch.object(shutil, "_use_fd_functions", False),  # else it names files by folders' descriptors
     ):
         yield recorder.steps
     disk = _Disk(before)

@@ -248,8 +248,8 @@ def test_backends_that_cannot_be_had(monkeypatch):
     keras_model.import_framework(1)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for backend, package in {
-        "jax": r"nnlo_opt\[jax\]",
-        "torch": r"nnlo_opt\[torch\]",
+        "jax": r"'nnlo_opt\[jax\]'",
+        "torch": r"'nnlo_opt\[torch\]'",
         "tensorflow": "tensorflow",
     }.items():
         with pytest.raises(ConfigurationError, match=f"pip install {package}`"):

@@ -49,7 +49,7 @@ def simulation_of(plan):
 def run(plan):
     """(result, ledger, events of the journal)"""
     with simulation_of(plan) as (simulation, path):
-        return simulation.run(), simulation.ledger, read_events(path.read_bytes(), "journal")[0]
+        return simulation.run(), simulation.ledger, read_events(Path(str(path)).read_bytes(), "journal")[0]
 
 
 # ---------------------------------------------------------------- closed forms
