@@ -22,8 +22,6 @@ AnyPath = TypeVar("AnyPath", Path, SafePath)
 MAX_NAME_BYTES = 255
 #: levels of nested data that are read; no file of ours or of Keras has 50, and Python functions cannot follow 1000
 MAX_DEPTH = 100
-#: largest integer; beyond it neighbouring integers are the same float, in JSON readers and in surrogates
-MAX_INTEGER = 2**53
 
 
 def write_fully(fd: int, data: bytes) -> None:

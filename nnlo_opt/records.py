@@ -15,11 +15,24 @@ from msgspec import field
 
 from nnlo_opt.files import ALL_FINITE, parse_json
 
-__all__ = ["Number", "Positive", "Reader", "Record", "Seconds", "UnixSeconds", "Value", "checked", "field"]
+__all__ = [
+    "MAX_INTEGER",
+    "Number",
+    "Positive",
+    "Reader",
+    "Record",
+    "Seconds",
+    "UnixSeconds",
+    "Value",
+    "checked",
+    "field",
+]
 
+#: largest integer; beyond it neighbouring integers are the same float, in JSON readers and in surrogates
+MAX_INTEGER = 2**53
 #: number of something, -1 for none of them; what counts has one at least
-Number = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
-Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+Number = Annotated[int, msgspec.Meta(ge=-1, le=MAX_INTEGER)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
 #: times within some centuries, whose sums calendars know; times of a clock, before the year 8307
 Seconds = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
 UnixSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=2e11)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import MAX_INTEGER
+from nnlo_opt.records import MAX_INTEGER
 from nnlo_opt.search.base import History
 from nnlo_opt.space.parameters import Constant, Integer, Ordinal, Parameter
 from nnlo_opt.space.space import Point, Space

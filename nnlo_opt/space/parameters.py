@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, ClassVar, Literal, Protocol
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import MAX_INTEGER
+from nnlo_opt.records import MAX_INTEGER
 from nnlo_opt.space.conditions import When, check_condition
 from nnlo_opt.space.values import Value, frozen, is_number, not_contained, plain, position_of, quantile_of, text, thawed
 

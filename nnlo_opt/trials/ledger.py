@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nnlo_opt.errors import JournalError, ProtocolError
-from nnlo_opt.files import MAX_INTEGER
+from nnlo_opt.records import MAX_INTEGER
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.objectives import Objective, losses
 from nnlo_opt.trials.pareto import ParetoSet
