@@ -15,19 +15,6 @@ from msgspec import field
 
 from nnlo_opt.files import ALL_FINITE, parse_json
 
-__all__ = [
-    "MAX_INTEGER",
-    "Number",
-    "Positive",
-    "Reader",
-    "Record",
-    "Seconds",
-    "UnixSeconds",
-    "Value",
-    "checked",
-    "field",
-]
-
 #: largest integer; beyond it neighbouring integers are the same float, in JSON readers and in surrogates
 MAX_INTEGER = 2**53
 #: number of something, -1 for none of them; what counts has one at least

@@ -51,6 +51,8 @@ EXTRAS = {
 }
 #: folders with tests that start ranks, as the Makefile has them
 WITH_RANKS = ("api", "crash", "mpi")
+#: test that is marked `many` -> variants collected by now
+VARIANTS: Counter[str] = Counter()
 #: a sentence about tests that were left out -> how many
 LEFT_OUT = pytest.StashKey[Counter]()
 
@@ -62,6 +64,15 @@ def why_not(item: pytest.Item, markers: str) -> str | None:
     if missing:
         return f"needs `pip install 'nnlo_opt[{','.join(missing)}]'`; .ci/run has all packages"
     return "a proof of minutes: `make proofs`" if item.get_closest_marker("slow") and "slow" not in markers else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Make proofs of most variants of a test that is marked `many`."""
+    if item.get_closest_marker("many"):
+        test = item.nodeid.partition("[")[0]
+        VARIANTS[test] += 1
+        if VARIANTS[test] % 5 != 1:
+            item.add_marker(pytest.mark.proof)
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,7 +4,9 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout, suppress
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from textwrap import dedent
 
@@ -117,6 +119,10 @@ def options_of(command: str) -> frozenset[str]:
     """The options in the help of a command, with hyphens."""
     name, *arguments = command.split()
     option = "--help-all" if name.endswith("Driver") else "--help"
+    if name == "nnlo-opt":
+        with redirect_stdout(StringIO()) as said, suppress(SystemExit):
+            tool.main([*arguments, option])
+        return frozenset(OPTION.findall(said.getvalue()))
     program = f"import sys; sys.argv = {[name, *arguments, option]!r}; {COMMANDS[name]}; run()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     return frozenset(OPTION.findall(done.stdout))

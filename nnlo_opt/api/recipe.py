@@ -19,7 +19,7 @@ from nnlo_opt.api.settings import Settings
 from nnlo_opt.block.task import FoldTask, TaskFactory, model_seed
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.data.folds import Fold
+from nnlo_opt.data.folds import Fold, check_workers
 from nnlo_opt.data.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled
 from nnlo_opt.data.source import DataInfo
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
@@ -50,7 +50,7 @@ def workload_of(
         files = [*settings.train_list, *settings.files_to_validate]
         group.attempt(lambda: data.check(files) if group.rank == 0 else None)
         workload = FileWorkload(settings, options, context)
-        group.attempt(lambda: _check_samples(workload.data.n_train, n_shares) if group.rank in trainers else None)
+        group.attempt(lambda: check_workers(workload.data.n_train, n_shares) if group.rank in trainers else None)
         if settings.algo.validate_every:
             n_train = workload.data.n_train if group.rank == trainers[0] else None
             options = _counting_validations(settings, options, group.share_json(n_train, trainers[0]))
@@ -159,14 +159,6 @@ class FileWorkload(ManagerWorkload):
         if not settings.algo.validates:
             folds = [Fold(fold.train, fold.validation[:0]) for fold in folds]
         return TrainingData(source=source, folds=folds, n_train=n_train)
-
-
-def _check_samples(n_train: int, n_shares: int) -> None:
-    if n_train < n_shares:
-        raise ConfigurationError(
-            f"Every worker must have at least one training sample. Received: {n_train} samples for {n_shares} workers. "
-            "Take fewer ranks, or more data."
-        )
 
 
 # ---------------------------------------------------------------- generators

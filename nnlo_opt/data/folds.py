@@ -61,6 +61,16 @@ def make_folds(
     return [Fold(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(n_fold)]
 
 
+def check_workers(n_samples: int, n_workers: int, n_fold: int = 1) -> None:
+    """Raise ConfigurationError if a fold has fewer samples to train on than workers."""
+    if n_samples < n_workers:
+        raise ConfigurationError(
+            f"Every worker must have at least one training sample. Received: {n_samples} samples"
+            f"{' in a fold' * (n_fold > 1)} for {n_workers} workers. Take fewer ranks, smaller blocks "
+            "(`--block-size`), or more data."
+        )
+
+
 def shard(indices: Indices, n_workers: int, worker: int) -> Indices:
     """Return the shard of `worker` (0 .. n_workers - 1): a view of a contiguous part of `indices`.
 
@@ -72,11 +82,7 @@ def shard(indices: Indices, n_workers: int, worker: int) -> Indices:
     """
     if not 0 <= worker < n_workers:
         raise ValueError(f"`worker` must be from 0 to {n_workers - 1}. Received: {worker}.")
-    if len(indices) < n_workers:
-        raise ConfigurationError(
-            f"Every worker must have at least one training sample. Received: {len(indices)} samples for {n_workers} "
-            f"workers. Use fewer ranks, or smaller blocks (`--block-size`)."
-        )
+    check_workers(len(indices), n_workers)
     start, stop = (len(indices) * edge // n_workers for edge in (worker, worker + 1))
     return indices[start:stop]
 

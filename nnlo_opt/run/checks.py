@@ -6,6 +6,7 @@ from itertools import combinations, product
 from typing import Any
 
 from nnlo_opt.comm.topology import Topology
+from nnlo_opt.data.folds import check_workers
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses, torch_losses
 from nnlo_opt.models.builders import ModelDefinition
@@ -92,12 +93,7 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
     for force in elastic_forces(options, findings):
         moving_rate(force, min(n for team in topology.teams for n in team.n_children()))
     n_train = findings.n_train_smallest
-    if n_train < n_workers:
-        raise ConfigurationError(
-            f"Every worker must have at least one training sample. Received: {n_train} samples"
-            f"{' in a fold' * (options.plan.n_fold > 1)} for {n_workers} workers; take fewer ranks, smaller "
-            "blocks (`--block-size`) or more data."
-        )
+    check_workers(n_train, n_workers, options.plan.n_fold)
     name, batch, space = "--batch", options.training.batch, findings.space
     if space is not None and "train.batch" in space.names:
         name, batch = "train.batch", max(value for value in corners(space, "train.batch") if isinstance(value, int))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import some_of
 from refusals import check_refused
 
 import nnlo_opt
@@ -113,6 +114,7 @@ def test_an_endless_generator_is_an_error_that_says_so():
     check_refused("`generate_data` must return after one epoch", manager_of, data=Endless(20))
 
 
+@pytest.mark.proof
 def test_one_that_counts_itself_is_found_out_while_it_trains():
     class Counted(Endless):
         def count_data(self):
@@ -152,7 +154,7 @@ def test_a_path_in_place_of_a_list_is_that_of_a_list_file():
         nnlo_opt.MPIManager(None, Circle(20), nnlo_opt.Algo("adam"), Net(), 3, "a.list")
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", some_of([False, True]))
 def test_hdf5_files(tmp_path, digits, cached):
     files = sorted(map(str, digits.glob("mnist_train*.h5")))
     data = nnlo_opt.H5Data(50, cache=str(tmp_path / "cache") if cached else None)
@@ -185,6 +187,7 @@ def test_hdf5_files(tmp_path, digits, cached):
 # ---------------------------------------------------------------- models
 
 
+@pytest.mark.proof
 def test_a_model_from_json(tmp_path):
     import keras
 
@@ -254,6 +257,7 @@ def test_what_goes_wrong_is_told_in_a_sentence():
 # ---------------------------------------------------------------- callbacks
 
 
+@pytest.mark.proof
 def test_keras_callbacks_see_every_epoch(tmp_path):
     import keras
 
@@ -280,6 +284,7 @@ def test_keras_callbacks_see_every_epoch(tmp_path):
     manager.close()
 
 
+@pytest.mark.proof
 def test_keras_callbacks_set_the_learning_rate(tmp_path):
     import keras
 
@@ -298,6 +303,7 @@ def test_keras_callbacks_set_the_learning_rate(tmp_path):
     assert rates == pytest.approx([0.02, 0.02, 0.002, 0.0002])
 
 
+@pytest.mark.proof
 def test_keras_early_stopping_gives_back_the_best_weights(tmp_path):
     import keras
 

@@ -30,6 +30,8 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.trials.checkpoint import load, load_weights
 
+pytestmark = pytest.mark.many
+
 N_WEIGHTS = N_FEATURES + 1
 
 # ---------------------------------------------------------------- one worker is serial training

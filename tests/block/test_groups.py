@@ -17,6 +17,8 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ProtocolError
 
+pytestmark = pytest.mark.many
+
 N_TRAIN = 48
 DATA = data_of(N_TRAIN, 6)
 

@@ -11,7 +11,7 @@ from linear_teams import EPOCHS, RATE, SIZES, Serial, central_of, factor_of, opt
 
 from nnlo_opt.update_rules.rule import SteppingWorker
 
-pytestmark = pytest.mark.usefixtures("exchange")
+pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 
 SCHEDULES = [
     {"warmup_epochs": 1.5},

@@ -17,6 +17,8 @@ from nnlo_opt.files import make_directory
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
 
+pytestmark = pytest.mark.many
+
 DATA = data_of(24, 9, n_features=3)
 ENDS = (msg.FoldFinished, msg.FoldFailed, msg.FoldStopped)
 

@@ -8,6 +8,8 @@ from linear_model import LinearAdapter
 from linear_teams import N_FEATURES, RATE, SMALL, central_of, finish, options_of, trained, tree_of
 from loopback_team import LoneTeam, tasks_from
 
+pytestmark = pytest.mark.many
+
 
 class Stepping(LinearAdapter):
     """The linear model that makes steps of SGD itself."""

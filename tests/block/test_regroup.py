@@ -12,7 +12,7 @@ from loopback_team import LoneTeam
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
 
-pytestmark = pytest.mark.usefixtures("exchange")
+pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 
 N_TRAIN, N_VALIDATION, EPOCHS = 27, 8, 3
 DATA = data_of(N_TRAIN, N_VALIDATION)

@@ -17,7 +17,7 @@ from nnlo_opt.data.folds import single_fold
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.trials.checkpoint import load_weights
 
-pytestmark = pytest.mark.usefixtures("exchange")
+pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 
 EPOCHS = 4
 

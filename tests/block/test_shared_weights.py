@@ -16,6 +16,8 @@ from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics, explicit_momentum
 from nnlo_opt.update_rules.vectors import BLOCK
 
+pytestmark = pytest.mark.many
+
 
 def trained(directory, n_workers=1, seed=None, *, shares=True, apart=False, **changes):
     options = options_of(**{"optimizer": "adam", **changes})

@@ -28,6 +28,8 @@ from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.update_rules.gem import Gem
 from nnlo_opt.update_rules.optimizers import make_optimizer
 
+pytestmark = pytest.mark.many
+
 N_TRAIN, N_VALIDATION, N_WEIGHTS = 61, 13, N_FEATURES + 1
 DATA = data_of(N_TRAIN, N_VALIDATION)
 team_of, trained, Serial = (

@@ -24,7 +24,7 @@ from nnlo_opt.update_rules.easgd import ElasticMomentum
 from nnlo_opt.update_rules.gem import Gem
 from nnlo_opt.update_rules.optimizers import make_optimizer
 
-pytestmark = pytest.mark.usefixtures("exchange")
+pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 
 N_WEIGHTS, N_BATCHES = N_FEATURES + 1, len(SIZES)
 #: learning rates in the course of a training

@@ -103,7 +103,15 @@ SPECIAL = (*FILES, "inbox/1.json", "inbox/2.json", "deaths/1.json", "unrecorded/
 SPECIAL += ("timeline/rank-00000.json", "trials/0000/fold0/history.json", "trials/0000/fold0/weights.npz")
 
 
-@pytest.mark.parametrize("argv", [argv for argv in COMMANDS if isinstance(argv, list)], ids=" ".join)
+@pytest.mark.parametrize(
+    "argv",
+    [
+        pytest.param(argv, marks=[pytest.mark.proof] * ("--figures" in argv))
+        for argv in COMMANDS
+        if isinstance(argv, list)
+    ],
+    ids=" ".join,
+)
 @pytest.mark.parametrize("make", [os.mkfifo, huge], ids=["FIFO", "4 TB"])
 def test_no_command_waits_for_a_special_file_or_reads_a_huge_one(tmp_path, argv, make, monkeypatch, capsys):
     run = run_of_links(tmp_path / "runs", tmp_path, ())

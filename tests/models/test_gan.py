@@ -45,6 +45,7 @@ def test_only_the_generator_and_the_discriminator_are_exchanged():
     assert adapter.n_weights == n_discriminator + model.generator.count_params()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "options", [{"one_pass": True}, pytest.param({"reverse": True}, marks=pytest.mark.proof)], ids=str
 )

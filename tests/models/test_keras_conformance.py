@@ -13,6 +13,7 @@ from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.update_rules.optimizers import make_optimizer
 
 pytestmark = [
+    pytest.mark.many,
     pytest.mark.keras,
     # Keras's own conversion of variables, when it saves a model.
     pytest.mark.filterwarnings("ignore:__array__ implementation"),
@@ -174,6 +175,7 @@ def test_sample_weights_are_kerass_own(loss):
     assert ours == pytest.approx(float(theirs), rel=1e-4)
 
 
+@pytest.mark.proof
 def test_masked_steps_count_as_in_keras():
     def tagger():
         keras_model.set_seed(0)

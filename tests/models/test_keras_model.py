@@ -119,6 +119,7 @@ def test_a_model_without_weights_is_refused():
         keras_adapter(keras.Sequential([keras.Input((3,)), keras.layers.Flatten()]), "mse")
 
 
+@pytest.mark.proof
 def test_compiled_computations_give_the_same():
     plain = keras_adapter(mlp(dense, normalisation), "categorical_crossentropy")
     compiled = keras_adapter(mlp(dense, normalisation), "categorical_crossentropy", jit_compile=True)
@@ -226,6 +227,7 @@ def test_what_holds_while_a_model_is_built():
 # ---------------------------------------------------------------- the process
 
 
+@pytest.mark.proof
 def test_the_import_is_silent_and_takes_the_threads_it_is_given(tmp_path):
     code = """
 from nnlo_opt.models.keras_model import import_framework

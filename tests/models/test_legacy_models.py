@@ -14,6 +14,7 @@ from nnlo_opt.models.legacy_layers import ACTIVATIONS, ARGUMENTS, CONSTRAINTS, I
 from nnlo_opt.models.legacy_weights import load_legacy_weights
 
 pytestmark = [
+    pytest.mark.many,
     pytest.mark.keras,
     # Keras's own conversion of variables, when it saves a model.
     pytest.mark.filterwarnings("ignore:__array__ implementation"),

@@ -16,6 +16,8 @@ from nnlo_opt.runtime.peers import Heart, Peer
 from nnlo_opt.runtime.pulse import SLOW, Pulse
 from nnlo_opt.runtime.watchdog import Watch, Watchdog
 
+pytestmark = pytest.mark.many
+
 linux = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 
 

@@ -10,6 +10,8 @@ from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, SimulatedSearch
 
+pytestmark = pytest.mark.many
+
 BRANIN_SPACE = Space([Real(-5, 10, name="a"), Real(0, 15, name="b")])
 
 
@@ -29,6 +31,7 @@ def test_branin_is_found_with_four_pending(seed):
     assert best_of(RandomSearch(BRANIN_SPACE, seed), BRANIN_SPACE, branin, 45) > 0.02
 
 
+@pytest.mark.proof
 def test_the_best_of_integers_and_categories_is_found():
     categories = Categorical(list("abcdef"), name="c")
     space = Space([Integer(1, 300, "log-uniform", name="n"), Integer(0, 9, name="m"), categories])

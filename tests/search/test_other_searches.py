@@ -25,6 +25,8 @@ from nnlo_opt.testing.search_conformance import (
     SimulatedSearch,
 )
 
+pytestmark = pytest.mark.many
+
 OPTUNAS = [pytest.param(name, marks=pytest.mark.needs("optuna", "cmaes")) for name in ("tpe", "cmaes")]
 PLANE = Space([Real(0, 1, name="x"), Real(0, 1, name="y"), Categorical(["a", "b", "c"], name="c")])
 

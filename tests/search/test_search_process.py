@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from effort import some_of
 from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError, NnloError
@@ -237,7 +238,7 @@ def test_a_bug_in_the_records_is_told(process):
 @pytest.mark.parametrize(
     ("strike", "words"), [(signal.SIGKILL, "status -9"), (signal.SIGSTOP, "`--hang-timeout`, 1 s")]
 )
-@pytest.mark.parametrize("asks_first", [False, True])
+@pytest.mark.parametrize("asks_first", some_of([False, True]))
 def test_a_process_that_is_killed_or_stopped_is_replaced_by_one_that_suggests_the_same(strike, words, asks_first):
     said, points = [], []
     with closing(SearchProcess(timeout_s=1.0, say=said.append)) as process, closing(InlineSearch()) as undisturbed:

@@ -10,6 +10,8 @@ from nnlo_opt.search.skopt_search import MAX_TRIALS, SkoptSearch, informative_ro
 from nnlo_opt.space import Real, Space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, run_search
 
+pytestmark = pytest.mark.many
+
 PLANE = Space([Real(-5, 10, name="a"), Real(0, 15, name="b")])
 
 
