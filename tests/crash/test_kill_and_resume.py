@@ -153,6 +153,7 @@ def test_every_search_goes_on_where_it_was_killed(tmp_path, algorithm):
     launcher.check_search(tmp_path / "checkpoints/K", 24)
 
 
+@pytest.mark.proof
 def test_a_resume_may_have_another_number_of_ranks(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "20", "--checkpoint", "K"]

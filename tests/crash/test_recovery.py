@@ -63,6 +63,7 @@ def started_training(
     return launcher.start(n_ranks, [*command, *options, *data_of(digits)], folder), folder / "checkpoints/K"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "rule",
     [
@@ -134,6 +135,7 @@ def test_a_trial_that_kills_a_worker_each_time_is_given_up_before_the_block_is_u
     assert [(event["ranks"], event["counts"]) for event in lost] == [([4], True), ([3], True)]
 
 
+@pytest.mark.proof
 def test_ranks_that_step_together_repeat_the_epoch_without_the_dead_one(tmp_path, network, digits):
     job, run = started_training(tmp_path, digits, network, 3, "--mode", "allreduce")
     job.wait_for(run, "EpochEnded", 2)
@@ -146,6 +148,7 @@ def test_ranks_that_step_together_repeat_the_epoch_without_the_dead_one(tmp_path
     assert read_ledger(run).trials[0].folds[0].n_epochs == 6
 
 
+@pytest.mark.proof
 def test_a_launched_search_outlives_its_coordinator_and_trains_no_finished_fold_again(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW_TOGETHER)
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "10", "--checkpoint", "K"]

@@ -55,6 +55,7 @@ def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits):
     assert not list(run.glob("trials/0000/fold0/checkpoint-*"))
 
 
+@pytest.mark.proof
 def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "2"]
     launcher.run(5, [*command, "--block-size", "4", "--n-fold", "2", "--checkpoint", "S", *data_of(digits)], folder)
@@ -64,6 +65,7 @@ def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
     assert {event["team"] for event in events_of(run, "FoldAssigned")} == {0, 1}
 
 
+@pytest.mark.proof
 def test_a_race_of_folds_gives_up_trials_that_their_first_folds_show_to_be_worse(folder, digits, network):
     (folder / "rates.py").write_text(
         "from nnlo_opt.space import Real\nspace = [Real(1e-7, 1e-1, 'log-uniform', name='train.learning_rate')]\n"
@@ -100,6 +102,7 @@ def test_a_serial_search_with_a_seed_repeats_itself(folder, digits):
     assert results[0] == results[1]
 
 
+@pytest.mark.proof
 @networks.trained("dense", "keras")
 def test_training_on_three_ranks_and_on_one(folder, digits, network):
     command = ["TrainingDriver", "--model", "model.py", "--epochs", "3", "--loss", "categorical_crossentropy"]
@@ -115,6 +118,7 @@ def test_training_on_three_ranks_and_on_one(folder, digits, network):
         assert zipfile.is_zipfile(folder / f"checkpoints/{name}/best_model{network.suffix}")
 
 
+@pytest.mark.proof
 @networks.trained("dense")
 def test_a_training_says_why_it_ended_and_which_weights_it_has_saved(folder, digits):
     command = ["TrainingDriver", "--model", "model.py", "--epochs", "60", "--early-stopping", "val_loss,<,1"]

@@ -41,6 +41,7 @@ def test_ctrl_c_on_one_rank_leaves_130_and_the_command_that_goes_on(tmp_path):
     launcher.check_search(tmp_path / RUN, 20)
 
 
+@pytest.mark.proof
 def test_rank_0_alone_speaks_if_all_ranks_are_interrupted(tmp_path):
     """MPICH's mpirun hands Ctrl-C on to its ranks."""
     (tmp_path / "objective.py").write_text(objectives.SLOW)
@@ -52,6 +53,7 @@ def test_rank_0_alone_speaks_if_all_ranks_are_interrupted(tmp_path):
     assert words.count("Interrupted: ") == words.count(" of 500 trials done") == 1
 
 
+@pytest.mark.proof
 def test_rank_0_says_under_mpirun_what_resumes_the_run(tmp_path):
     """Open MPI's mpirun reads no more once it was told to end: the line goes to the terminal itself."""
     (tmp_path / "objective.py").write_text(objectives.SLOW)

@@ -70,6 +70,7 @@ objective.parameter_range = [Real(0.0, 1.0, name="x")]
 """
 
 
+@pytest.mark.proof
 def test_a_search_that_only_fails_stops_with_the_line_of_the_user_and_can_be_resumed(tmp_path):
     options = ["--block-size", "1", "--num-iterations", "50", "--max-failures", "4"]
     for n_before, more in ((0, []), (4, ["--opt-restore"])):
@@ -99,12 +100,14 @@ def test_ranks_that_disagree_fail_the_trial_with_the_reason_and_nothing_hangs(tm
         assert words in reasons[how] if words else reasons[how] == "", (how, reasons[how])
 
 
+@pytest.mark.proof
 def test_training_options_are_refused_with_an_objective(tmp_path):
     for options in (["--epochs", "5"], ["--optimizer", "sgd"], ["--features-name", "x"], ["--no-shuffle"]):
         outcome = search(tmp_path, objectives.GOOD, 1, *options, code=2)
         assert f"`{options[0].replace('no-', '')}`" in outcome.err
 
 
+@pytest.mark.proof
 def test_a_used_up_space_ends_the_search_complete_and_says_so(tmp_path):
     outcome = search(tmp_path, objectives.FINITE, 4, "--block-size", "1", "--num-iterations", "50")
     assert sorted(row["p:n"] for row in rows(tmp_path)) == ["1", "2", "3", "4", "5"]
@@ -112,6 +115,7 @@ def test_a_used_up_space_ends_the_search_complete_and_says_so(tmp_path):
     assert "used up" in outcome.out
 
 
+@pytest.mark.proof
 def test_the_direction_is_kept_and_values_are_stored_as_returned(tmp_path):
     search(tmp_path, objectives.FINITE, 2, "--direction", "max", "--num-iterations", "5")
     best = summary(tmp_path)["best"]
@@ -120,12 +124,14 @@ def test_the_direction_is_kept_and_values_are_stored_as_returned(tmp_path):
     assert json.loads((tmp_path / "checkpoints/S/config.json").read_text())["direction"] == "max"
 
 
+@pytest.mark.proof
 def test_a_target_ends_the_search(tmp_path):
     search(tmp_path, objectives.GOOD, 3, "--block-size", "1", "--num-iterations", "200", "--target-objective", "0.05")
     assert len(rows(tmp_path)) < 200
     assert "target" in summary(tmp_path)["reason"]
 
 
+@pytest.mark.proof
 def test_a_value_that_is_no_finite_number_fails_the_trial(tmp_path):
     search(tmp_path, objectives.NOT_A_NUMBER, 3, "--num-iterations", "12", "--hyper-opt", "random")
     for row in rows(tmp_path):
@@ -140,6 +146,7 @@ def test_no_rank_of_an_objective_loads_a_framework(tmp_path):
     assert [row["state"] for row in rows(tmp_path)] == ["complete"] * 2
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("pruner", [pytest.param("median", marks=pytest.mark.proof), "asha"])
 def test_a_pruner_stops_an_objective_at_its_next_report(tmp_path, pruner):
     algorithm = "bayesian" if pruner == "asha" else "random"
@@ -174,6 +181,7 @@ def test_raising_the_number_of_iterations_extends_a_complete_run(tmp_path):
     assert summary(tmp_path)["n_starts"] == 2
 
 
+@pytest.mark.proof
 def test_an_existing_run_is_not_touched(tmp_path):
     search(tmp_path, objectives.GOOD, 1, "--num-iterations", "2")
     before = (tmp_path / "checkpoints/S/journal.jsonl").read_bytes()
@@ -182,6 +190,7 @@ def test_an_existing_run_is_not_touched(tmp_path):
     assert (tmp_path / "checkpoints/S/journal.jsonl").read_bytes() == before
 
 
+@pytest.mark.proof
 def test_a_changed_search_is_refused_by_name(tmp_path):
     search(tmp_path, objectives.GOOD, 1, "--num-iterations", "2")
     changed = objectives.GOOD.replace("Real(0.0, 1.0", "Real(0.0, 2.0")
@@ -205,6 +214,7 @@ def test_runs_without_a_name_are_numbered_and_restored_by_model(tmp_path):
     launcher.check_search(tmp_path / "checkpoints/objective-002", 3)
 
 
+@pytest.mark.proof
 def test_other_ranks_write_to_their_own_log_only(tmp_path):
     text = objectives.GOOD.replace("    total =", "    print('hello from', comm.Get_rank())\n    total =")
     outcome = search(tmp_path, text, 3, "--num-iterations", "2")
@@ -234,6 +244,7 @@ def test_conditions_and_a_constraint_hold_in_every_trial_and_a_restore(tmp_path)
     assert "the search space differs: the constraint was `feasible` " in outcome.err
 
 
+@pytest.mark.proof
 def test_a_constraint_that_breaks_down_during_a_search_ends_it_with_its_sentence(tmp_path):
     broken = '    assert parameters["n"] != 4\n    return parameters["n"] + 2'
     text = objectives.RICH.replace('    return parameters["n"] + 2', broken)
@@ -243,6 +254,7 @@ def test_a_constraint_that_breaks_down_during_a_search_ends_it_with_its_sentence
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.proof
 def test_points_of_earlier_runs_are_left_out_and_a_space_without_any_other_is_refused(tmp_path):
     runs = []
     for said in ("all trials are done", "used up: all its points have been tried, 3 here and the rest by earlier runs"):

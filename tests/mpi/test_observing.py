@@ -66,6 +66,7 @@ WORKERS_DO = {"look at model and data", "build model, read data", "batch", "grad
 MASTERS_DO = {"Initialise", "SendWeights", "SendFence", "SendValidate", "ReportEpoch", "Finish"}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_ranks", [pytest.param(1, marks=pytest.mark.proof), 3])
 def test_a_training_shows_what_every_rank_did_and_took(tmp_path, network, digits, n_ranks):
     (tmp_path / "model.py").write_text(network.plain)
@@ -136,6 +137,7 @@ def test_a_search_shows_what_every_rank_did_and_took(tmp_path, network, digits):
         assert not LOAD & history["epochs"][0].keys()
 
 
+@pytest.mark.proof
 def test_ranks_that_run_an_objective_have_a_timeline_too_and_no_load(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.GOOD)
     command = ["OptimizationDriver", "--model", "objective.py", "--block-size", "2", "--num-iterations", "3"]
@@ -147,6 +149,7 @@ def test_ranks_that_run_an_objective_have_a_timeline_too_and_no_load(tmp_path):
     assert names_of(spans[2]["main"]) >= {"CallObjective", "wait"}
 
 
+@pytest.mark.proof
 def test_a_quiet_terminal_shows_the_end_alone_and_a_traced_rank_logs_every_message(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.GOOD)
     command = ["OptimizationDriver", "--model", "objective.py", "--block-size", "2", "--num-iterations", "2"]
@@ -165,6 +168,7 @@ def test_a_quiet_terminal_shows_the_end_alone_and_a_traced_rank_logs_every_messa
         assert any(words in line for line in traced), traced
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("options", "visible", "expected"),
     [

@@ -12,7 +12,7 @@ from test_objective_search import rows, search, summary
 
 from nnlo_opt.reporting.results import read_ledger
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.many]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])

@@ -94,6 +94,7 @@ def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(folder, digits)
     assert np.array_equal(parts, whole)
 
 
+@pytest.mark.proof
 def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_on(folder, digits, network):
     model = network.plain.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
     (folder / "model.py").write_text("from mpi4py import MPI\n" + model)
@@ -118,6 +119,7 @@ def test_groups_that_cannot_be_are_refused_on_all_ranks(folder, digits):
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.proof
 @networks.trained("dense", "keras")
 def test_rules_are_searched_together_and_failures_in_each_are_contained(folder, digits):
     (folder / "space.py").write_text(

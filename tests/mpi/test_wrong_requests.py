@@ -12,7 +12,7 @@ import pytest
 
 from nnlo_opt.models.framework import PACKAGES
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.many]
 
 Run = Callable[..., launcher.Outcome]
 #: what takes seconds to import
