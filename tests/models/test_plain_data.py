@@ -13,8 +13,12 @@ KEYS = st.one_of(LEAVES, st.tuples(LEAVES, LEAVES))
 DATA = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.lists(inner), st.tuples(inner, inner), st.dictionaries(KEYS, inner), st.lists(inner).map(tuple)
+        st.lists(inner, max_size=4),
+        st.tuples(inner, inner),
+        st.dictionaries(KEYS, inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
     ),
+    max_leaves=20,
 )
 
 
