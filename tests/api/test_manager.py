@@ -67,6 +67,7 @@ def test_the_script_of_the_ancestors(tmp_path):
     assert (tmp_path / "net_history.keras").is_file()
 
 
+@pytest.mark.proof
 def test_the_model_that_is_saved_is_the_one_that_was_validated(tmp_path):
     import keras
 
@@ -91,6 +92,7 @@ def test_validation_comes_after_the_updates_that_were_asked_for(every, n_validat
     assert len(history["val_loss"]) == len(history["loss"]) == n_validations
 
 
+@pytest.mark.proof
 def test_early_stopping_and_target(tmp_path):
     history = manager_of(epochs=50, target_metric="val_acc,>,0.6").train()["history"]["0:-:-"]
     assert len(history["val_acc"]) < 50

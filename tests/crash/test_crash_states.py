@@ -196,6 +196,7 @@ def steered(root: Path) -> Ledger:
     return start.ledger
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("every", [97, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_point_of_a_user_is_tried_once_whatever_the_crash(tmp_path, every):
     (tmp_path / "first/run").mkdir(parents=True)

@@ -61,6 +61,7 @@ mirror.mirror(Path(sys.argv[1]), int(sys.argv[2]), "csv")
 """
 
 
+@pytest.mark.proof
 def test_a_mirror_that_hangs_does_not_outlive_a_coordinator_that_was_killed(tmp_path, monkeypatch):
     (tmp_path / "hangs.py").write_text(DIES)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# `pytest --hypothesis-profile=some`, as `make test` has it: a fifth of all examples, which .ci/run tries.
-settings.register_profile("some", max_examples=20)
+# `pytest --hypothesis-profile=some`, as `make test` has it: a tenth of all examples, which .ci/run tries.
+settings.register_profile("some", max_examples=10)
 _OF_ALL = 100
 
 

@@ -27,6 +27,7 @@ def made(**options):
     return model, CompositeAdapter(model, (9, 9, 9, 1), TrainingOptions(optimizer="rmsprop"), seed=0)
 
 
+@pytest.mark.proof
 def test_both_models_have_three_losses_and_their_weighted_sum():
     _, adapter = made(gen_weight=3.0, aux_weight=0.5, ecal_weight=0.25)
     means = gradient(adapter, BATCH)[1].means()

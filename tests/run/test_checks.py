@@ -88,6 +88,7 @@ OF_EVERY_OPTION = Space(
 )
 
 
+@pytest.mark.proof
 def test_every_training_option_can_be_searched_conditionally_too():
     assert set(OF_EVERY_OPTION.names) == {f"train.{name}" for name in SEARCHABLE}
     assert not refusal(*OF_EVERY_OPTION.parameters)

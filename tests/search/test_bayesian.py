@@ -25,6 +25,7 @@ class TestBayesianSearch(SearchConformance):
     make = BayesianSearch
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_branin_is_found_with_four_pending(seed):
     assert best_of(BayesianSearch(BRANIN_SPACE, seed), BRANIN_SPACE, branin, 45) < 0.01

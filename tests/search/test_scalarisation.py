@@ -159,6 +159,7 @@ def test_every_suggestion_is_for_other_weights_and_the_same_history_gives_the_sa
     assert not np.array_equal(first, other_seed)
 
 
+@pytest.mark.proof
 def test_a_search_for_two_objectives_finds_points_all_along_the_front():
     """f1 = x², f2 = (x - 1)²: the Pareto set is 0 <= x <= 1, y = 0."""
     space = Space([Real(-2.0, 3.0, name="x"), Real(-2.0, 2.0, name="y")])

@@ -261,6 +261,7 @@ def test_a_process_that_is_killed_or_stopped_is_replaced_by_one_that_suggests_th
     assert all(words in line for line in said)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("does", "words"), [("os._exit(9)", "status 9"), ("while True: pass", r"not answered .*line 7 in feasible")]
 )

@@ -32,6 +32,7 @@ def test_every_surrogate_goes_with_every_acquisition(surrogate, acquisition):
     assert all(MIXED_SPACE.contains(point) for point in points)
 
 
+@pytest.mark.proof
 def test_surrogates_and_acquisitions_differ_in_what_they_suggest():
     history = long_history(PLANE, bowl, 30)
     choices = [(surrogate, "ei") for surrogate in SURROGATES] + [("gp", "lcb"), ("gp", "pi")]

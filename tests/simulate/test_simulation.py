@@ -147,6 +147,7 @@ def test_a_search_whose_trials_all_fail_ends_without_a_best_one():
     assert all(0 <= a.ended_at_s - a.started_at_s < 10.0 for a in ledger.assignments)
 
 
+@pytest.mark.proof
 def test_as_many_trials_fail_as_asked_for_and_anywhere_in_their_training():
     _, ledger, _ = run(plan_of(50, 2000, replace(TEN_S, failures=0.3)))
     failed = [a for a in ledger.assignments if a.reason]
@@ -282,6 +283,7 @@ def n_lines(plan):
     return counted
 
 
+@pytest.mark.proof
 def test_work_per_trial_does_not_grow_with_blocks_or_trials():
     few = n_lines(plan_of(10, 100)) / 100
     assert n_lines(plan_of(100, 100)) / 100 < 1.2 * few
