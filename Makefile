@@ -43,6 +43,9 @@ lint: install
 # Folders with tests that start ranks: to import the others takes as long as some of these tests.
 RANKS = tests/api tests/crash tests/mpi
 
+# Two processes share two cores: the Gaussian process is slower on threads that wait for each other.
+test test-more: export OPENBLAS_NUM_THREADS = 1
+
 # A file's tests share what is costly; tests that start ranks mostly wait for these, so several go on at once.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi and not proof" --hypothesis-profile=some
