@@ -29,7 +29,7 @@ def with_ulfm(monkeypatch):
 
 
 def test_a_search_outlives_a_worker_a_master_and_a_block(tmp_path):
-    (tmp_path / "objective.py").write_text(objectives.SLOW_TOGETHER)
+    (tmp_path / "objective.py").write_text(objectives.SLOW_TOGETHER.replace("0.03", "0.1"))
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
     run = tmp_path / "checkpoints/K"
     job = launcher.start(7, [*command, "--block-size", "3", "--hyper-opt", "random"], tmp_path)

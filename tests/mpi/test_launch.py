@@ -34,7 +34,9 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_a_run_whose_rank_is_killed_is_started_again_and_does_nothing_twice(tmp_path):
-    job = launch(tmp_path, *DRIVER, "--num-iterations", "16", options=("--no-ulfm",))
+    # On a busy machine, trials of 0.15 s would all end before the rank is found.
+    model = objectives.SLOW.replace("0.05", "0.25")
+    job = launch(tmp_path, *DRIVER, "--num-iterations", "16", options=("--no-ulfm",), model=model)
     job.wait_for(tmp_path / RUN, "TrialCompleted", 3)
     family = job.family()
     job.rank(3).kill()
