@@ -290,7 +290,7 @@ class Readers:
     # ------------------------------------------------------------ checkpoints and notes
 
     def checkpoint(self) -> Reader:
-        kept = next(iter(self._folds[0].glob("checkpoint-*")))
+        kept = next(self._folds[0].glob("checkpoint-*"))
         folder = self._make(kept.name, {path.name: path.read_bytes() for path in kept.iterdir()})
         manifest = json.loads((folder / "manifest.json").read_bytes())
 

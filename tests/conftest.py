@@ -1,6 +1,7 @@
 """What tests of several folders share: the launcher of real ranks, and real digits made once a session."""
 
 import compileall
+import gc
 import importlib.util
 import os
 import stat
@@ -87,6 +88,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = Counter(filter(None, reasons))
     config.hook.pytest_deselected(items=[item for item, why in zip(items, reasons, strict=True) if why])
     items[:] = [item for item, why in zip(items, reasons, strict=True) if not why]
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector leave out what has been collected: tests and frameworks live until the end."""
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -66,8 +66,8 @@ def check_workers(n_samples: int, n_workers: int, n_fold: int = 1) -> None:
     if n_samples < n_workers:
         raise ConfigurationError(
             f"Every worker must have at least one training sample. Received: {n_samples} samples"
-            f"{' in a fold' * (n_fold > 1)} for {n_workers} workers. Take fewer ranks, smaller blocks "
-            "(`--block-size`), or more data."
+            f"{' in a fold' * (n_fold > 1)} for {n_workers} workers. Take fewer ranks, or more data; in a search, "
+            "smaller blocks (`--block-size`)."
         )
 
 

@@ -362,7 +362,7 @@ def set_logging_prefix(*_: Any, **__: Any) -> None:
 
 _MAKERS: dict[str, Callable[..., Any]] = {}
 for _name in MODELS:
-    _module, _deep = importlib.import_module(f"nnlo_opt.models.builtin.{_name}"), "deep_" * (_name == "cifar10")
+    _module, _deep = importlib.import_module(MODELS[_name]), "deep_" * (_name == "cifar10")
     _make: Any = functools.partial(getattr(_module, f"get_{_deep}model"))
     _make.parameter_range = getattr(_module, f"{_deep}parameter_range", ())
     _MAKERS[_name] = globals()[f"make_{_name}_model"] = _make

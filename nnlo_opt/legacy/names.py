@@ -33,8 +33,9 @@ _HOMES = {
 }
 _UTILS = "import_keras load_model weights_from_shapes shapes_from_weights get_device_name"
 _LOGGER = "initialize_logger set_logging_prefix get_log_level"
-#: models of NNLO
-MODELS = ("example", "mnist", "cifar10", "topclass", "mnist_torch", "topclass_torch")
+#: models of NNLO, and their modules
+_NAMES = ("example", "mnist", "cifar10", "topclass", "mnist_torch", "topclass_torch")
+MODELS = {name: f"nnlo_opt.models.builtin.{name}" for name in _NAMES}
 _MAKERS = " ".join(("model_function make_model", *(f"make_{name}_model" for name in MODELS)))
 # fmt: off
 #: path below nnlo and mpi_learn -> its names

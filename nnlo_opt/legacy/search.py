@@ -14,7 +14,6 @@ from nnlo_opt.api.optimize import space_of
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.run.agreement import RankGroup
-from nnlo_opt.space import Space
 
 #: options of `optimize` by the names of arguments of `ProcessBlock`, which ignores all other arguments
 _OPTIONS = {
@@ -32,7 +31,7 @@ class Coordinator:
         checkpointing = given.get("checkpointing")
         self.comm, self.label = comm, checkpointing or given.get("label")
         self._n_a_step = populationSize if ga else 1
-        self._options: dict[str, Any] = {"space": space_of(opt_params).to_json(), "checkpoint": checkpointing}
+        self._options: dict[str, Any] = {"space": opt_params, "checkpoint": checkpointing}
         if ga:
             self._options |= {"hyper_opt": "genetic", "ga_populations": populationSize}
         #: figure of merit at which the search stops; None without one
@@ -104,8 +103,9 @@ class ProcessBlock:
 
 def _search(comm: Any, own: dict[str, Any], **functions: Any) -> Any:
     ranks = RankGroup(comm)
-    options: Any = {name: value for rank in (0, 1) for name, value in ranks.share_json(own, rank).items()}
+    plain = ranks.attempt(lambda: {**own, "space": space_of(own["space"]).to_json()} if "space" in own else own)
+    options: Any = {name: value for rank in (0, 1) for name, value in ranks.share_json(plain, rank).items()}
     ranks.close()
-    module, space = ModuleType("script"), Space.from_json(options.pop("space"))
+    module, space = ModuleType("script"), nnlo_opt.Space.from_json(options.pop("space"))
     vars(module).update({"__file__": options.pop("source"), "get_model": _search, **functions})
     return nnlo_opt.optimize(module, space, comm=comm, **options)

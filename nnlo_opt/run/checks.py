@@ -92,12 +92,11 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
     n_workers = max(team.n_workers(every_rank=every_rank) for team in topology.teams)
     for force in elastic_forces(options, findings):
         moving_rate(force, min(n for team in topology.teams for n in team.n_children()))
-    n_train = findings.n_train_smallest
-    check_workers(n_train, n_workers, options.plan.n_fold)
+    check_workers(findings.n_train_smallest, n_workers, options.plan.n_fold)
     name, batch, space = "--batch", options.training.batch, findings.space
     if space is not None and "train.batch" in space.names:
         name, batch = "train.batch", max(value for value in corners(space, "train.batch") if isinstance(value, int))
-    n_mine = -(-n_train // (n_workers * options.n_processes))
+    n_mine = -(-findings.n_train_smallest // (n_workers * options.n_processes))
     if batch <= n_mine:
         return ()
     return (

@@ -47,6 +47,10 @@ def test_without_hosts_the_ranks_are_on_this_one():
         ("-np 3 --hostfile f -H pi1:3 python a.py", "Give one of them."),
         ("-np 3 -H '' python a.py", "`-H` must name hosts with a number of slots"),
         ("-np 3 --hostfile {empty} python a.py", "`--hostfile` must name hosts with a number of slots"),
+        (
+            "-np 3 --hostfile /dev/null python a.py",
+            "`--hostfile` must be a readable file. Received: not a regular file.",
+        ),
         (f"-np 3 --hostfile {sys.executable} python a.py", "`--hostfile` must be a readable file."),
         ('-np 3 --mpi-args="it\'s" python a.py', "`--mpi-args` must be words as a shell reads them."),
         ("-np 3", "as `horovodrun -np 3 python train.py`."),

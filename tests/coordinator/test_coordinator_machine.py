@@ -569,8 +569,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
             return
         if len(self.state.membership.trial_of_block) + len(self.state.membership.out) < self.state.topology.n_blocks:
             assert not self.state.to_resume
-            # Where all trials failed, those under way show first whether another one has a chance.
-            assert not self.state.suggestions.ready or self.state.ending.only_fails(self.ledger.trials)
+            # If all that ended have failed alike, the trials under way first show whether another one has a chance.
+            waits = self.state.membership.assignment_of_team and self.state.ending.only_fails(self.ledger.trials)
+            assert not self.state.suggestions.ready or waits
             if self.state.ending.promotes and self.finished_because is None:
                 assert self.state.policy.promotion() is None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import launcher
 import objectives
 import pytest
-from launcher import check_search, data_of, events_of
+from launcher import check_search, data_of, events_of, seen_within
 from networks import Network
 
 from nnlo_opt.launcher.job import lets_ranks_outlive_others
@@ -28,19 +28,37 @@ def with_ulfm(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
+#: an objective whose ranks are all in it, each in its second communication, when its report is in the journal
+LONG_TOGETHER = objectives.module("""
+    report(1, parameters["x"])
+    for _ in range(10):
+        time.sleep(0.1)
+        assert comm.allreduce(1) == comm.Get_size()
+    return (parameters["x"] - 0.3) ** 2
+""")
+
+
+def in_calls(run: Path) -> int:
+    """The number of calls of an objective that have reported and not ended."""
+    ended = {event["assignment"] for event in events_of(run, "AssignmentFinished")}
+    return len({event["assignment"] for event in events_of(run, "EpochEnded")} - ended)
+
+
 def test_a_search_outlives_a_worker_a_master_and_a_block(tmp_path):
-    (tmp_path / "objective.py").write_text(objectives.SLOW_TOGETHER.replace("0.03", "0.1"))
-    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
+    (tmp_path / "objective.py").write_text(LONG_TOGETHER)
+    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "12", "--checkpoint", "K"]
     run = tmp_path / "checkpoints/K"
     job = launcher.start(7, [*command, "--block-size", "3", "--hyper-opt", "random"], tmp_path)
     job.wait_for(run, "TrialCompleted", 2)
+    # Open MPI can crash the ranks that make a communicator at the very moment: see comm/mpi/ulfm.py.
+    assert seen_within(60, lambda: in_calls(run) == 2)
     job.rank(2).kill()  # of block 1
     job.rank(4).kill()  # the master of block 2
     job.wait_for(run, "TrialCompleted", 6)
     job.rank(1).kill()  # the master of block 1, and with the next one the whole block
     job.rank(3).kill()
     outcome = job.wait(60)
-    check_search(run, 24)
+    check_search(run, 12)
     lost = events_of(run, "RanksLost")
     assert sorted(rank for event in lost for rank in event["ranks"]) == [1, 2, 3, 4]
     last = {event["block"]: (event["n_alive"], event["n_ranks"]) for event in lost}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.errors import ConfigurationError
@@ -13,15 +13,12 @@ KEYS = st.one_of(LEAVES, st.tuples(LEAVES, LEAVES))
 DATA = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.tuples(inner, inner),
-        st.dictionaries(KEYS, inner, max_size=4),
-        st.lists(inner, max_size=4).map(tuple),
+        st.lists(inner), st.tuples(inner, inner), st.dictionaries(KEYS, inner), st.lists(inner).map(tuple)
     ),
-    max_leaves=20,
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(DATA)
 def test_plain_data_comes_back_with_its_types(data):
     assert repr(unpacked(packed(data))) == repr(data)

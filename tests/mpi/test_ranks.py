@@ -29,7 +29,9 @@ pytestmark = pytest.mark.mpi
                 "the_ranks_of_a_node_tell_each_other_their_cores",
             ],
         ),
-        (5, [CONFORMS, "a_rank_that_fails_between_two_common_steps_fails_the_training"]),
+        pytest.param(
+            5, [CONFORMS, "a_rank_that_fails_between_two_common_steps_fails_the_training"], marks=pytest.mark.proof
+        ),
         pytest.param(7, [CONFORMS], marks=pytest.mark.proof),
     ],
 )

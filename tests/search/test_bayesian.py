@@ -25,14 +25,12 @@ class TestBayesianSearch(SearchConformance):
     make = BayesianSearch
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_branin_is_found_with_four_pending(seed):
     assert best_of(BayesianSearch(BRANIN_SPACE, seed), BRANIN_SPACE, branin, 45) < 0.01
     assert best_of(RandomSearch(BRANIN_SPACE, seed), BRANIN_SPACE, branin, 45) > 0.02
 
 
-@pytest.mark.proof
 def test_the_best_of_integers_and_categories_is_found():
     categories = Categorical(list("abcdef"), name="c")
     space = Space([Integer(1, 300, "log-uniform", name="n"), Integer(0, 9, name="m"), categories])

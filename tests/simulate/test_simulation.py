@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError, ProtocolError
+from nnlo_opt.safe_path import MOST_BYTES
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.simulate.clock import MEASURED, parse_cost
 from nnlo_opt.simulate.simulation import Simulation, SimulationPlan, VirtualMaster
@@ -49,7 +50,7 @@ def simulation_of(plan):
 def run(plan):
     """(result, ledger, events of the journal)"""
     with simulation_of(plan) as (simulation, path):
-        return simulation.run(), simulation.ledger, read_events(Path(str(path)).read_bytes(), "journal")[0]
+        return simulation.run(), simulation.ledger, read_events(path.read_bytes(MOST_BYTES), "journal")[0]
 
 
 # ---------------------------------------------------------------- closed forms

@@ -102,7 +102,7 @@ def test_every_append_is_in_the_file_when_it_returns(path, journal):
         assert path.read_bytes() == b"".join(LINES[:n])
 
 
-@pytest.mark.proof
+@pytest.mark.many
 @pytest.mark.parametrize("n_lines", [1, 3, len(LINES)], ids=lambda n: f"a write of {n} lines")
 def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_goes_on(path, n_lines):
     n_before = len(LINES) - n_lines

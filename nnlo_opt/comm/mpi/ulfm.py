@@ -5,7 +5,7 @@ of MPI communication capability" (IJHPCA 2013): an operation with a dead rank ra
 any rank continue without the dead one; `Revoke` ends all operations on a communicator at every rank; `Shrink` makes a
 communicator of the remaining ranks. Observed in Open MPI: a death may show as any error of MPI; `Get_failed` sees no
 death before another call has made progress; `Finalize` may hang after a failure, so a process that has seen one ends by
-`os._exit`.
+`os._exit`; a rank that dies while others make a communicator with it (`Dup`, `Split`, under 1 ms) often crashes these.
 """
 
 import logging
