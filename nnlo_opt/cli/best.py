@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.arguments import checked_run, run_parser
-from nnlo_opt.cli.main import DRIVERS
+from nnlo_opt.cli.driver_parsers import DRIVERS
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, printable
 from nnlo_opt.reporting.results import last_metrics, read_ledger
 from nnlo_opt.run.option_kinds import one_of

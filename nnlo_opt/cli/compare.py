@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         "spaces, versions, commands.",
     )
     parser.add_argument("run", type=run_named, nargs="+", metavar="RUN_DIRECTORY", help="two runs or more")
-    runs: list[Path] = [checked_run(run) for run in parser.parse_args(argv).run]
+    runs: list[Path] = [checked_run(run) for run in parser.given(argv)["run"]]
     if len(runs) < 2:
         raise ConfigurationError(
             f"`nnlo-opt compare` needs two runs or more. Received: `{runs[0]}` alone; add another."

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     parser = run_parser("export", OPTIONS, what)
     arguments = parser.values(argv)
     if arguments.to is None:
-        parser.error("the following arguments are required: --to")
+        parser.refuse_without("--to")
     run, tool = checked_run(arguments.run), TOOLS[arguments.to]
     require(arguments.to, f"`--to {arguments.to}`")
     with without_collection():

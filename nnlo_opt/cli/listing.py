@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         "may be resumed) or dead (killed, may be resumed).",
     )
     parser.add_argument("folder", type=Path, nargs="?", default=Path(RUNS), help=f"folder of runs, default: {RUNS}")
-    folder = parser.parse_args(argv).folder
+    folder: Path = parser.given(argv)["folder"]
     runs = runs_in(folder)
     found, broken = [], []
     for run in runs:

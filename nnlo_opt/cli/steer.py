@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import checked_run, run_parser, whole_number
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, point_text
 from nnlo_opt.reporting.results import read_ledger
@@ -124,7 +124,9 @@ def stop(argv: Sequence[str]) -> int:
     """Run `nnlo-opt stop`; return the exit code."""
     what = "End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."
     parser = run_parser("stop", STOP_OPTIONS, what, "newest at work")
-    parser.add_argument("trial", nargs="?", type=int, metavar="TRIAL", help="number of a trial; without it all end")
+    parser.add_argument(
+        "trial", nargs="?", type=whole_number, metavar="TRIAL", help="number of a trial; without it all end"
+    )
     arguments = parser.values(argv)
     run, ledger = arguments.run, read_ledger(checked_run(arguments.run))
     owner = read_owner(run)

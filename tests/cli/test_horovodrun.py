@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from nnlo_opt.cli import tool
 from nnlo_opt.cli.horovodrun import _parser, build_report, main, mpirun_words, parse_hostfile, parse_hosts
 from nnlo_opt.errors import ConfigurationError
 
@@ -57,7 +58,7 @@ def test_without_hosts_the_ranks_are_on_this_one():
 )
 def test_a_wrong_request_is_one_sentence(arguments, sentence, tmp_path, capsys):
     (empty := tmp_path / "empty").touch()
-    assert main(shlex.split(arguments.format(empty=empty))) == 2
+    assert tool.main(shlex.split(arguments.format(empty=empty)), "horovodrun") == 2
     said = capsys.readouterr().err
     assert sentence in said
     assert len(said.splitlines()) == 1
