@@ -67,6 +67,16 @@ class Parser(argparse.ArgumentParser):
         """Have all words from `--` on be the argument `command`; `text`: its help."""
         self.add_argument("command", metavar=metavar, nargs=argparse.REMAINDER, help=text)
 
+    def add_run(self, without: str = "newest") -> None:
+        """Add the run that the command is about, for `values_of_run` or for a command with further arguments.
+
+        Without a name this is the "newest" run, or the "newest at work"; "" if a name is needed.
+        """
+        text = RUN_HELP + f"; the {without} one if it is left out" * bool(without)
+        kind = partial(run_named, at_work=without != "newest")
+        optional: dict[str, Any] = {"nargs": "?", "default": ""} if without else {}
+        self.add_argument("run", type=kind, metavar="RUN_DIRECTORY", help=text, **optional)
+
     def known(self, argv: Sequence[str], *, mixed: bool = False) -> tuple[argparse.Namespace, list[str]]:
         """Return the arguments that `argv` gives, and its words that are none; ConfigurationError or HelpRequested.
 
@@ -110,6 +120,11 @@ class Parser(argparse.ArgumentParser):
         """Return all arguments with checked values and defaults; ConfigurationError or HelpRequested."""
         given = self.given(argv, mixed=mixed)
         return argparse.Namespace(**{**given, **vars(read(given, self.options))})
+
+    def values_of_run(self, argv: Sequence[str], without: str = "newest") -> argparse.Namespace:
+        """Return all arguments of a command about a run, as `values`; `without` as of `add_run`."""
+        self.add_run(without)
+        return self.values(argv)
 
     def error(self, message: str) -> NoReturn:
         self._refuse(f"{message[:1].upper()}{message[1:]}")
@@ -156,19 +171,6 @@ def whole_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a whole number. Received: {text}") from None
-
-
-def run_parser(command: str, options: Iterable[Option], description: str, without: str = "newest") -> Parser:
-    """Return the parser of a command of `nnlo-opt` about a run.
-
-    Without a name this is the "newest" run, or the "newest at work"; "" if a name is needed.
-    """
-    parser = Parser(options, prog=f"nnlo-opt {command}", description=description)
-    text = RUN_HELP + f"; the {without} one if it is left out" * bool(without)
-    kind = partial(run_named, at_work=without != "newest")
-    optional: dict[str, Any] = {"nargs": "?", "default": ""} if without else {}
-    parser.add_argument("run", type=kind, metavar="RUN_DIRECTORY", help=text, **optional)
-    return parser
 
 
 def run_named(name: str, *, at_work: bool = False) -> Path:

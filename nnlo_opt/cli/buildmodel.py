@@ -36,9 +36,8 @@ OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write the files; return the exit code."""
-    parser = Parser(OPTIONS, prog="BuildModel", description="Write the architecture of a model, with its weights.")
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Write the architecture of a model, with its weights."""
     parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
     parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
     arguments = parser.values(argv)

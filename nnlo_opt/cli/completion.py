@@ -35,9 +35,8 @@ complete -o default -F _nnlo_opt {names} mpirun mpiexec
 """
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = Parser(prog="nnlo-opt completion", description="Print a script with which a shell completes all commands.")
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print a script with which a shell completes all commands."""
     parser.add_argument("shell", choices=SHELLS, help="the shell, for example: nnlo-opt completion bash >> ~/.bashrc")
     print(_script(parser.values(argv).shell), end="")
     return EXIT_OK

@@ -49,13 +49,10 @@ def checks(of: Examination) -> Iterator[tuple[str, str, Callable[[], Iterator[Fi
     yield "leftovers", "looking for folders of killed mpiruns", of.leftovers
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    what = (
-        "Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. The exit code "
-        "is 1 if something is broken, else 0."
-    )
-    parser = Parser(OPTIONS, prog="nnlo-opt doctor", description=what)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. The exit code is 1 if
+    something is broken, else 0.
+    """
     text = f"run directory, or folder of runs (default: {RUNS})"
     parser.add_argument("folder", nargs="?", type=Path, default=Path(RUNS), metavar="FOLDER", help=text)
     arguments = parser.values(argv)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import point_text
@@ -77,10 +77,9 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, Options, ModuleW
     return ledger, options, workload
 
 
-def best_model(argv: Sequence[str]) -> int:
-    """Save the best model of a run; return the exit code."""
-    what = "Save the best model of a run, even if the run was interrupted."
-    arguments = run_parser("best-model", OPTIONS, what).values(argv)
+def best_model(parser: Parser, argv: Sequence[str]) -> int:
+    """Save the best model of a run, even if the run was interrupted."""
+    arguments = parser.values_of_run(argv)
     print(fitted(save_best_model(checked_run(arguments.run), arguments.model), sys.stdout))
     return EXIT_OK
 

@@ -17,13 +17,10 @@ PROGRAMS = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = Parser(
-        prog="nnlo-opt examples",
-        description="Write the programs and models of NNLO and mpi_learn under the names in their documents, so that "
-        "their command lines run in that folder.",
-    )
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Write the programs and models of NNLO and mpi_learn under the names in their documents, so that their command
+    lines run in that folder.
+    """
     parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write to; no file is overwritten")
     folder = parser.values(argv).folder
     program = Path(__file__).with_name("program.py").read_text()
@@ -37,4 +34,14 @@ def main(argv: Sequence[str]) -> int:
         with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
             file.write(text)
     print(f"Wrote {', '.join(map(str, paths))}.")
+    return EXIT_OK
+
+
+def run_legacy(parser: Parser, argv: Sequence[str]) -> int:
+    """Run a script that was written for NNLO or mpi_learn unchanged, or a driver with such a model module (nnlo-opt
+    run-legacy TrainingDriver --model their.py). This package provides `nnlo`, `mpi_learn` and `models` for import, and
+    Keras gets the names of Keras 1 and 2.
+    """
+    parser.usage = "[mpirun -np RANKS] nnlo-opt run-legacy SCRIPT.py [word ...]"
+    parser.values([*argv] or ["--help"])  # `cli.main` runs a script before anything heavy is imported
     return EXIT_OK

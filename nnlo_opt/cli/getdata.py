@@ -59,9 +59,46 @@ ARRAY_OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Write MNIST, CIFAR-10, simulated data (topclass, jets, showers) or your own arrays as HDF5 files of features and
+    labels, with lists of the files.
+    """
+    if _FROM_ARRAYS in argv:
+        of_arrays = Parser(ARRAY_OPTIONS, prog=f"GetData {_FROM_ARRAYS}", description=from_arrays.__doc__)
+        return from_arrays(of_arrays, [word for word in argv if word != _FROM_ARRAYS])
+    name_help = "data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"
+    parser.add_argument("name", choices=DATA_SETS, help=name_help)
+    parser.add_argument(
+        "n_files", nargs="*", type=whole_number, help="numbers of training and test files, as the two options"
+    )
+    values = parser.values(argv, mixed=True)
+    if len(values.n_files) > 2 or min(values.n_files, default=1) < 1:
+        raise ConfigurationError(
+            "`n_files` must be at most two numbers of files, to train and to test, each at least 1. Received: "
+            f"{values.n_files}."
+        )
+    if values.cells is not None and values.name not in (_SHOWERS, "3d"):
+        raise ConfigurationError(f"`--cells` is for showers only. Received: {values.name}. Leave `--cells` out.")
+    numbers = (*values.n_files, *DEFAULT_N_FILES[len(values.n_files) :])
+    values.out = Path(values.out or f"data/{values.name}")
+    values.n_train_files = values.n_train_files or numbers[0]
+    values.n_test_files = values.n_test_files or numbers[1]
+    return _make(values)
+
+
+def from_arrays(parser: Parser, argv: Sequence[str]) -> int:
+    """Write arrays as HDF5 files, with lists of the files."""
+    parser.add_argument("features", metavar="X.npy", type=Path, help="features, one row for each sample")
+    parser.add_argument("labels", metavar="Y.npy", type=Path, help="labels, one row for each sample")
+    arguments = parser.values(argv)
+    arguments.source = _FROM_ARRAYS
+    arguments.out = Path(arguments.out or f"data/{arguments.name}")
+    arguments.name = Path(arguments.name).name
+    return _make(arguments)
+
+
+def _make(arguments: argparse.Namespace) -> int:
     """Write the files and their lists; return the exit code."""
-    arguments = _parse_arrays(argv) if _FROM_ARRAYS in argv else _parse(argv)
     try:
         # Before anything is downloaded for it.
         arguments.out.mkdir(parents=True, exist_ok=True)
@@ -83,45 +120,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _say(line: str) -> None:
     print(line, flush=True)  # also into a pipe at once
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    what = (
-        "Write MNIST, CIFAR-10, simulated data (topclass, jets, showers) or your own arrays as HDF5 files of features "
-        "and labels, with lists of the files."
-    )
-    parser = Parser(OPTIONS, prog="GetData", description=what)
-    name_help = "data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"
-    parser.add_argument("name", choices=DATA_SETS, help=name_help)
-    parser.add_argument(
-        "n_files", nargs="*", type=whole_number, help="numbers of training and test files, as the two options"
-    )
-    values = parser.values(argv, mixed=True)
-    if len(values.n_files) > 2 or min(values.n_files, default=1) < 1:
-        raise ConfigurationError(
-            "`n_files` must be at most two numbers of files, to train and to test, each at least 1. Received: "
-            f"{values.n_files}."
-        )
-    if values.cells is not None and values.name not in (_SHOWERS, "3d"):
-        raise ConfigurationError(f"`--cells` is for showers only. Received: {values.name}. Leave `--cells` out.")
-    numbers = (*values.n_files, *DEFAULT_N_FILES[len(values.n_files) :])
-    values.out = Path(values.out or f"data/{values.name}")
-    values.n_train_files = values.n_train_files or numbers[0]
-    values.n_test_files = values.n_test_files or numbers[1]
-    return values
-
-
-def _parse_arrays(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(
-        ARRAY_OPTIONS, prog="GetData from-arrays", description="Write arrays as HDF5 files, with lists of the files."
-    )
-    parser.add_argument("features", metavar="X.npy", type=Path, help="features, one row for each sample")
-    parser.add_argument("labels", metavar="Y.npy", type=Path, help="labels, one row for each sample")
-    arguments = parser.values([word for word in argv if word != _FROM_ARRAYS])
-    arguments.source = _FROM_ARRAYS
-    arguments.out = Path(arguments.out or f"data/{arguments.name}")
-    arguments.name = Path(arguments.name).name
-    return arguments
 
 
 def _load(arguments: argparse.Namespace) -> ImageSet:

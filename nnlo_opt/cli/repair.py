@@ -2,20 +2,18 @@
 
 from collections.abc import Sequence
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    what = (
-        "Keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to "
-        "it as journal.jsonl.damaged-1, -2, …."
-    )
-    run = checked_run(run_parser("repair", (), what, "").values(argv).run)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to it
+    as journal.jsonl.damaged-1, -2, ….
+    """
+    run = checked_run(parser.values_of_run(argv, "").run)
     repaired = repair(run)
     if repaired is None:
         print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.page import PAGE_NAME, write_page
@@ -24,10 +24,9 @@ OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    what = "Write results.csv, summary.json and the page report.html of a run anew, from its journal."
-    arguments = run_parser("report", OPTIONS, what).values(argv)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Write results.csv, summary.json and the page report.html of a run anew, from its journal."""
+    arguments = parser.values_of_run(argv)
     run = checked_run(arguments.run)
     fit_on_one_thread()
     ledger = read_ledger(run)

@@ -98,14 +98,12 @@ as in summary.json; searching: while trials were left to begin. gap: idle time o
 median and 99 %. suggest: median time of a suggestion. took: real seconds on this machine."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Run a search with the real coordinator, journal and search algorithm on virtual blocks, in virtual time, and
+    print how many blocks it keeps busy and what it finds. Nothing is trained.
+    """
     fit_on_one_thread()
-    what = (
-        "Run a search with the real coordinator, journal and search algorithm on virtual blocks, in virtual time, and "
-        "print how many blocks it keeps busy and what it finds. Nothing is trained."
-    )
-    arguments = Parser(OPTIONS, prog="nnlo-opt simulate", description=what).values(argv)
+    arguments = parser.values(argv)
     try:
         return _run(arguments)
     except KeyboardInterrupt:

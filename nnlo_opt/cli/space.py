@@ -23,10 +23,8 @@ OPTIONS = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    what = "Print the parameters of a search space, and some of its points."
-    parser = Parser(OPTIONS, prog="nnlo-opt space", description=what)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the parameters of a search space, and some of its points."""
     parser.add_argument("module", metavar="MODULE", help="Python file or dotted module, as --search-space takes it")
     arguments = parser.values(argv)
     space = load_space(arguments.module, arguments.fix)

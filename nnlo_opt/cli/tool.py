@@ -1,7 +1,7 @@
 """Table of all commands, whose modules are imported when they are called.
 
-A new command is a function in `cli/` that takes the words behind its name and returns the exit code, and a row here. It
-raises its errors, which `main` prints.
+A new command is a row here, and a function in `cli/` that gets its parser with the words behind its name, and returns
+the exit code. The function's docstring is the description in its help. It raises its errors, which `main` prints.
 """
 
 import sys
@@ -38,10 +38,6 @@ class Command:
     def options(self) -> "tuple[Option, ...]":
         """Options of the command."""
         return _named(self.table) if self.table else ()
-
-    def run(self, argv: Sequence[str]) -> int:
-        """Run the command on the words behind its name; return the exit code."""
-        return int(_named(f"cli.{self.function}")(argv))
 
 
 def _named(place: str) -> Any:
@@ -96,11 +92,11 @@ COMMANDS = {
         "doctor.main", "cli.doctor.OPTIONS"),
     "nnlo-opt examples": Command("write the programs and models of NNLO and mpi_learn under their former names",
         "examples.main"),
-    "nnlo-opt run-legacy": Command("run a script or model of NNLO or mpi_learn unchanged", "run_legacy.main"),
+    "nnlo-opt run-legacy": Command("run a script or model of NNLO or mpi_learn unchanged", "examples.run_legacy"),
     "nnlo-opt completion": Command("print a script with which bash, zsh or fish completes all commands",
         "completion.main"),
     "GetData": Command("", "getdata.main", "cli.getdata.OPTIONS"),
-    "GetData from-arrays": Command("", "getdata.main", "cli.getdata.ARRAY_OPTIONS"),
+    "GetData from-arrays": Command("", "getdata.from_arrays", "cli.getdata.ARRAY_OPTIONS"),
     "BuildModel": Command("", "buildmodel.main", "cli.buildmodel.OPTIONS"),
     "horovodrun": Command("", "horovodrun.main", "cli.horovodrun.OPTIONS"),
 }
@@ -114,9 +110,9 @@ def main(argv: Sequence[str], program: str = "nnlo-opt") -> int:
     """Run a command of one process; return the exit code."""
     try:
         if program in COMMANDS:
-            return COMMANDS[program].run(argv)
+            return _run(program, argv)
         name = argv[0] if argv and argv[0] in SUBCOMMANDS else _parser().given(argv)["command"]
-        return COMMANDS[_PREFIX + name].run(argv[1:])
+        return _run(_PREFIX + name, argv[1:])
     except HelpRequested as request:
         print(request, end="")
         return EXIT_OK
@@ -132,6 +128,13 @@ def main(argv: Sequence[str], program: str = "nnlo-opt") -> int:
         what = f"`{error.filename}` ({error.strerror or error})"
         print(f"A path that a command uses must be readable and writable. Received: {what}.", file=sys.stderr)
         return EXIT_WRONG_REQUEST
+
+
+def _run(name: str, argv: Sequence[str]) -> int:
+    from nnlo_opt.cli.arguments import Parser
+
+    function = _named(f"cli.{COMMANDS[name].function}")
+    return int(function(Parser(COMMANDS[name].options, prog=name, description=function.__doc__), argv))
 
 
 def _parser() -> "Parser":
