@@ -38,10 +38,12 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
 
 
 def run_legacy(parser: Parser, argv: Sequence[str]) -> int:
-    """Run a script that was written for NNLO or mpi_learn unchanged, or a driver with such a model module (nnlo-opt
-    run-legacy TrainingDriver --model their.py). This package provides `nnlo`, `mpi_learn` and `models` for import, and
-    Keras gets the names of Keras 1 and 2.
-    """
+    """Print the help of a command that `cli.main` runs itself, before anything heavy is imported."""
     parser.usage = "[mpirun -np RANKS] nnlo-opt run-legacy SCRIPT.py [word ...]"
-    parser.values([*argv] or ["--help"])  # `cli.main` runs a script before anything heavy is imported
+    parser.description = (
+        "Run a script that was written for NNLO or mpi_learn unchanged, or a driver with such a model module (nnlo-opt "
+        "run-legacy TrainingDriver --model their.py). This package provides `nnlo`, `mpi_learn` and `models` for "
+        "import, and Keras gets the names of Keras 1 and 2."
+    )
+    parser.values([*argv] or ["--help"])
     return EXIT_OK
