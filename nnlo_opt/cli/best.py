@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
-from nnlo_opt.cli.main import DRIVERS
+from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.driver_parsers import DRIVERS
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, printable
 from nnlo_opt.reporting.results import last_metrics, read_ledger
 from nnlo_opt.run.option_kinds import one_of
@@ -26,13 +26,11 @@ OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    what = (
-        "Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, "
-        "epochs, files of its weights."
-    )
-    arguments = run_parser("best", OPTIONS, what).values(argv)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, epochs,
+    files of its weights.
+    """
+    arguments = parser.values_of_run(argv)
     run, form = checked_run(arguments.run), vars(arguments)["as"]
     ledger = read_ledger(run)
     trials = best_trials(ledger)

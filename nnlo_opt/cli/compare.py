@@ -24,15 +24,12 @@ _MOST_CHARACTERS = 60
 _ELSEWHERE = {"command_line", "versions", "search_space", "figure_of_merit", "objectives"}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = Parser(
-        prog="nnlo-opt compare",
-        description="Print the differences between runs: results, time to a common figure of merit, settings, search "
-        "spaces, versions, commands.",
-    )
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the differences between runs: results, time to a common figure of merit, settings, search spaces, versions,
+    commands.
+    """
     parser.add_argument("run", type=run_named, nargs="+", metavar="RUN_DIRECTORY", help="two runs or more")
-    runs: list[Path] = [checked_run(run) for run in parser.parse_args(argv).run]
+    runs: list[Path] = [checked_run(run) for run in parser.given(argv)["run"]]
     if len(runs) < 2:
         raise ConfigurationError(
             f"`nnlo-opt compare` needs two runs or more. Received: `{runs[0]}` alone; add another."

@@ -1,18 +1,20 @@
 """Trials of earlier runs, to be trained again or to be saved."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import given_of
-from nnlo_opt.cli.main import DRIVERS
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
+from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import point_text
+from nnlo_opt.reporting.terminal import fitted
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.earlier import ledger_of
 from nnlo_opt.run.finish import BEST_MODEL, best_fold, weights_text, without_validation
-from nnlo_opt.run.option_table import MODEL_AND_DATA, READING, SEED, TRAINING
+from nnlo_opt.run.option_table import MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
 from nnlo_opt.run.options import Options, optimization_options, training_options
 from nnlo_opt.run.trained_models import TrainedModels, check_model
 from nnlo_opt.run.workload import ModuleWorkload
@@ -21,6 +23,8 @@ from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
+#: options of `nnlo-opt best-model`
+OPTIONS = (NAMED_MODEL,)
 #: options of a run that name files
 _FILES = ("model", "train_data", "val_data", "test_data", "search_space", "figure_of_merit", "from_run")
 #: options of a run that a training of one of its trials takes over
@@ -71,6 +75,13 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, Options, ModuleW
     check_model(workload.definition, run, ledger)
     workload.prepare()
     return ledger, options, workload
+
+
+def best_model(parser: Parser, argv: Sequence[str]) -> int:
+    """Save the best model of a run, even if the run was interrupted."""
+    arguments = parser.values_of_run(argv)
+    print(fitted(save_best_model(checked_run(arguments.run), arguments.model), sys.stdout))
+    return EXIT_OK
 
 
 def save_best_model(run: Path, model: str | None) -> str:

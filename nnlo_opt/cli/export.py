@@ -5,7 +5,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
@@ -30,13 +30,11 @@ OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write a run for another tool."""
-    what = "Write a run for other tools, from its journal. The run may still be going on."
-    parser = run_parser("export", OPTIONS, what)
-    arguments = parser.values(argv)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Write a run for other tools, from its journal. The run may still be going on."""
+    arguments = parser.values_of_run(argv)
     if arguments.to is None:
-        parser.error("the following arguments are required: --to")
+        parser.refuse_without("--to")
     run, tool = checked_run(arguments.run), TOOLS[arguments.to]
     require(arguments.to, f"`--to {arguments.to}`")
     with without_collection():

@@ -29,15 +29,12 @@ _OF_A_RUN = ("config.json", "summary.json", "trials", "journal.synced")
 _AGES = {86400: "d", 3600: "h", 60: "min", 1: "s"}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = Parser(
-        prog="nnlo-opt list",
-        description="Print the runs of a folder, the newest first: running, finished, interrupted (ended early, "
-        "may be resumed) or dead (killed, may be resumed).",
-    )
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the runs of a folder, the newest first: running, finished, interrupted (ended early, may be resumed) or
+    dead (killed, may be resumed).
+    """
     parser.add_argument("folder", type=Path, nargs="?", default=Path(RUNS), help=f"folder of runs, default: {RUNS}")
-    folder = parser.parse_args(argv).folder
+    folder: Path = parser.given(argv)["folder"]
     runs = runs_in(folder)
     found, broken = [], []
     for run in runs:

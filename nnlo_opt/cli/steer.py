@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import Parser, checked_run, whole_number
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, point_text
 from nnlo_opt.reporting.results import read_ledger
@@ -38,13 +38,11 @@ STOP_OPTIONS = (
 # fmt: on
 
 
-def enqueue(argv: Sequence[str]) -> int:
-    """Run `nnlo-opt enqueue`; return the exit code."""
-    what = (
-        "Give a search a point to try next, or some values of one. The search that runs tries it, or the next start of "
-        "a search that was interrupted. The trial counts as one of --num-iterations."
-    )
-    parser = run_parser("enqueue", ENQUEUE_OPTIONS, what, "")
+def enqueue(parser: Parser, argv: Sequence[str]) -> int:
+    """Give a search a point to try next, or some values of one. The search that runs tries it, or the next start of a
+    search that was interrupted. The trial counts as one of --num-iterations.
+    """
+    parser.add_run("")
     parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="values; the search chooses all others")
     arguments = parser.values(argv)
     point = _named_values(arguments.values)
@@ -120,11 +118,12 @@ def _named_values(words: Sequence[str]) -> Point:
         ) from None
 
 
-def stop(argv: Sequence[str]) -> int:
-    """Run `nnlo-opt stop`; return the exit code."""
-    what = "End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."
-    parser = run_parser("stop", STOP_OPTIONS, what, "newest at work")
-    parser.add_argument("trial", nargs="?", type=int, metavar="TRIAL", help="number of a trial; without it all end")
+def stop(parser: Parser, argv: Sequence[str]) -> int:
+    """End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."""
+    parser.add_run("newest at work")
+    parser.add_argument(
+        "trial", nargs="?", type=whole_number, metavar="TRIAL", help="number of a trial; without it all end"
+    )
     arguments = parser.values(argv)
     run, ledger = arguments.run, read_ledger(checked_run(arguments.run))
     owner = read_owner(run)

@@ -1,1 +1,13 @@
 """Scripts for NNLO or mpi_learn, run as they are; `run-legacy` alone imports this."""
+
+import os
+
+#: models of NNLO
+MODELS = ("example", "mnist", "cifar10", "topclass", "mnist_torch", "topclass_torch")
+_BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def settle_backend() -> None:
+    """Let Keras compute with TensorFlow if a script asks for a library that Keras has given up."""
+    if os.environ.get("KERAS_BACKEND", "tensorflow") not in _BACKENDS:
+        os.environ["KERAS_BACKEND"] = "tensorflow"

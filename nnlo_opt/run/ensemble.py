@@ -21,7 +21,8 @@ from nnlo_opt.data.folds import first_classes, make_folds
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.framework import Predictor, framework_of
+from nnlo_opt.models.adapter import Predictor
+from nnlo_opt.models.framework import framework_of
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.safe_path import SafePath

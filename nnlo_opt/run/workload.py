@@ -20,11 +20,11 @@ from nnlo_opt.data.ragged import padded
 from nnlo_opt.data.source import DataInfo, DataSource, Indices
 from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.models.adapter import FrameworkAdapter, Metrics
 from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
 from nnlo_opt.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.models.early import read_early, without_framework
-from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of
+from nnlo_opt.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.models.losses import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
 from nnlo_opt.objective.rank import Objective

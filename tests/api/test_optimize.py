@@ -16,7 +16,7 @@ from refusals import check_refused
 
 import nnlo_opt
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.cli.arguments import parse_optimization
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.identity import refuse_run_of_script
@@ -261,7 +261,9 @@ def test_a_lambda_is_the_same_while_its_code_is(tmp_path):
 
 def refuse_early(directory, *arguments):
     """Do what OptimizationDriver does before it reads the model."""
-    refuse_run_of_script(parse_optimization([*arguments, "--checkpoint", str(directory), "--opt-restore"]).run)
+    refuse_run_of_script(
+        driver_options("OptimizationDriver", [*arguments, "--checkpoint", str(directory), "--opt-restore"]).run
+    )
 
 
 def test_the_command_line_says_that_only_the_script_resumes_its_function(tmp_path):

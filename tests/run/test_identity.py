@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from refusals import check_refused
 
-from nnlo_opt.cli.arguments import parse_optimization, parse_training
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.run.identity import check_same, identity_of
 from nnlo_opt.space import Categorical, Integer, Real, Space
@@ -26,7 +26,7 @@ FINDINGS = Findings(
 
 
 def identity(*arguments, **findings):
-    options = parse_optimization(["--model", "mnist", *arguments])
+    options = driver_options("OptimizationDriver", ["--model", "mnist", *arguments])
     return identity_of(options, replace(FINDINGS, **findings))
 
 
@@ -98,7 +98,7 @@ def test_an_option_that_changes_what_is_measured_is_refused_by_its_name(argument
 
 
 def test_another_point_of_a_training_is_refused():
-    options = replace(parse_training(["--model", "mnist"]), point={"n": 3})
+    options = replace(driver_options("TrainingDriver", ["--model", "mnist"]), point={"n": 3})
     assert "`--from-run` differs: it was {}, now {'n': 3}" in difference(identity(), identity_of(options, FINDINGS))
 
 
@@ -139,7 +139,7 @@ def test_the_order_of_parameters_is_no_difference():
 
 
 def test_a_search_and_a_training_are_not_the_same_run():
-    training = identity_of(parse_training(["--model", "mnist"]), replace(FINDINGS, space=None))
+    training = identity_of(driver_options("TrainingDriver", ["--model", "mnist"]), replace(FINDINGS, space=None))
     assert "there is a training, and this is a search" in difference(training, identity())
     assert "there is a search, and this is a training" in difference(identity(), training)
     check(training, copy.deepcopy(training))
@@ -170,7 +170,7 @@ def test_other_data_are_refused_by_what_differs(asked, words):
 
 
 def test_a_training_may_be_given_more_epochs_and_another_target():
-    run = parse_training(["--model", "mnist", "--restore", "a"]).run
+    run = driver_options("TrainingDriver", ["--model", "mnist", "--restore", "a"]).run
     request = {"restore_option": run.restore_option, "may_change": run.may_change}
     check(identity(), identity("--epochs", "9", "--target-metric", "loss,<,0.1"), **request)
     sentence = difference(identity(), identity("--batch", "7"), **request)

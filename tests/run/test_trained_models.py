@@ -8,7 +8,7 @@ from stories import START, write_journal
 
 import nnlo_opt
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.arguments import parse_training
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.earlier_runs import model_of_run, save_best_model
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import open_model
@@ -61,7 +61,9 @@ def run(tmp_path):
 
 
 def again(run):
-    return ModuleWorkload(parse_training(["--from-run", f"{run}:0"]), ProcessContext(), searches=False)
+    return ModuleWorkload(
+        driver_options("TrainingDriver", ["--from-run", f"{run}:0"]), ProcessContext(), searches=False
+    )
 
 
 def predicted(sign):
