@@ -46,14 +46,14 @@ def main(argv: Sequence[str]) -> int:
         "Results": _results(runs, ledgers),
         "Settings that differ": _differing(ledgers, _settings),
         "Search spaces: parameters that differ": _differing(ledgers, _parameters),
-        "Versions that differ": _differing(ledgers, lambda ledger: ledger.settings.get("versions", {})),
+        "Versions that differ": _differing(ledgers, lambda ledger: ledger.settings.versions),
     }
     for title, rows in parts.items():
         if rows:
             print(text_table(f"{title}:", ["", *names], rows, left=True, width=width), end="\n\n")
     print("Commands:")
     for name, ledger in zip(names, ledgers, strict=True):
-        print(wrapped(f"{name}: {shlex.join(ledger.settings.get('command_line') or ['unknown'])}", width))
+        print(wrapped(f"{name}: {shlex.join(ledger.settings.command_line or ['unknown'])}", width))
     return EXIT_OK
 
 
@@ -93,14 +93,14 @@ def _reached(ledger: Ledger, figure: float) -> tuple[float, int]:
 
 def _settings(ledger: Ledger) -> dict[str, Any]:
     """Return the settings of a run by dotted names."""
-    plan = {name: value for name, value in ledger.settings.get("plan", {}).items() if name not in ledger.identity}
-    found = {**ledger.settings, "plan": plan, **ledger.identity, "n_blocks": ledger.sessions[-1].n_blocks}
+    settings, identity = ledger.settings, ledger.identity.plain
+    plan = {name: value for name, value in settings.plan.plain.items() if name not in identity}
+    found = {**settings.plain, "plan": plan, **identity, "n_blocks": ledger.sessions[-1].n_blocks}
     return _flat({name: value for name, value in found.items() if name not in _ELSEWHERE})
 
 
 def _parameters(ledger: Ledger) -> dict[str, Any]:
-    space = ledger.identity.get("search_space") or {"parameters": []}
-    return {parameter["name"]: {**parameter, "name": None} for parameter in space["parameters"]}
+    return {parameter.name: {**parameter.plain, "name": None} for parameter in ledger.identity.parameters}
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -88,7 +88,7 @@ def show(argv: Sequence[str]) -> int:
         print(trial_page(run, events, ledger.trials[arguments.trial], width))
         return EXIT_OK
     chosen = _chosen(ledger, arguments)
-    if figure := ledger.identity.get("figure_of_merit"):
+    if figure := ledger.identity.figure_of_merit:
         print(figure_text(figure, ledger.direction))
     print(trials_table(ledger, width, chosen))
     if ledger.objectives:

@@ -123,7 +123,7 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool, interru
         state=state,
         reason=ledger.ended_because,
         kind=_kind_of(ledger),
-        figure=str(ledger.identity.get("figure_of_merit", "figure of merit")),
+        figure=ledger.identity.figure_of_merit or "figure of merit",
         direction=ledger.direction,
         progress=progress,
         n_trials=ledger.n_by_state(),
@@ -154,8 +154,8 @@ def _state_of(ledger: Ledger, at_work: bool, interrupted: bool) -> RunState:
 
 
 def _kind_of(ledger: Ledger) -> str:
-    model = (ledger.identity.get("model") or {}).get("name", "")
-    kind = "training" if ledger.is_training else f"{ledger.settings.get('hyper_opt', '')} search".strip()
+    model = ledger.identity.model.name
+    kind = "training" if ledger.is_training else f"{ledger.settings.hyper_opt} search".strip()
     return kind + f" of {model}" * bool(model)
 
 
@@ -164,7 +164,7 @@ def _kind_of(ledger: Ledger) -> str:
 
 def progress_of(ledger: Ledger) -> Progress:
     """Return the progress of a run."""
-    n_all = (ledger.settings.get("plan") or {}).get("num_iterations")
+    n_all = ledger.settings.plan.num_iterations
     if ledger.is_training and ledger.trials and (n_epochs := epochs_of(ledger, ledger.trials[-1])):
         return _progress_of_training(ledger, n_epochs)
     end_s = expected_end_s(ledger, n_all) if n_all is not None and ledger.sessions else None
@@ -173,7 +173,7 @@ def progress_of(ledger: Ledger) -> Progress:
 
 def _progress_of_training(ledger: Ledger, n_epochs: int) -> Progress:
     trial, end_s = ledger.trials[-1], None
-    n_done, n_all = epochs_reached(trial, n_epochs), n_epochs * int(ledger.identity.get("n_fold", 1))
+    n_done, n_all = epochs_reached(trial, n_epochs), n_epochs * ledger.identity.n_fold
     for assignment in trial.running:
         at_s = ledger.sessions[-1].last_at_s
         if (seconds := epoch_s(assignment, assignment.epoch, at_s)) is not None:

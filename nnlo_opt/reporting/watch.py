@@ -271,9 +271,13 @@ class _Changes:
 
 
 def _lines_of(ledger: Ledger, say: Callable[..., None]) -> ProgressLines | TrainingLines:
-    identity, n_fold = ledger.identity, int(ledger.identity.get("n_fold", 1))
+    training, n_fold = ledger.identity.training, ledger.identity.n_fold
     if ledger.is_training:
-        known = {name: identity["training"].get(name) for name in ("early_stopping", "target_metric")}
-        return TrainingLines(say, TrainingOptions(epochs=identity["training"].get("epochs", 1), **known), n_fold)
+        options = TrainingOptions(
+            epochs=training.epochs or 1,
+            early_stopping=training.early_stopping,
+            target_metric=training.target_metric,
+        )
+        return TrainingLines(say, options, n_fold)
     n_all, direction = progress_of(ledger).n_all or 0, ledger.direction
     return ProgressLines(say, SearchPlan(num_iterations=n_all, n_fold=n_fold, direction=direction), ledger)
