@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.arguments import Parser, checked_run, run_named
-from nnlo_opt.cli.listing import state_of
 from nnlo_opt.coordinator.instructions import searched_s
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import duration, value_text
@@ -17,6 +16,7 @@ from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.run_state import state_of
 
 #: longest value in a table, in characters
 _MOST_CHARACTERS = 60
@@ -37,13 +37,14 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigurationError(
             f"`nnlo-opt compare` needs two runs or more. Received: `{runs[0]}` alone; add another."
         )
-    ledgers, width = [read_ledger(run) for run in runs], line_width(sys.stdout)
+    at_work, ledgers = [may_be_at_work(run) for run in runs], [read_ledger(run) for run in runs]
+    states = [state_of(run, ledger, at_work=at) for run, ledger, at in zip(runs, ledgers, at_work, strict=True)]
     if empty := [str(run) for run, ledger in zip(runs, ledgers, strict=True) if not ledger.sessions]:
         raise ConfigurationError(f"Runs must have begun. Received: `{empty[0]}`, whose journal is empty; leave it out.")
-    names = [run.resolve().name for run in runs]
+    names, width = [run.resolve().name for run in runs], line_width(sys.stdout)
     names = names if len({*names}) == len(names) else [str(run) for run in runs]
     parts = {
-        "Results": _results(runs, ledgers),
+        "Results": _results(states, ledgers),
         "Settings that differ": _differing(ledgers, _settings),
         "Search spaces: parameters that differ": _differing(ledgers, _parameters),
         "Versions that differ": _differing(ledgers, lambda ledger: ledger.settings.versions),
@@ -57,9 +58,8 @@ def main(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _results(runs: Sequence[Path], ledgers: Sequence[Ledger]) -> list[list[str]]:
+def _results(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[list[str]]:
     summaries = [summarise(ledger) for ledger in ledgers]
-    states = [state_of(run, summary, at_work=may_be_at_work(run)) for run, summary in zip(runs, summaries, strict=True)]
     figures = [f"{summary['figure_of_merit']}, {summary['direction']}" for summary in summaries]
     bests = [None if summary["best"] is None else summary["best"]["figure_of_merit"] for summary in summaries]
     rows = [

@@ -21,8 +21,9 @@ from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_table import RUNS
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials.identity import RunIdentity, StartSettings
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, was_interrupted
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.run_state import state_after
 
 #: files by which a folder without a journal shows that it was a run
 _OF_A_RUN = ("config.json", "summary.json", "trials", "journal.synced")
@@ -75,15 +76,6 @@ def _folders(folder: Path) -> list[Path]:
         ) from None
 
 
-def state_of(run: Path, summary: dict[str, Any], *, at_work: bool) -> str:
-    """Return the state of a run in a word; `summary` is as of `reporting.results.summarise`."""
-    if at_work:
-        return "running"
-    if summary["complete"]:
-        return "finished"
-    return "interrupted" if summary["reason"] or was_interrupted(run) else "dead"
-
-
 def _row(run: Path) -> list[str]:
     """Return the cells of a run; OSError or NnloError if its journal cannot be read."""
     at_work = may_be_at_work(run)
@@ -107,7 +99,7 @@ def _cells(
     n_ended = sum(n_trials[state] for state in ("complete", "failed", "pruned"))
     asked = "?" if settings.plan.num_iterations is None else settings.plan.num_iterations
     figure = "-" if best is None else f"{best['figure_of_merit']:.6g}"
-    state = state_of(run, summary, at_work=at_work)
+    state = state_after(run, summary["reason"], complete=summary["complete"], at_work=at_work)
     return [run.name, program, identity.model.name or "-", state, f"{n_ended}/{asked}", figure]
 
 

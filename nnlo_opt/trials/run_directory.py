@@ -192,11 +192,6 @@ class RunDirectory:
             self.path.rmdir()
 
 
-def was_interrupted(run: Path) -> bool:
-    """Return True if the last start of a run has heard a signal that ends it at once."""
-    return (SafePath(run) / INTERRUPTED_NAME).exists()
-
-
 def refuse_existing(request: RunRequest) -> None:
     """Raise ConfigurationError if the run cannot be made, or exists and the command neither resumes nor replaces it."""
     path = wanted = request.place / (request.name or "")
