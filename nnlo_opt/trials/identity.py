@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class _Facts(Value):
-    """Base of facts that are read from plain data, all of which are kept: other versions know other keys."""
+    """Base of facts that keep the plain data they were read from whole, as other versions know other keys."""
 
     #: the plain data
     plain: dict[str, Any] = field(default_factory=dict)

@@ -70,7 +70,7 @@ def test_the_view_of_a_notebook_is_escaped_and_holds_all_it_needs(write, tmp_pat
         assert text not in page.replace("<div><b>Run ", "")
     assert "&lt;script&gt;" in page
     assert "http" not in page
-    assert "complete (all trials are done): 1 complete, 1 failed." in page
+    assert "finished (all trials are done): 1 complete, 1 failed." in page
 
 
 @pytest.mark.parametrize(
