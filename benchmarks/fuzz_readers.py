@@ -112,8 +112,7 @@ def reported(ledger: Ledger, space: Space, number: int) -> None:
         table.trials_table(ledger, trials=table.ranked(ledger))
         table.pareto_table(ledger)
     Standing.of(ledger)
-    if ledger.identity.get("search_space") is not None:
-        theirs = Space.from_json(ledger.identity["search_space"])
+    if (theirs := ledger.identity.space) is not None:
         warm_start.adopted_observations(warm_start.observations_of(ledger.trials), theirs.names, space)
 
 

@@ -53,7 +53,7 @@ ORDER = (
 PURE_DATA: dict[str, str] = {
     "": "__init__ errors clock files records safe_path trees user_files vectors",
     "training": "options history schedules stopping",
-    "trials": "trial events failures ledger objectives pareto figure",
+    "trials": "trial events failures identity ledger objectives pareto figure",
     "comm": "calls messages objective_messages run_messages codec topology transport",
     "data": "source folds batches order ragged weights",
     "models": "adapter layout losses legacy_json legacy_layers",

@@ -59,7 +59,7 @@ def _described(run: Path, ledger: Ledger, trials: Sequence[Trial]) -> dict[str, 
         named = [{"name": objective.name, "direction": objective.direction} for objective in ledger.objectives]
         return {**head, "objectives": named, "pareto": [_trial(run, trial) for trial in trials]}
     saved = sorted(run.glob("best_model.*"))
-    head |= {"figure": ledger.identity.get("figure_of_merit"), "direction": ledger.direction}
+    head |= {"figure": ledger.identity.figure_of_merit, "direction": ledger.direction}
     return {**head, **_trial(run, trials[0]), "model": str(saved[0]) if saved else None}
 
 
@@ -80,8 +80,8 @@ def _trial(run: Path, trial: Trial) -> dict[str, Any]:
 
 def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
     """Return the command line that trains a trial again, on as many ranks as one of its folds had."""
-    program = (ledger.settings.get("command_line") or ["an unknown program"])[0]
-    if program not in DRIVERS or ledger.identity.get("data") is None:
+    program = (ledger.settings.command_line or ["an unknown program"])[0]
+    if program not in DRIVERS or ledger.identity.data is None:
         what = "trials of an objective" if program in DRIVERS else f"a run of {program}"
         raise ConfigurationError(
             f"`--as command` is for models that a driver has trained. Received: {what} in `{run}`; take `--as json`."

@@ -35,7 +35,7 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     """Return the options of a training of a trial that `--from-run` names; `given` are texts of options by name."""
     run, number = _named(given["from_run"])
     ledger = ledger_of(run, "--from-run")
-    if ledger.identity.get("data", {}) is None:
+    if ledger.identity.data is None:
         raise ConfigurationError(
             f"`--from-run` must name a run that has trained models. Received: `{run}`, whose objective trains by "
             f"itself. `nnlo-opt best {run}` prints its best point."
@@ -49,7 +49,7 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     where = f"trial {trial.number} of `{run}`{', on all its data' * pooled}"
     return replace(
         options,
-        model_sha256=None if given.get("model") else ledger.identity.get("model", {}).get("sha256", ""),
+        model_sha256=None if given.get("model") else ledger.identity.model.sha256,
         training=options.training.with_point(point),
         data=replace(options.data, pooled=pooled),
         point=model_parameters(point),
@@ -69,7 +69,7 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, Options, ModuleW
     _trial(run, ledger, "")
     given = _given(run, ledger) | ({"model": model} if model else {})
     options = training_options(given) if ledger.is_training else optimization_options(given)
-    options = replace(options, model_sha256=None if model else ledger.identity["model"]["sha256"])
+    options = replace(options, model_sha256=None if model else ledger.identity.model.sha256)
     workload = ModuleWorkload(options, ProcessContext(), searches=not ledger.is_training)
     workload.look_first()
     check_model(workload.definition, run, ledger)
@@ -108,14 +108,14 @@ def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str
 
     `before`: runs that have led to this one by their own `--from-run`.
     """
-    program, *argv = ledger.settings.get("command_line") or ["an unknown program"]
+    program, *argv = ledger.settings.command_line or ["an unknown program"]
     if program not in DRIVERS:
         raise ConfigurationError(
             f"The run must be of {' or '.join(DRIVERS)}. Received: `{run}`, of {program}, whose model only its script "
             "knows. Resume it there by `opt_restore=True`."
         )
     given, _ = given_of(program, argv)
-    given |= {name: _from(ledger.settings.get("folder", "."), given[name]) for name in _FILES if name in given}
+    given |= {name: _from(ledger.settings.folder, given[name]) for name in _FILES if name in given}
     if "from_run" in given:
         source, before = _named(given["from_run"])[0].resolve(), (*before, run.resolve())
         if source in before:

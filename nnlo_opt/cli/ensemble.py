@@ -46,7 +46,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         path=path,
     )
     ensemble = make_ensemble(setup)
-    figure, direction = str(ledger.identity["figure_of_merit"]), options.plan.direction
+    figure, direction = str(ledger.identity.figure_of_merit), options.plan.direction
     shown = [f"{count} x trial {n}" if count > 1 else f"trial {n}" for n, count in ensemble.counts.items()]
     print(f"Ensemble of {counted(ensemble.n_trials, 'trial')}: the mean of {', '.join(shown)}.")
     print(figure_text(figure, direction))

@@ -41,7 +41,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         events = load_events(run / JOURNAL_NAME)
     ledger = Ledger(events)
     target = SafePath.of(Path(arguments.out)) if arguments.out else SafePath(run) / tool.target
-    is_mirrored = arguments.to in ledger.settings.get("mirror", ()) and may_be_at_work(run)
+    is_mirrored = arguments.to in ledger.settings.mirror and may_be_at_work(run)
     if is_mirrored and Path(str(target)).resolve() == (run / tool.target).resolve():
         raise ConfigurationError(
             f"An export must not replace what `--mirror {arguments.to}` of a run under way writes. Received: "

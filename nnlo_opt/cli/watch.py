@@ -9,7 +9,6 @@ from nnlo_opt.analysis.frames import sorted_by
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
-from nnlo_opt.reporting.status import RunState
 from nnlo_opt.reporting.status_lines import print_status
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import line_width
@@ -19,6 +18,7 @@ from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.run_state import RunState
 from nnlo_opt.trials.trial import Trial
 
 # fmt: off
@@ -85,7 +85,7 @@ def show(parser: Parser, argv: Sequence[str]) -> int:
         print(trial_page(run, events, ledger.trials[arguments.trial], width))
         return EXIT_OK
     chosen = _chosen(ledger, arguments)
-    if figure := ledger.identity.get("figure_of_merit"):
+    if figure := ledger.identity.figure_of_merit:
         print(figure_text(figure, ledger.direction))
     print(trials_table(ledger, width, chosen))
     if ledger.objectives:

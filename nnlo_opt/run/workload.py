@@ -31,7 +31,7 @@ from nnlo_opt.objective.rank import Objective
 from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.checks import check_space, check_training
 from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.findings import DataFindings, Findings
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import DataOptions, Options, check_objectives
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
@@ -44,6 +44,7 @@ from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.trials.checkpoint import load_weights
 from nnlo_opt.trials.failures import cause_of
 from nnlo_opt.trials.figure import figure_name
+from nnlo_opt.trials.identity import DataFiles
 from nnlo_opt.trials.objectives import FIGURE
 
 logger = logging.getLogger(__name__)
@@ -185,7 +186,7 @@ class ModuleWorkload:
         test = () if self._test is None else (f"Test data for the saved model: {len(self._test[1]):,} samples.",)
         return replace(
             findings,
-            data=DataFindings(
+            data=DataFiles(
                 files=tuple((str(file.path.resolve()), file.n_samples) for file in info.files),
                 n_train=data.n_train,
                 n_validation=info.n_samples - data.n_train,

@@ -13,11 +13,12 @@ from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.run.checks import check_mode, check_momentum, check_shares, check_space, check_teams, check_training
-from nnlo_opt.run.findings import DataFindings, Findings
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_space
 from nnlo_opt.training.options import MODES, OPTIMIZERS, SEARCHABLE, TrainingOptions
+from nnlo_opt.trials.identity import DataFiles
 
 ROOT = Path(__file__).parents[2]
 
@@ -206,7 +207,7 @@ def test_groups_of_ranks_that_cannot_be_are_told(n_ranks, arguments, sentence):
     ],
 )
 def test_a_batch_larger_than_the_samples_of_a_worker_is_remarked_on(arguments, space, says):
-    data = DataFindings(files=(), n_train=4200, n_validation=0)
+    data = DataFiles(files=(), n_train=4200, n_validation=0)
     found = Findings(model="m", kind="model", source="", sha256="", space=space, data=data, n_train_smallest=4200)
     options = driver_options("TrainingDriver", ["--model", "m.py", *arguments])
     remarks = check_shares(options, plan_single_block(3), found)
