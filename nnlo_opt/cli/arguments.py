@@ -16,6 +16,7 @@ from nnlo_opt.cli.options_file import in_full
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, RUNS, TRAINING_OPTIONS, Option, read
 from nnlo_opt.run.options import Options, optimization_options, training_options
+from nnlo_opt.trials import run_directory
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
 
@@ -172,13 +173,7 @@ def run_named(name: str, *, at_work: bool = False) -> Path:
 
 def checked_run(run: Path) -> Path:
     """Return a run directory; ConfigurationError if it is none."""
-    if not os.path.isfile(run / JOURNAL_NAME):
-        inside = [path.parent for path in sorted(run.glob(f"*/{JOURNAL_NAME}"))]
-        where = f"name a run in it, such as `{inside[-1]}`" if inside else f"runs are in `{RUNS}/`"
-        raise ConfigurationError(
-            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; {where}."
-        )
-    return run
+    return run_directory.checked_run(run, f"runs are in `{RUNS}/`")
 
 
 def optimization_parser() -> Parser:
