@@ -17,7 +17,7 @@ from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, checked_run
 from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.run_state import state_of
 from nnlo_opt.trials.trial import Trial
@@ -154,13 +154,7 @@ class Run(Results):
         >>> len(run.refresh().trials)
         6
         """
-        journal = self.path / JOURNAL_NAME
-        if not journal.is_file():
-            inside = sorted(path.parent for path in self.path.glob(f"*/{JOURNAL_NAME}"))
-            remedy = f"Name a run in it, such as `{inside[-1]}`." if inside else "Correct the path."
-            raise ConfigurationError(
-                f"A run directory must hold a {JOURNAL_NAME}. Received: `{self.path}`, which does not. {remedy}"
-            )
+        journal = checked_run(self.path, "correct the path") / JOURNAL_NAME
         at_work = may_be_at_work(self.path)
         with without_collection():
             self._events = load_events(journal)

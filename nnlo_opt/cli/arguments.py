@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from nnlo_opt.cli.process import HelpRequested
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.run.option_table import RUNS, Option, read
+from nnlo_opt.trials import run_directory
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
 
@@ -193,10 +194,4 @@ def run_named(name: str, *, at_work: bool = False) -> Path:
 
 def checked_run(run: Path) -> Path:
     """Return a run directory; ConfigurationError if it is none."""
-    if not os.path.isfile(run / JOURNAL_NAME):
-        inside = [path.parent for path in sorted(run.glob(f"*/{JOURNAL_NAME}"))]
-        where = f"name a run in it, such as `{inside[-1]}`" if inside else f"runs are in `{RUNS}/`"
-        raise ConfigurationError(
-            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; {where}."
-        )
-    return run
+    return run_directory.checked_run(run, f"runs are in `{RUNS}/`")

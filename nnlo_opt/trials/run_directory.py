@@ -192,6 +192,17 @@ class RunDirectory:
             self.path.rmdir()
 
 
+def checked_run(run: Path, remedy: str) -> Path:
+    """Return a run directory; ConfigurationError if it is none, with the `remedy` if no run is in it either."""
+    if not os.path.isfile(run / JOURNAL_NAME):
+        inside = sorted(path.parent for path in run.glob(f"*/{JOURNAL_NAME}"))
+        remedy = f"name a run in it, such as `{inside[-1]}`" if inside else remedy
+        raise ConfigurationError(
+            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; {remedy}."
+        )
+    return run
+
+
 def refuse_existing(request: RunRequest) -> None:
     """Raise ConfigurationError if the run cannot be made, or exists and the command neither resumes nor replaces it."""
     path = wanted = request.place / (request.name or "")

@@ -81,8 +81,8 @@ def test_the_view_of_a_notebook_is_escaped_and_holds_all_it_needs(write, tmp_pat
         (lambda run: run.trial("best"), "Received: 'best'"),
         (lambda run: run.model(17), "Received: 17"),
         (lambda run: run.to_dataframe("trial"), "Received: 'trial'. Did you mean `trials`?"),
-        (lambda run: load_run("checkpoints"), "Name a run in it, such as `checkpoints/CP`."),
-        (lambda run: load_run("elsewhere"), "Received: `elsewhere`, which does not. Correct the path."),
+        (lambda run: load_run("checkpoints"), "name a run in it, such as `checkpoints/CP`."),
+        (lambda run: load_run("elsewhere"), "Received: `elsewhere`, which does not; correct the path."),
         (lambda run: run.best_model(), "/nowhere/net.py"),
     ],
 )
