@@ -20,8 +20,9 @@ from fuzz_edits import ARCHIVE, JOURNAL, JSON, RESEALED, SEALED, TRACE, Form, Se
 from fuzz_judge import Reader
 
 import nnlo_opt
-from nnlo_opt.cli import arguments as cli
 from nnlo_opt.cli import tool
+from nnlo_opt.cli.driver_parsers import driver_parser, normalise
+from nnlo_opt.cli.process import HelpRequested
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
@@ -111,8 +112,7 @@ def reported(ledger: Ledger, space: Space, number: int) -> None:
         table.trials_table(ledger, trials=table.ranked(ledger))
         table.pareto_table(ledger)
     Standing.of(ledger)
-    if ledger.identity.get("search_space") is not None:
-        theirs = Space.from_json(ledger.identity["search_space"])
+    if (theirs := ledger.identity.space) is not None:
         warm_start.adopted_observations(warm_start.observations_of(ledger.trials), theirs.names, space)
 
 
@@ -467,21 +467,22 @@ class Readers:
 
     def options(self) -> Reader:
         drivers: Any = {
-            "search": (cli.optimization_parser(), run_options.optimization_options, option_table.OPTIMIZATION_OPTIONS),
-            "training": (cli.training_parser(), run_options.training_options, option_table.TRAINING_OPTIONS),
+            "OptimizationDriver": (run_options.optimization_options, option_table.OPTIMIZATION_OPTIONS),
+            "TrainingDriver": (run_options.training_options, option_table.TRAINING_OPTIONS),
         }
         seeds = {}
-        for driver, (*_, known) in drivers.items():
+        for driver, (_, known) in drivers.items():
             for words in [*((option.flag, *[option.example] * bool(option.metavar)) for option in known), *GIVEN]:
                 seeds[f"{driver} {words}"] = Seed("\n".join(("--model", "m.py", *words)).encode())
 
         def read(name: str, data: bytes, sealed: bool) -> None:
             argv = data.decode(errors="surrogateescape").replace("\0", "").split("\n")
-            parser, make, _ = drivers[name.partition(" ")[0]]
-            made = make(parser.given(cli.normalise(argv)), argv)
+            driver = name.partition(" ")[0]
+            make, _ = drivers[driver]
+            made = make(driver_parser(driver).given(normalise(argv)), argv)
             start_points.check_start_points(fix(self._space, made.fix), made.search.start_points)
 
-        return Reader(seeds=seeds, read=read, allowed=(NnloError, cli.HelpRequested))
+        return Reader(seeds=seeds, read=read, allowed=(NnloError, HelpRequested))
 
     # ------------------------------------------------------------ sound files
 

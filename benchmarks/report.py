@@ -13,7 +13,7 @@ from pathlib import Path
 import harness as h
 import numpy as np
 
-from nnlo_opt.cli.tool import _COMMANDS
+from nnlo_opt.cli.tool import SUBCOMMANDS
 from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.space.conditions import When
 from nnlo_opt.space.parameters import Categorical, Integer, Ordinal, Real
@@ -160,7 +160,7 @@ def main() -> None:
     with h.temporary_folder() as folder:
         run = write_run(arguments.keep or folder / "run", arguments.trials, arguments.epochs)
         call = "import sys; from nnlo_opt.cli.main import tool; sys.argv[1:] = {!r}; tool()"
-        known = {name: words for name, words in COMMANDS.items() if words[0] in _COMMANDS}
+        known = {name: words for name, words in COMMANDS.items() if words[0] in SUBCOMMANDS}
         for _ in range(arguments.repeats):
             found.setdefault("python_cpu_s", []).append(start_s := cpu_s(["-c", "pass"]))
             for name, (command, *options) in known.items():

@@ -1,11 +1,16 @@
-"""`TrainingDriver` for those who run scripts: the same code as the console command."""
+#!/usr/bin/env python
+"""Runs the command after which this file is called.
+
+The files in `drivers/`, and those that `nnlo-opt examples` writes, are copies of it.
+"""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from nnlo_opt.cli.main import training_driver
-
 if __name__ == "__main__":
-    training_driver()
+    above = Path(__file__).resolve().parents[1]
+    if (above / "nnlo_opt").is_dir():  # a checkout
+        sys.path.insert(0, str(above))
+    from nnlo_opt.cli.main import script
+
+    script(__file__)

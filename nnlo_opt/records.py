@@ -35,7 +35,7 @@ class _RecordType(msgspec.StructMeta):
     """Makes every record keyword-only, which a subclass does not inherit from a `msgspec.Struct`."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **settings: Any) -> Any:
-        return super().__new__(cls, name, bases, namespace, frozen=True, kw_only=True, **settings)
+        return super().__new__(cls, name, bases, namespace, frozen=True, **{"kw_only": True} | settings)
 
 
 class Value(msgspec.Struct, metaclass=_RecordType):

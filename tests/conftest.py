@@ -184,9 +184,9 @@ def network(request) -> networks.Network:
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory) -> Path:
     """A folder with train_mnist.list (700 digits) and test_mnist.list (100 digits)."""
-    from nnlo_opt.cli import getdata
+    from nnlo_opt.cli import tool
 
     folder = tmp_path_factory.mktemp("mnist")
     arguments = ["mnist", "--out", str(folder), "--source", "bundled", "--n-samples", "800"]
-    assert getdata.main([*arguments, "--n-train-files", "3", "--n-test-files", "2"]) == 0
+    assert tool.main([*arguments, "--n-train-files", "3", "--n-test-files", "2"], "GetData") == 0
     return folder

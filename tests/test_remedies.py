@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sources import ROOT, SOURCES, tree_of
 
-from nnlo_opt.cli import reference, tool
+from nnlo_opt.cli import tool
 
 REPOSITORY = ROOT.parent
 SETUP = (REPOSITORY / "setup.py").read_text()
-OPTIONS = {flag for options in reference.COMMANDS.values() for option in options for flag in option.flags}
+OPTIONS = {flag for command in tool.COMMANDS.values() for option in command.options for flag in option.flags}
 #: options that are in no table, one that is shortened, and options of other programs
 MORE = {"--help", "--help-all", "--version", "--early", "--mpi"}
 #: of NNLO, taken without effect; of mpirun, TensorBoard and MLflow
@@ -43,7 +43,7 @@ def options(text: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    return [name for name in re.findall(r"`nnlo-opt ([\w-]+)", text) if name not in tool._COMMANDS]
+    return [name for name in re.findall(r"`nnlo-opt ([\w-]+)", text) if name not in tool.SUBCOMMANDS]
 
 
 def files(text: str) -> list[str]:

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -344,9 +345,7 @@ def __getattr__(name: str) -> Any:
         AttributeError: the name does not exist.
     """
     if name == "callbacks":
-        import nnlo_opt.allreduce.callbacks as module
-
-        return module
+        return import_module(f"{__name__}.callbacks")
     if name in ANSWERS:
         return lambda: ANSWERS[name]
     is_import = sys._getframe(1).f_code.co_name == "_handle_fromlist"

@@ -24,9 +24,8 @@ from nnlo_opt.search.bayesian import representative
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
 from nnlo_opt.search.targets import standardise, unwarp, warp
-from nnlo_opt.space.conditions import parents_first
 from nnlo_opt.space.parameters import Constant, Parameter
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.space import Point, Space, parents_first
 from nnlo_opt.space.values import Value, thawed
 
 #: fewer complete trials say nothing about a parameter

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.identity import Parameter
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
 
@@ -38,9 +39,9 @@ _DTYPES: list[tuple[set[type], Any]] = [
 def trials_frame(ledger: Ledger) -> "Frame":
     """Return one row for each trial, with the columns of results.csv."""
     frame = results_frame(ledger)
-    declared = {parameter["name"]: parameter for parameter in declared_parameters(ledger)}
+    declared = {parameter.name: parameter for parameter in ledger.identity.parameters}
     for name in parameter_names(ledger):
-        frame[f"p:{name}"] = _parameter_column(ledger.trials, name, declared.get(name, {}))
+        frame[f"p:{name}"] = _parameter_column(ledger.trials, name, declared.get(name, Parameter(name=name)))
     return _typed(frame)
 
 
@@ -110,21 +111,22 @@ def _typed(frame: "Frame") -> "Frame":
     return frame.astype({name: known.get(name, "float64") for name in frame.columns if not name.startswith("p:")})
 
 
-def _parameter_column(trials: list[Trial], name: str, declared: Mapping[str, Any]) -> "Series":
-    """Return the values of a parameter; `declared`: its JSON in the search space, empty if it is not there."""
+def _parameter_column(trials: list[Trial], name: str, declared: Parameter) -> "Series":
+    """Return the values of a parameter; `declared`: as it is in the search space, without a kind if it is not there."""
     import pandas
 
     values = [trial.point.get(name, pandas.NA) for trial in trials]
     column = pandas.Series(values, dtype=object)
-    match declared.get("kind"):
+    match declared.kind:
         case "real":
             return column.astype("Float64").astype("float64")
         case "integer":
             return column.astype("Int64")
-    choices = declared.get("categories", [v for trial, v in zip(trials, values, strict=True) if name in trial.point])
+    tried = [value for trial, value in zip(trials, values, strict=True) if name in trial.point]
+    choices = tried if declared.categories is None else declared.categories
     types = {type(choice) for choice in choices} or {float}
-    if types == {str} and "categories" in declared:
-        return column.astype(pandas.CategoricalDtype(choices, ordered=declared["kind"] == "ordinal"))
+    if types == {str} and declared.categories is not None:
+        return column.astype(pandas.CategoricalDtype(choices, ordered=declared.kind == "ordinal"))
     dtype = next((dtype for found, dtype in _DTYPES if types <= found), None)
     if dtype is None or any(isinstance(choice, int) and abs(choice) >= 2**63 for choice in choices):
         return column
@@ -217,7 +219,7 @@ def last_metrics(trial: Trial) -> dict[str, float]:
 
 def parameter_names(ledger: Ledger) -> list[str]:
     """Return the names of all parameters, in the order of the search space; a trial may have only some of them."""
-    of_space = [parameter["name"] for parameter in declared_parameters(ledger)]
+    of_space = [parameter.name for parameter in ledger.identity.parameters]
     return list(dict.fromkeys([*of_space, *(name for trial in ledger.trials for name in trial.point)]))
 
 
@@ -254,9 +256,3 @@ def row_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
         row[f"o:{objective.name}"] = trial.objectives.get(objective.name)
         row[f"o:{objective.name}_std"] = trial.objectives_std.get(objective.name)
     return row
-
-
-def declared_parameters(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return the parameters of the search space as plain data; none of a training."""
-    space = ledger.identity.get("search_space") or {"parameters": []}
-    return list(space["parameters"])

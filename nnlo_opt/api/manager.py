@@ -17,8 +17,8 @@ from nnlo_opt.api.base import Manager
 from nnlo_opt.api.data import Data
 from nnlo_opt.api.model import ModelBuilder
 from nnlo_opt.api.settings import Settings
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write
+from nnlo_opt.space.values import check_whole
 
 
 class MPIManager(Manager):
@@ -143,8 +143,7 @@ class MPIKFoldManager(Manager):
         seed: int = 0,
     ) -> None:
         """Take the arguments of `MPIManager`. Collective: every rank of `comm`."""
-        if isinstance(NFolds, bool) or not isinstance(NFolds, int) or NFolds < 1:
-            raise ConfigurationError(f"`NFolds` must be a whole number, at least 1. Received: {NFolds!r}.")
+        check_whole("NFolds", NFolds)
         super().__init__(comm, Settings.of(locals(), n_fold=NFolds, num_processes=num_process))
 
     def train(self) -> list[dict[str, Any]]:

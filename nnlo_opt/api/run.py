@@ -17,8 +17,9 @@ from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, checked_run
 from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.run_state import state_of
 from nnlo_opt.trials.trial import Trial
 
 if TYPE_CHECKING:
@@ -153,16 +154,12 @@ class Run(Results):
         >>> len(run.refresh().trials)
         6
         """
-        journal = self.path / JOURNAL_NAME
-        if not journal.is_file():
-            inside = sorted(path.parent for path in self.path.glob(f"*/{JOURNAL_NAME}"))
-            remedy = f"Name a run in it, such as `{inside[-1]}`." if inside else "Correct the path."
-            raise ConfigurationError(
-                f"A run directory must hold a {JOURNAL_NAME}. Received: `{self.path}`, which does not. {remedy}"
-            )
+        journal = checked_run(self.path, "correct the path") / JOURNAL_NAME
+        at_work = may_be_at_work(self.path)
         with without_collection():
             self._events = load_events(journal)
             self.ledger = Ledger(self._events)
+        self._state = state_of(self.path, self.ledger, at_work=at_work)
         return self
 
     def trial(self, number: int) -> Trial:
@@ -236,12 +233,6 @@ class Run(Results):
 
     # ------------------------------------------------------------ in a console, in a notebook
 
-    @property
-    def _state(self) -> str:
-        if self.ledger.complete:
-            return "complete"
-        return "at work" if may_be_at_work(self.path) else "interrupted"
-
     def __repr__(self) -> str:
         return f"<Run {self.path}: {self._state}, {self._found}>"
 
@@ -266,7 +257,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 
     >>> run = load_run("checkpoints/CP")
     >>> run
-    <Run checkpoints/CP: complete, 6 trials, best 0.25 at {'lr': 0.01, 'n': 8, ...}>
+    <Run checkpoints/CP: finished, 6 trials, best 0.25 at {'lr': 0.01, 'n': 8, ...}>
     >>> run.best.number, run.best.folds[0].n_epochs
     (0, 2)
     >>> run.plot_history().get_xlabel()

@@ -12,8 +12,9 @@ from nnlo_opt.comm.topology import Team, Topology, plan_single_block
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.checks import check_training
+from nnlo_opt.run.checks import check_teams, check_training
 from nnlo_opt.run.options import DataOptions, Options
+from nnlo_opt.space.values import check_whole
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.run_directory import RunRequest
 from nnlo_opt.update_rules.registry import RULES
@@ -57,8 +58,7 @@ class Settings:
 
     def topology(self, n_ranks: int) -> Topology:
         """Return the plan of a world of `n_ranks`; ConfigurationError if roles cannot be dealt out."""
-        for team in plan_single_block(n_ranks, n_fold=self.n_fold).teams:
-            self._check_roles(len(team.world_ranks))
+        self._check_roles(n_ranks)
         return plan_single_block(n_ranks, self.num_masters, self.num_processes, self.n_fold)
 
     def options(self, training: TrainingOptions) -> Options:
@@ -88,23 +88,12 @@ class Settings:
         )
 
     def _check_roles(self, n_ranks: int) -> None:
-        """Raise ConfigurationError if a team of `n_ranks` cannot have these masters and workers."""
-        n_masters, n_processes = self.num_masters, self.num_processes
-        n_left = n_ranks - n_masters if _is_whole(n_masters) else 0
-        if not _is_whole(n_masters) or (n_masters > 1 and n_left < n_masters - 1):
-            raise ConfigurationError(
-                "`num_masters` must be a whole number, at least 1, that leaves every master but the top one a rank to "
-                f"train. Received: {n_masters!r} with {n_ranks} ranks."
-            )
-        if not _is_whole(n_processes) or (
-            n_processes > 1 and (n_left % n_processes or n_left // n_processes < n_masters - 1)
-        ):
-            raise ConfigurationError(
-                "`num_processes` must be a whole number, at least 1, that divides the ranks beside the "
-                f"master{'s, and leave each a worker' * (n_masters > 1)}. Received: {n_processes!r} with {n_ranks} "
-                f"ranks{f' and {n_masters} masters' * (n_masters > 1)}."
-            )
-        if n_processes > 1 and (RULES[self.algo.mode].averages_every_batch or n_ranks == 1):
+        """Raise ConfigurationError if teams of `n_ranks` cannot have these masters and workers."""
+        n_masters, n_processes, names = self.num_masters, self.num_processes, ("num_masters", "num_processes")
+        for name in names:
+            check_whole(name, getattr(self, name))
+        check_teams(plan_single_block(n_ranks, n_fold=self.n_fold), n_masters, n_processes, names)
+        if n_processes > 1 and RULES[self.algo.mode].averages_every_batch:
             raise ConfigurationError(
                 "`num_processes` above 1 needs a master with ranks beside it. Received: "
                 f"{n_processes} with {n_ranks} ranks in mode {self.algo.mode}; leave it out."
@@ -139,7 +128,3 @@ class Settings:
 def _files(given: Iterable[str | Path] | str | Path) -> tuple[str, ...]:
     """Return the names in a list; a single path is the one of a list file."""
     return tuple(map(str, read_list(given) if isinstance(given, str | Path) else given))
-
-
-def _is_whole(number: Any) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 1

@@ -1,44 +1,25 @@
-"""Parsers of the commands, made from the table of options."""
+"""Parsers of the commands, made from their options."""
 
 import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nnlo_opt.cli.gan import GAN_DRIVER, GAN_OPTIONS, for_gan, for_search
-from nnlo_opt.cli.options_file import in_full
+from nnlo_opt.cli.process import HelpRequested
 from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, RUNS, TRAINING_OPTIONS, Option, read
-from nnlo_opt.run.options import Options, optimization_options, training_options
+from nnlo_opt.run.option_table import RUNS, Option, read
+from nnlo_opt.trials import run_directory
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
 
 #: help of the argument of a command about a run
 RUN_HELP = f"name of the run in {RUNS}/, or its folder"
-#: options that TrainingDriver and MPIDriver also take by their values alone, all three in this order
-POSITIONAL = ("model", "train_data", "val_data")
-#: model of a search without `--model` and `--example`
-DEFAULT_EXAMPLE = "mnist"
-#: name of the program of mpi_learn
-MPI_DRIVER = "MPIDriver"
-#: options without effect here, with the reason
-_IDLE: Mapping[str, str] = {
-    "tf": "`--tf` changes nothing here: `--keras-backend` chooses what Keras computes with, TensorFlow if it is left "
-    "out.",
-    "profile": "`--profile` changes nothing here: it was for Theano. `--timeline` and `--monitor` measure.",
-}
-#: options that mpi_learn took and never used
-_NEVER_USED = ("elastic_lr", "elastic_momentum")
-
-
-class HelpRequested(Exception):
-    """Text that `--help` asks for; rank 0 prints it."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,15 +27,23 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         options: options of the command; a group of them is a group in the help.
+        add_help: True for an option `--help`.
         kwargs: as of `argparse.ArgumentParser`.
     """
 
-    def __init__(self, options: Iterable[Option] = (), **kwargs: Any) -> None:
-        super().__init__(formatter_class=partial(argparse.HelpFormatter, max_help_position=28), **kwargs)
+    def __init__(self, options: Iterable[Option] = (), *, add_help: bool = True, **kwargs: Any) -> None:
+        form = partial(argparse.HelpFormatter, max_help_position=28)
+        super().__init__(formatter_class=form, add_help=False, exit_on_error=False, **kwargs)
         # -1e-3 is a value too, and no option; argparse itself knows -0.001 only.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         #: options of the command
         self.options = tuple(options)
+        #: arguments that must be given
+        self._needed: list[argparse.Action] = []
+        #: end of a sentence about a wrong command line
+        self._see = f"`{self.prog} --help` lists the options."
+        if add_help:
+            self.add_answer("-h", "--help", help="show this help message and exit", answer=self.format_help)
         for title, group in groupby(self.options, key=lambda option: option.group):
             container = self.add_argument_group(title) if title else self
             for option in group:
@@ -71,49 +60,88 @@ class Parser(argparse.ArgumentParser):
         parser = Parser(common, **texts, epilog="All options, each with an example: --help-all", add_help=False)
         return parser.format_help().replace("\n\n", "\n")
 
+    def add_answer(self, *flags: str, help: str, answer: Callable[[], str]) -> None:
+        """Add an option that raises HelpRequested with the text that `answer` returns."""
+        self.add_argument(*flags, action=_Answer, const=answer, nargs=0, default=argparse.SUPPRESS, help=help)
+
     def add_rest(self, metavar: str, text: str) -> None:
         """Have all words from `--` on be the argument `command`; `text`: its help."""
         self.add_argument("command", metavar=metavar, nargs=argparse.REMAINDER, help=text)
 
-    def given(self, argv: Sequence[str] | None, positional: Sequence[str] = ()) -> dict[str, Any]:
+    def add_run(self, without: str = "newest") -> None:
+        """Add the run that the command is about, for `values_of_run` or for a command with further arguments.
+
+        Without a name this is the "newest" run, or the "newest at work"; "" if a name is needed.
+        """
+        text = RUN_HELP + f"; the {without} one if it is left out" * bool(without)
+        kind = partial(run_named, at_work=without != "newest")
+        optional: dict[str, Any] = {"nargs": "?", "default": ""} if without else {}
+        self.add_argument("run", type=kind, metavar="RUN_DIRECTORY", help=text, **optional)
+
+    def known(self, argv: Sequence[str], *, mixed: bool = False) -> tuple[argparse.Namespace, list[str]]:
+        """Return the arguments that `argv` gives, and its words that are none; ConfigurationError or HelpRequested.
+
+        `mixed`: True if options may stand between the values of one argument.
+        """
+        for action in self._actions:  # `given` says itself which one is missing
+            self._needed += [action] * action.required
+            action.required = False
+        try:
+            return self.parse_known_intermixed_args(argv) if mixed else self.parse_known_args(argv)
+        except argparse.ArgumentError as error:
+            if error.argument_name is None:
+                self.error(error.message)
+            name = error.argument_name.partition("/")[0]
+            option = self._option_string_actions.get(name)
+            lacks_value = option is not None and option.nargs != 0
+            self._refuse(f"`{name}` {'must be followed by a value' if lacks_value else error.message}")
+
+    def given(self, argv: Sequence[str], positional: Sequence[str] = (), *, mixed: bool = False) -> dict[str, Any]:
         """Return the texts of the options in `argv` by name; ConfigurationError or HelpRequested.
 
         Args:
             argv: words of the command line.
             positional: names of options that may be given all together by their values alone, in this order.
+            mixed: as of `known`.
         """
-        given, words = self.parse_known_args(argv)
+        given, words = self.known(argv, mixed=mixed)
+        if missing := [action for action in self._needed if getattr(given, action.dest) is None]:
+            self.refuse_without(missing[0].metavar or missing[0].dest)
         if words and (len(words) != len(positional) or any(word.startswith("-") for word in words)):
-            self.error(f"unrecognized arguments: {' '.join(words)}")
+            first = next(iter(" ".join(words).split()), "an empty one")
+            hint = did_you_mean(first, self._option_string_actions) or f" {self._see}"
+            raise ConfigurationError(
+                f"Every argument must be an option of {self.prog} or its value. Received: {first}.{hint}"
+            )
         if twice := [name for name in positional if words and hasattr(given, name)]:
-            self.error(f"argument --{twice[0].replace('_', '-')}: must be given once. Received: an option and {words}.")
+            self._refuse(f"`--{twice[0].replace('_', '-')}` must be given once. Received: an option and {words}")
         return vars(given) | dict(zip(positional, words, strict=False))
 
-    def values(self, argv: Sequence[str] | None) -> argparse.Namespace:
+    def values(self, argv: Sequence[str], *, mixed: bool = False) -> argparse.Namespace:
         """Return all arguments with checked values and defaults; ConfigurationError or HelpRequested."""
-        given = self.given(argv)
+        given = self.given(argv, mixed=mixed)
         return argparse.Namespace(**{**given, **vars(read(given, self.options))})
 
-    def error(self, message: str) -> NoReturn:
-        see, rule = f"`{self.prog} --help` lists the options.", f"{message[:1].upper()}{message[1:]}"
-        if found := re.fullmatch(r"argument ([^/:]+).*?: (.+)", message):
-            rule = f"`{found[1]}` {found[2].replace('expected one argument', 'must be followed by a value')}"
-        if found := re.fullmatch(r"(`.+`) invalid choice: '(.*)' \(choose from (.+)\)", rule):
-            known = found[3].replace("'", "")
-            see = f"Received: {found[2]}.{did_you_mean(found[2], known.split(', '))}"
-            rule = f"{found[1]} must be one of {known}"
-        elif found := re.fullmatch("(`.+`) invalid int value: '(.*)'", rule):
-            rule, see = f"{found[1]} must be a whole number", f"Received: {found[2]}. {see}"
-        elif found := re.fullmatch("the following arguments are required: ([^,]+).*", message):
-            rule = f"`{found[1]}` is required"
-        elif found := re.fullmatch("unrecognized arguments: (.*)", message):
-            raise ConfigurationError(self._unknown(found[1]))
-        raise ConfigurationError(f"{rule}. {see}")
+    def values_of_run(self, argv: Sequence[str], without: str = "newest") -> argparse.Namespace:
+        """Return all arguments of a command about a run, as `values`; `without` as of `add_run`."""
+        self.add_run(without)
+        return self.values(argv)
 
-    def _unknown(self, arguments: str) -> str:
-        first = next(iter(arguments.split()), "an empty one")
-        hint = did_you_mean(first, self._option_string_actions) or f" `{self.prog} --help` lists the options."
-        return f"Every argument must be an option of {self.prog} or its value. Received: {first}.{hint}"
+    def error(self, message: str) -> NoReturn:
+        self._refuse(f"{message[:1].upper()}{message[1:]}")
+
+    def refuse_without(self, name: object) -> NoReturn:
+        """Raise ConfigurationError, as the argument `name` is missing."""
+        self._refuse(f"`{name}` is required")
+
+    def _refuse(self, rule: str) -> NoReturn:
+        raise ConfigurationError(f"{rule}. {self._see}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known, name = [*action.choices], action.metavar or action.dest
+            hint = did_you_mean(value, known)
+            raise ConfigurationError(f"`{name}` must be one of {', '.join(known)}. Received: {value}.{hint}")
 
 
 def _argument(option: Option) -> dict[str, Any]:
@@ -131,25 +159,19 @@ def _argument(option: Option) -> dict[str, Any]:
     return argument
 
 
-class _Help(argparse.Action):
-    """Raises HelpRequested for `--help` and `--help-all`."""
+class _Answer(argparse.Action):
+    """Raises HelpRequested with the text that its constant returns."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        assert isinstance(parser, Parser)
-        raise HelpRequested(parser.format_help() if self.dest == "help_all" else parser.common_help())
+    def __call__(self, *_: Any) -> NoReturn:
+        raise HelpRequested(self.const())
 
 
-def run_parser(command: str, options: Iterable[Option], description: str, without: str = "newest") -> Parser:
-    """Return the parser of a command of `nnlo-opt` about a run.
-
-    Without a name this is the "newest" run, or the "newest at work"; "" if a name is needed.
-    """
-    parser = Parser(options, prog=f"nnlo-opt {command}", description=description)
-    text = RUN_HELP + f"; the {without} one if it is left out" * bool(without)
-    kind = partial(run_named, at_work=without != "newest")
-    optional: dict[str, Any] = {"nargs": "?", "default": ""} if without else {}
-    parser.add_argument("run", type=kind, metavar="RUN_DIRECTORY", help=text, **optional)
-    return parser
+def whole_number(text: str) -> int:
+    """Return a text as a number, for an argument that is no option."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number. Received: {text}") from None
 
 
 def run_named(name: str, *, at_work: bool = False) -> Path:
@@ -172,158 +194,4 @@ def run_named(name: str, *, at_work: bool = False) -> Path:
 
 def checked_run(run: Path) -> Path:
     """Return a run directory; ConfigurationError if it is none."""
-    if not os.path.isfile(run / JOURNAL_NAME):
-        inside = [path.parent for path in sorted(run.glob(f"*/{JOURNAL_NAME}"))]
-        where = f"name a run in it, such as `{inside[-1]}`" if inside else f"runs are in `{RUNS}/`"
-        raise ConfigurationError(
-            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; {where}."
-        )
-    return run
-
-
-def optimization_parser() -> Parser:
-    """Return the parser of OptimizationDriver."""
-    return driver_parser(
-        "OptimizationDriver",
-        "Search hyperparameters: rank 0 coordinates, every other rank trains in a block of --block-size ranks.",
-        OPTIMIZATION_OPTIONS,
-    )
-
-
-def training_parser(program: str = "TrainingDriver") -> Parser:
-    """Return the parser of TrainingDriver, or of `program` with the same options."""
-    return driver_parser(
-        program,
-        "Train one model on all ranks: rank 0 is the master, the others are its workers; one rank trains by itself.",
-        TRAINING_OPTIONS,
-    )
-
-
-def driver_parser(program: str, description: str, options: Iterable[Option], needed: str = "--model MODEL ") -> Parser:
-    """Return the parser of a driver with these options, and its two helps; `needed`: options that the usage shows."""
-    parser = Parser(
-        options,
-        prog=program,
-        usage=f"mpirun -np RANKS {program} {needed}[options]",
-        description=description,
-        add_help=False,
-        epilog="Options may be written with - or _ and shortened while they stay unambiguous. TIME is in seconds, or "
-        "as 90m, 2h or 1:30:00.",
-    )
-    asks: dict[str, Any] = {"action": _Help, "nargs": 0, "default": argparse.SUPPRESS}
-    parser.add_argument("-h", "--help", help="show the common options and exit", **asks)
-    _add_former_options(parser)
-    parser.add_argument("--help-all", help="show all options, with examples, and exit", **asks)
-    return parser
-
-
-def given_of(program: str, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the texts of the options in a command line of a driver, by their names of today.
-
-    Returns:
-        Texts by name, and sentences for the user.
-
-    Raises:
-        ConfigurationError: the command line is wrong, or there is no driver `program`.
-        HelpRequested: it asks for help.
-    """
-    parser = _parser_of(program)
-    if program == "OptimizationDriver":
-        given, remarks = as_today(parser.given(normalise(argv)))
-        if not given.keys() & {"model", "example"}:
-            given["example"] = DEFAULT_EXAMPLE
-            remarks.append(f"Without `--model` the built-in model {DEFAULT_EXAMPLE} is searched, as NNLO did.")
-        return dict(for_search(given)), remarks
-    given, remarks = as_today(parser.given(normalise(argv), POSITIONAL), program)
-    return for_gan(given, remarks) if program == GAN_DRIVER else (given, remarks)
-
-
-def _parser_of(program: str) -> Parser:
-    if program == "OptimizationDriver":
-        return optimization_parser()
-    return gan_parser() if program == GAN_DRIVER else training_parser(program)
-
-
-def _with_file(program: str, argv: Sequence[str]) -> Sequence[str]:
-    """Return a command line of a driver with the options of the file that `--options` names, if it names one."""
-    parser = _parser_of(program)
-    given, words = parser.parse_known_args(normalise(argv))
-    if "options" not in given:
-        return argv
-    return in_full(argv, vars(given) | dict.fromkeys(POSITIONAL if words else ()), parser.options)
-
-
-def parse_optimization(argv: Sequence[str]) -> Options:
-    """Return the options of OptimizationDriver; ConfigurationError or HelpRequested."""
-    argv = _with_file("OptimizationDriver", argv)
-    given, remarks = given_of("OptimizationDriver", argv)
-    return with_remarks(optimization_options(given, argv), remarks)
-
-
-def parse_training(argv: Sequence[str], program: str = "TrainingDriver") -> Options:
-    """Return the options of TrainingDriver, or of `program`; ConfigurationError or HelpRequested."""
-    argv = _with_file(program, argv)
-    given, remarks = given_of(program, argv)
-    if "from_run" not in given:
-        return with_remarks(training_options(given, argv), remarks, program)
-    from nnlo_opt.cli.earlier_runs import training_again
-
-    return with_remarks(training_again(given, argv), remarks, program)
-
-
-def _add_former_options(parser: argparse.ArgumentParser) -> None:
-    """Let `parser` take options by their former names, which its help does not show."""
-    hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    parser.add_argument("--masters", dest="n_masters", **hidden)
-    parser.add_argument("--easgd", dest="mode", action="store_const", const="easgd", **hidden)
-    for name in _IDLE:
-        parser.add_argument(f"--{name}", action="store_true", **hidden)
-
-
-def as_today(given: Mapping[str, Any], program: str = "") -> tuple[dict[str, Any], list[str]]:
-    """Return options by their names of today, and sentences for the user about options without effect."""
-    remarks = [sentence for name, sentence in _IDLE.items() if name in given]
-    idle = set(_IDLE)
-    if program == MPI_DRIVER:
-        for name in _NEVER_USED:
-            if name in given:
-                flag = f"--{name.replace('_', '-')}"
-                remarks.append(f"`{flag} {given[name]}` is left out, as mpi_learn never used it; TrainingDriver does.")
-        idle |= {*_NEVER_USED}
-    return {name: value for name, value in given.items() if name not in idle}, remarks
-
-
-def with_remarks(options: Options, remarks: Sequence[str], program: str = "") -> Options:
-    """Return the options of the command `program`, with further sentences for the user."""
-    return replace(options, remarks=(*options.remarks, *remarks), program=program)
-
-
-def normalise(argv: Sequence[str]) -> list[str]:
-    """Return `--train_data=x` as `--train-data=x`: NNLO wrote some options with underscores."""
-    return [re.sub("^--[^=]*", lambda name: name[0].replace("_", "-"), argument) for argument in argv]
-
-
-def gan_parser() -> Parser:
-    """Return the parser of `MPIGDriver`."""
-    what = "Train the GAN of calorimeter showers, as TrainingDriver trains a model."
-    # Its model is built in: `--model`, which NNLO's command lines give, is no common option.
-    others = (replace(option, common=option.common and option.name != "model") for option in TRAINING_OPTIONS)
-    return driver_parser(GAN_DRIVER, what, (*others, *GAN_OPTIONS), needed="")
-
-
-def parse_gan(argv: Sequence[str]) -> Options:
-    """Return the options of `MPIGDriver`; ConfigurationError or HelpRequested."""
-    argv = _with_file(GAN_DRIVER, argv)
-    given, remarks = given_of(GAN_DRIVER, argv)
-    asked = gan_parser().given(normalise(argv), POSITIONAL)
-    own = {name: value for name, value in vars(read(asked, GAN_OPTIONS)).items() if value is not None}
-    return replace(with_remarks(training_options(given, argv), remarks, GAN_DRIVER), point=own)
-
-
-#: driver -> function that returns its options
-PARSERS: Mapping[str, Callable[[Sequence[str]], Options]] = {
-    "OptimizationDriver": parse_optimization,
-    "TrainingDriver": parse_training,
-    MPI_DRIVER: partial(parse_training, program=MPI_DRIVER),
-    GAN_DRIVER: parse_gan,
-}
+    return run_directory.checked_run(run, f"runs are in `{RUNS}/`")

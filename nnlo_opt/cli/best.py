@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
-from nnlo_opt.cli.main import DRIVERS
+from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.driver_parsers import DRIVERS
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, printable
 from nnlo_opt.reporting.results import last_metrics, read_ledger
 from nnlo_opt.run.option_kinds import one_of
@@ -26,13 +26,11 @@ OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    what = (
-        "Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, "
-        "epochs, files of its weights."
-    )
-    arguments = run_parser("best", OPTIONS, what).values(argv)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, epochs,
+    files of its weights.
+    """
+    arguments = parser.values_of_run(argv)
     run, form = checked_run(arguments.run), vars(arguments)["as"]
     ledger = read_ledger(run)
     trials = best_trials(ledger)
@@ -61,7 +59,7 @@ def _described(run: Path, ledger: Ledger, trials: Sequence[Trial]) -> dict[str, 
         named = [{"name": objective.name, "direction": objective.direction} for objective in ledger.objectives]
         return {**head, "objectives": named, "pareto": [_trial(run, trial) for trial in trials]}
     saved = sorted(run.glob("best_model.*"))
-    head |= {"figure": ledger.identity.get("figure_of_merit"), "direction": ledger.direction}
+    head |= {"figure": ledger.identity.figure_of_merit, "direction": ledger.direction}
     return {**head, **_trial(run, trials[0]), "model": str(saved[0]) if saved else None}
 
 
@@ -82,8 +80,8 @@ def _trial(run: Path, trial: Trial) -> dict[str, Any]:
 
 def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
     """Return the command line that trains a trial again, on as many ranks as one of its folds had."""
-    program = (ledger.settings.get("command_line") or ["an unknown program"])[0]
-    if program not in DRIVERS or ledger.identity.get("data") is None:
+    program = (ledger.settings.command_line or ["an unknown program"])[0]
+    if program not in DRIVERS or ledger.identity.data is None:
         what = "trials of an objective" if program in DRIVERS else f"a run of {program}"
         raise ConfigurationError(
             f"`--as command` is for models that a driver has trained. Received: {what} in `{run}`; take `--as json`."

@@ -9,7 +9,6 @@ NAME_arch.torch (TorchScript) and NAME_weights.torch.
 import argparse
 import ast
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, TrialError
+from nnlo_opt.errors import EXIT_OK, ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.models.builders import ModelDefinition, builtin_names, open_model
 from nnlo_opt.models.framework import framework_name
@@ -37,38 +36,36 @@ OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write the files; return the exit code."""
-    parser = Parser(OPTIONS, prog="BuildModel", description="Write the architecture of a model, with its weights.")
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Write the architecture of a model, with its weights."""
     parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
     parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
+    arguments = parser.values(argv)
+    definition = open_model(arguments.model)
+    if definition.kind != "model":
+        raise ConfigurationError(
+            f"Only a model can be built. Received: {arguments.model}, which defines `objective`. "
+            "Name a module with `get_model`."
+        )
+    if definition.trains_itself:
+        raise ConfigurationError(
+            f"Only one model can be built. Received: {arguments.model}, of several models that are trained "
+            "together. Train it: the models are saved at the end."
+        )
+    parameters = _parameters(arguments.parameters)
+    definition.check_parameters(parameters)
+    is_of_torch = framework_name(definition.source) == "torch"
+    out = Path(arguments.out or f"{definition.name}_arch.{'torch' if is_of_torch else 'json'}")
+    _check_folder(out)
+    write = _write_torch if is_of_torch else _write
     try:
-        arguments = parser.values(argv)
-        definition = open_model(arguments.model)
-        if definition.kind != "model":
-            raise ConfigurationError(
-                f"Only a model can be built. Received: {arguments.model}, which defines `objective`. "
-                "Name a module with `get_model`."
-            )
-        if definition.trains_itself:
-            raise ConfigurationError(
-                f"Only one model can be built. Received: {arguments.model}, of several models that are trained "
-                "together. Train it: the models are saved at the end."
-            )
-        parameters = _parameters(arguments.parameters)
-        definition.check_parameters(parameters)
-        is_of_torch = framework_name(definition.source) == "torch"
-        out = Path(arguments.out or f"{definition.name}_arch.{'torch' if is_of_torch else 'json'}")
-        _check_folder(out)
-        write = _write_torch if is_of_torch else _write
-        for path in write(definition, parameters, out, arguments):
-            print(f"Wrote {path}")
-    except (ConfigurationError, TrialError) as error:
-        print(f"BuildModel: {error}", file=sys.stderr)
-        return EXIT_WRONG_REQUEST
+        paths = write(definition, parameters, out, arguments)
+    except TrialError as error:
+        raise ConfigurationError(str(error)) from error
     except OSError as error:
-        print(f"BuildModel: the output file must be writable. Received: {error}.", file=sys.stderr)
-        return EXIT_WRONG_REQUEST
+        raise ConfigurationError(f"the output file must be writable. Received: {error}.") from error
+    for path in paths:
+        print(f"Wrote {path}")
     return EXIT_OK
 
 

@@ -11,7 +11,7 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import run_parser
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.listing import runs_in
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.reporting.lines import counted
@@ -43,14 +43,12 @@ _REPORTS = ("report.html", "figures")
 _TEMPORARY = re.compile(r"\..{1,24}\.[0-9a-f]{12}(\..+)?", re.DOTALL)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    what = (
-        "Remove what can be made again: checkpoints of trials that have ended and are not the best, parts of "
-        "timelines, old pages and figures, files of writes that were cut short. The journal stays, and so does a run "
-        "that is at work."
-    )
-    arguments = run_parser("clean", OPTIONS, f"{what} A folder may hold several runs.", "").values(argv)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Remove what can be made again: checkpoints of trials that have ended and are not the best, parts of timelines,
+    old pages and figures, files of writes that were cut short. The journal stays, and so does a run that is at work. A
+    folder may hold several runs.
+    """
+    arguments = parser.values_of_run(argv, "")
     if arguments.yes and arguments.dry_run:
         raise ConfigurationError("`--yes` removes files and `--dry-run` does not. Received: both; give one.")
     runs, width = runs_in(arguments.run), line_width(sys.stdout)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.arguments import Parser, checked_run, run_named
-from nnlo_opt.cli.listing import state_of
 from nnlo_opt.coordinator.instructions import searched_s
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import duration, value_text
@@ -17,6 +16,7 @@ from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.run_state import state_of
 
 #: longest value in a table, in characters
 _MOST_CHARACTERS = 60
@@ -24,42 +24,39 @@ _MOST_CHARACTERS = 60
 _ELSEWHERE = {"command_line", "versions", "search_space", "figure_of_merit", "objectives"}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = Parser(
-        prog="nnlo-opt compare",
-        description="Print the differences between runs: results, time to a common figure of merit, settings, search "
-        "spaces, versions, commands.",
-    )
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the differences between runs: results, time to a common figure of merit, settings, search spaces, versions,
+    commands.
+    """
     parser.add_argument("run", type=run_named, nargs="+", metavar="RUN_DIRECTORY", help="two runs or more")
-    runs: list[Path] = [checked_run(run) for run in parser.parse_args(argv).run]
+    runs: list[Path] = [checked_run(run) for run in parser.given(argv)["run"]]
     if len(runs) < 2:
         raise ConfigurationError(
             f"`nnlo-opt compare` needs two runs or more. Received: `{runs[0]}` alone; add another."
         )
-    ledgers, width = [read_ledger(run) for run in runs], line_width(sys.stdout)
+    at_work, ledgers = [may_be_at_work(run) for run in runs], [read_ledger(run) for run in runs]
+    states = [state_of(run, ledger, at_work=at) for run, ledger, at in zip(runs, ledgers, at_work, strict=True)]
     if empty := [str(run) for run, ledger in zip(runs, ledgers, strict=True) if not ledger.sessions]:
         raise ConfigurationError(f"Runs must have begun. Received: `{empty[0]}`, whose journal is empty; leave it out.")
-    names = [run.resolve().name for run in runs]
+    names, width = [run.resolve().name for run in runs], line_width(sys.stdout)
     names = names if len({*names}) == len(names) else [str(run) for run in runs]
     parts = {
-        "Results": _results(runs, ledgers),
+        "Results": _results(states, ledgers),
         "Settings that differ": _differing(ledgers, _settings),
         "Search spaces: parameters that differ": _differing(ledgers, _parameters),
-        "Versions that differ": _differing(ledgers, lambda ledger: ledger.settings.get("versions", {})),
+        "Versions that differ": _differing(ledgers, lambda ledger: ledger.settings.versions),
     }
     for title, rows in parts.items():
         if rows:
             print(text_table(f"{title}:", ["", *names], rows, left=True, width=width), end="\n\n")
     print("Commands:")
     for name, ledger in zip(names, ledgers, strict=True):
-        print(wrapped(f"{name}: {shlex.join(ledger.settings.get('command_line') or ['unknown'])}", width))
+        print(wrapped(f"{name}: {shlex.join(ledger.settings.command_line or ['unknown'])}", width))
     return EXIT_OK
 
 
-def _results(runs: Sequence[Path], ledgers: Sequence[Ledger]) -> list[list[str]]:
+def _results(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[list[str]]:
     summaries = [summarise(ledger) for ledger in ledgers]
-    states = [state_of(run, summary, at_work=may_be_at_work(run)) for run, summary in zip(runs, summaries, strict=True)]
     figures = [f"{summary['figure_of_merit']}, {summary['direction']}" for summary in summaries]
     bests = [None if summary["best"] is None else summary["best"]["figure_of_merit"] for summary in summaries]
     rows = [
@@ -93,14 +90,14 @@ def _reached(ledger: Ledger, figure: float) -> tuple[float, int]:
 
 def _settings(ledger: Ledger) -> dict[str, Any]:
     """Return the settings of a run by dotted names."""
-    plan = {name: value for name, value in ledger.settings.get("plan", {}).items() if name not in ledger.identity}
-    found = {**ledger.settings, "plan": plan, **ledger.identity, "n_blocks": ledger.sessions[-1].n_blocks}
+    settings, identity = ledger.settings, ledger.identity.plain
+    plan = {name: value for name, value in settings.plan.plain.items() if name not in identity}
+    found = {**settings.plain, "plan": plan, **identity, "n_blocks": ledger.sessions[-1].n_blocks}
     return _flat({name: value for name, value in found.items() if name not in _ELSEWHERE})
 
 
 def _parameters(ledger: Ledger) -> dict[str, Any]:
-    space = ledger.identity.get("search_space") or {"parameters": []}
-    return {parameter["name"]: {**parameter, "name": None} for parameter in space["parameters"]}
+    return {parameter.name: {**parameter.plain, "name": None} for parameter in ledger.identity.parameters}
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:

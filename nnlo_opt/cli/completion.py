@@ -4,12 +4,14 @@ A script holds all words itself: asking a command at every key would take half a
 the driver are completed, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import get_args
 
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.getdata import DATA_SETS
-from nnlo_opt.cli.reference import COMMANDS
+from nnlo_opt.cli.tool import COMMANDS, SUBCOMMANDS
+from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.models.builders import builtin_names
 
 SHELLS = ("bash", "zsh", "fish")
@@ -33,12 +35,19 @@ complete -o default -F _nnlo_opt {names} mpirun mpiexec
 """
 
 
-def script(shell: str, subcommands: tuple[str, ...]) -> str:
-    """Return the script of one of `SHELLS`; `subcommands`: the words behind `nnlo-opt`."""
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print a script with which a shell completes all commands."""
+    parser.add_argument("shell", choices=SHELLS, help="the shell, for example: nnlo-opt completion bash >> ~/.bashrc")
+    print(_script(parser.values(argv).shell), end="")
+    return EXIT_OK
+
+
+def _script(shell: str) -> str:
+    """Return the script of one of `SHELLS`."""
     words = {"nnlo-opt completion": SHELLS, "GetData": DATA_SETS, "BuildModel": builtin_names()}
     if shell == "fish":
-        return "\n".join(_fish(words, subcommands)) + "\n"
-    words |= {"nnlo-opt": subcommands, "": ("OptimizationDriver", "TrainingDriver")}
+        return "\n".join(_fish(words)) + "\n"
+    words |= {"nnlo-opt": SUBCOMMANDS, "": ("OptimizationDriver", "TrainingDriver")}
     names = [command for command in (*COMMANDS, "nnlo-opt") if " " not in command]
     cases = [f'"{command} {flag}") words="{" ".join(known)}" ;;' for command, flag, known, _ in _flags() if known]
     for command in sorted({*COMMANDS, *words}, reverse=True):  # nnlo-opt behind its subcommands
@@ -46,7 +55,7 @@ def script(shell: str, subcommands: tuple[str, ...]) -> str:
         cases.append(f'"{command} "*) words="{" ".join(known)}" ;;')
     text = _BASH.format(
         programs="|".join(f'*" {name}"' for name in names),
-        subcommands="|".join(['"GetData from-arrays"', *(f'"nnlo-opt {name}"' for name in subcommands)]),
+        subcommands="|".join(['"GetData from-arrays"', *(f'"nnlo-opt {name}"' for name in SUBCOMMANDS)]),
         cases="\n        ".join(cases),
         names=" ".join(names),
     )
@@ -56,14 +65,14 @@ def script(shell: str, subcommands: tuple[str, ...]) -> str:
 
 def _flags() -> Iterator[tuple[str, str, list[str], str]]:
     """Yield command, form, known values (none: a file, [""] at least) and help of every option."""
-    for command, options in COMMANDS.items():
-        for option in options:
+    for name, command in COMMANDS.items():
+        for option in command.options:
             known = [text for text in get_args(option.kind.type) if isinstance(text, str)] or [""]
             for flag in option.flags:
-                yield command, flag, known if option.metavar else [], option.help.split(";")[0]
+                yield name, flag, known if option.metavar else [], option.help.split(";")[0]
 
 
-def _fish(words: dict[str, tuple[str, ...]], subcommands: tuple[str, ...]) -> Iterator[str]:
+def _fish(words: dict[str, tuple[str, ...]]) -> Iterator[str]:
     """Yield the lines of the script of fish."""
 
     def of(command: str) -> str:
@@ -76,5 +85,5 @@ def _fish(words: dict[str, tuple[str, ...]], subcommands: tuple[str, ...]) -> It
         yield f"{of(command)} {form}{value} -d {quote(text)}"
     for command, first in words.items():
         yield f"{of(command)} -a '{' '.join(first)}'"
-    yield f"complete -c nnlo-opt -n __fish_use_subcommand -x -a '{' '.join(subcommands)}'"
+    yield f"complete -c nnlo-opt -n __fish_use_subcommand -x -a '{' '.join(SUBCOMMANDS)}'"
     yield "complete -c mpirun -x -a '(__fish_complete_subcommand -n -np)'"

@@ -1,23 +1,24 @@
 """`nnlo-opt doctor`: checks whether runs can work on this machine, in this environment, in this folder."""
 
-import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
 from nnlo_opt.cli import launch
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.doctor.examination import FRAMEWORKS, Examination
 from nnlo_opt.doctor.judgement import Finding, broken
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.watch import Screen
 from nnlo_opt.run.option_kinds import FLAG, duration
-from nnlo_opt.run.option_table import Option
+from nnlo_opt.run.option_table import RUNS, Option
 from nnlo_opt.runtime.environment import is_rank
 
 _OF_LAUNCH = {option.name: option for option in launch.OPTIONS}
@@ -48,8 +49,13 @@ def checks(of: Examination) -> Iterator[tuple[str, str, Callable[[], Iterator[Fi
     yield "leftovers", "looking for folders of killed mpiruns", of.leftovers
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return the exit code."""
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. The exit code is 1 if
+    something is broken, else 0.
+    """
+    text = f"run directory, or folder of runs (default: {RUNS})"
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(RUNS), metavar="FOLDER", help=text)
+    arguments = parser.values(argv)
     starter = shlex.split(arguments.mpirun)
     if is_rank() or not starter:
         raise ConfigurationError(

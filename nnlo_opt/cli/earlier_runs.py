@@ -1,18 +1,20 @@
 """Trials of earlier runs, to be trained again or to be saved."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import given_of
-from nnlo_opt.cli.main import DRIVERS
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
+from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import point_text
+from nnlo_opt.reporting.terminal import fitted
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.earlier import ledger_of
 from nnlo_opt.run.finish import BEST_MODEL, best_fold, weights_text, without_validation
-from nnlo_opt.run.option_table import MODEL_AND_DATA, READING, SEED, TRAINING
+from nnlo_opt.run.option_table import MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
 from nnlo_opt.run.options import Options, optimization_options, training_options
 from nnlo_opt.run.trained_models import TrainedModels, check_model
 from nnlo_opt.run.workload import ModuleWorkload
@@ -21,6 +23,8 @@ from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
+#: options of `nnlo-opt best-model`
+OPTIONS = (NAMED_MODEL,)
 #: options of a run that name files
 _FILES = ("model", "train_data", "val_data", "test_data", "search_space", "figure_of_merit", "from_run")
 #: options of a run that a training of one of its trials takes over
@@ -31,7 +35,7 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     """Return the options of a training of a trial that `--from-run` names; `given` are texts of options by name."""
     run, number = _named(given["from_run"])
     ledger = ledger_of(run, "--from-run")
-    if ledger.identity.get("data", {}) is None:
+    if ledger.identity.data is None:
         raise ConfigurationError(
             f"`--from-run` must name a run that has trained models. Received: `{run}`, whose objective trains by "
             f"itself. `nnlo-opt best {run}` prints its best point."
@@ -45,7 +49,7 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     where = f"trial {trial.number} of `{run}`{', on all its data' * pooled}"
     return replace(
         options,
-        model_sha256=None if given.get("model") else ledger.identity.get("model", {}).get("sha256", ""),
+        model_sha256=None if given.get("model") else ledger.identity.model.sha256,
         training=options.training.with_point(point),
         data=replace(options.data, pooled=pooled),
         point=model_parameters(point),
@@ -65,12 +69,19 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, Options, ModuleW
     _trial(run, ledger, "")
     given = _given(run, ledger) | ({"model": model} if model else {})
     options = training_options(given) if ledger.is_training else optimization_options(given)
-    options = replace(options, model_sha256=None if model else ledger.identity["model"]["sha256"])
+    options = replace(options, model_sha256=None if model else ledger.identity.model.sha256)
     workload = ModuleWorkload(options, ProcessContext(), searches=not ledger.is_training)
     workload.look_first()
     check_model(workload.definition, run, ledger)
     workload.prepare()
     return ledger, options, workload
+
+
+def best_model(parser: Parser, argv: Sequence[str]) -> int:
+    """Save the best model of a run, even if the run was interrupted."""
+    arguments = parser.values_of_run(argv)
+    print(fitted(save_best_model(checked_run(arguments.run), arguments.model), sys.stdout))
+    return EXIT_OK
 
 
 def save_best_model(run: Path, model: str | None) -> str:
@@ -97,14 +108,14 @@ def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str
 
     `before`: runs that have led to this one by their own `--from-run`.
     """
-    program, *argv = ledger.settings.get("command_line") or ["an unknown program"]
+    program, *argv = ledger.settings.command_line or ["an unknown program"]
     if program not in DRIVERS:
         raise ConfigurationError(
             f"The run must be of {' or '.join(DRIVERS)}. Received: `{run}`, of {program}, whose model only its script "
             "knows. Resume it there by `opt_restore=True`."
         )
     given, _ = given_of(program, argv)
-    given |= {name: _from(ledger.settings.get("folder", "."), given[name]) for name in _FILES if name in given}
+    given |= {name: _from(ledger.settings.folder, given[name]) for name in _FILES if name in given}
     if "from_run" in given:
         source, before = _named(given["from_run"])[0].resolve(), (*before, run.resolve())
         if source in before:

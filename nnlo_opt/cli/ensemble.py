@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text
 from nnlo_opt.reporting.table import text_table
@@ -24,13 +24,11 @@ OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    what = (
-        "Select trained trials of a run whose mean output is better than the best of them, by one half of the "
-        "validation samples; measure the gain on the other half; save the mean as one model."
-    )
-    arguments = run_parser("ensemble", OPTIONS, what).values(argv)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Select trained trials of a run whose mean output is better than the best of them, by one half of the validation
+    samples; measure the gain on the other half; save the mean as one model.
+    """
+    arguments = parser.values_of_run(argv)
     from nnlo_opt.cli.earlier_runs import model_of_run
     from nnlo_opt.run.ensemble import EnsembleSetup, make_ensemble
 
@@ -48,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         path=path,
     )
     ensemble = make_ensemble(setup)
-    figure, direction = str(ledger.identity["figure_of_merit"]), options.plan.direction
+    figure, direction = str(ledger.identity.figure_of_merit), options.plan.direction
     shown = [f"{count} x trial {n}" if count > 1 else f"trial {n}" for n, count in ensemble.counts.items()]
     print(f"Ensemble of {counted(ensemble.n_trials, 'trial')}: the mean of {', '.join(shown)}.")
     print(figure_text(figure, direction))

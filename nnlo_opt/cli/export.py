@@ -5,7 +5,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
@@ -30,20 +30,18 @@ OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write a run for another tool."""
-    what = "Write a run for other tools, from its journal. The run may still be going on."
-    parser = run_parser("export", OPTIONS, what)
-    arguments = parser.values(argv)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Write a run for other tools, from its journal. The run may still be going on."""
+    arguments = parser.values_of_run(argv)
     if arguments.to is None:
-        parser.error("the following arguments are required: --to")
+        parser.refuse_without("--to")
     run, tool = checked_run(arguments.run), TOOLS[arguments.to]
     require(arguments.to, f"`--to {arguments.to}`")
     with without_collection():
         events = load_events(run / JOURNAL_NAME)
     ledger = Ledger(events)
     target = SafePath.of(Path(arguments.out)) if arguments.out else SafePath(run) / tool.target
-    is_mirrored = arguments.to in ledger.settings.get("mirror", ()) and may_be_at_work(run)
+    is_mirrored = arguments.to in ledger.settings.mirror and may_be_at_work(run)
     if is_mirrored and Path(str(target)).resolve() == (run / tool.target).resolve():
         raise ConfigurationError(
             f"An export must not replace what `--mirror {arguments.to}` of a run under way writes. Received: "

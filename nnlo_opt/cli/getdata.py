@@ -6,7 +6,6 @@ GetData from-arrays X.npy Y.npy --name mine
 
 import argparse
 import re
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import Parser, whole_number
 from nnlo_opt.data.array_files import samples_from_arrays
 from nnlo_opt.data.download import Progress, downloaded_images
 from nnlo_opt.data.hdf5 import write_hdf5
@@ -22,10 +21,10 @@ from nnlo_opt.data.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_di
 from nnlo_opt.data.lists import sums_path, write_list, write_sums
 from nnlo_opt.data.showers import LARGEST, SMALLEST, shower_set
 from nnlo_opt.data.simulated import SIMULATED, simulated
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.run.option_kinds import PATH, SHARE, TEXT, whole
-from nnlo_opt.run.option_table import SEED, Option, read
+from nnlo_opt.run.option_table import SEED, Option
 
 DEFAULT_N_FILES = (24, 4)
 _FROM_ARRAYS, _SHOWERS = "from-arrays", "showers"
@@ -60,75 +59,67 @@ ARRAY_OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Write MNIST, CIFAR-10, simulated data (topclass, jets, showers) or your own arrays as HDF5 files of features and
+    labels, with lists of the files.
+    """
+    if _FROM_ARRAYS in argv:
+        of_arrays = Parser(ARRAY_OPTIONS, prog=f"GetData {_FROM_ARRAYS}", description=from_arrays.__doc__)
+        return from_arrays(of_arrays, [word for word in argv if word != _FROM_ARRAYS])
+    name_help = "data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"
+    parser.add_argument("name", choices=DATA_SETS, help=name_help)
+    parser.add_argument(
+        "n_files", nargs="*", type=whole_number, help="numbers of training and test files, as the two options"
+    )
+    values = parser.values(argv, mixed=True)
+    if len(values.n_files) > 2 or min(values.n_files, default=1) < 1:
+        raise ConfigurationError(
+            "`n_files` must be at most two numbers of files, to train and to test, each at least 1. Received: "
+            f"{values.n_files}."
+        )
+    if values.cells is not None and values.name not in (_SHOWERS, "3d"):
+        raise ConfigurationError(f"`--cells` is for showers only. Received: {values.name}. Leave `--cells` out.")
+    numbers = (*values.n_files, *DEFAULT_N_FILES[len(values.n_files) :])
+    values.out = Path(values.out or f"data/{values.name}")
+    values.n_train_files = values.n_train_files or numbers[0]
+    values.n_test_files = values.n_test_files or numbers[1]
+    return _make(values)
+
+
+def from_arrays(parser: Parser, argv: Sequence[str]) -> int:
+    """Write arrays as HDF5 files, with lists of the files."""
+    parser.add_argument("features", metavar="X.npy", type=Path, help="features, one row for each sample")
+    parser.add_argument("labels", metavar="Y.npy", type=Path, help="labels, one row for each sample")
+    arguments = parser.values(argv)
+    arguments.source = _FROM_ARRAYS
+    arguments.out = Path(arguments.out or f"data/{arguments.name}")
+    arguments.name = Path(arguments.name).name
+    return _make(arguments)
+
+
+def _make(arguments: argparse.Namespace) -> int:
     """Write the files and their lists; return the exit code."""
     try:
-        arguments = _parse_arrays(argv) if _FROM_ARRAYS in argv else _parse(argv)
         # Before anything is downloaded for it.
         arguments.out.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=arguments.out).close()
         images = _load(arguments)
         _say(f"Source: {images.source}")
         lists = _write(images, arguments)
-        print(
-            f"Wrote {len(images.train):,} samples to train on and {len(images.test):,} to test with; their files are "
-            f"in {' and '.join(map(str, lists))}"
-        )
-    except ConfigurationError as error:
-        print(f"GetData: {error}", file=sys.stderr)
-        return EXIT_WRONG_REQUEST
     except OSError as error:
-        print(
-            f"GetData: `--out` must be a folder that can be written to, with room for the files. Received: "
-            f"{arguments.out} ({error.strerror or error}). Name another folder.",
-            file=sys.stderr,
-        )
-        return EXIT_WRONG_REQUEST
+        raise ConfigurationError(
+            "`--out` must be a folder that can be written to, with room for the files. Received: "
+            f"{arguments.out} ({error.strerror or error}). Name another folder."
+        ) from error
+    print(
+        f"Wrote {len(images.train):,} samples to train on and {len(images.test):,} to test with; their files are in "
+        f"{' and '.join(map(str, lists))}"
+    )
     return EXIT_OK
 
 
 def _say(line: str) -> None:
     print(line, flush=True)  # also into a pipe at once
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    what = (
-        "Write MNIST, CIFAR-10, simulated data (topclass, jets, showers) or your own arrays as HDF5 files of features "
-        "and labels, with lists of the files."
-    )
-    parser = Parser(OPTIONS, prog="GetData", description=what)
-    name_help = "data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"
-    parser.add_argument("name", choices=DATA_SETS, help=name_help)
-    parser.add_argument("n_files", nargs="*", type=int, help="numbers of training and test files, as the two options")
-    given = parser.parse_intermixed_args(argv)
-    values = read(vars(given), OPTIONS)
-    if len(given.n_files) > 2 or min(given.n_files, default=1) < 1:
-        raise ConfigurationError(
-            "`n_files` must be at most two numbers of files, to train and to test, each at least 1. Received: "
-            f"{given.n_files}."
-        )
-    if values.cells is not None and given.name not in (_SHOWERS, "3d"):
-        raise ConfigurationError(f"`--cells` is for showers only. Received: {given.name}. Leave `--cells` out.")
-    numbers = (*given.n_files, *DEFAULT_N_FILES[len(given.n_files) :])
-    made = {
-        "out": Path(values.out or f"data/{given.name}"),
-        "n_train_files": values.n_train_files or numbers[0],
-        "n_test_files": values.n_test_files or numbers[1],
-    }
-    return argparse.Namespace(name=given.name, **vars(values) | made)
-
-
-def _parse_arrays(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(
-        ARRAY_OPTIONS, prog="GetData from-arrays", description="Write arrays as HDF5 files, with lists of the files."
-    )
-    parser.add_argument("features", metavar="X.npy", type=Path, help="features, one row for each sample")
-    parser.add_argument("labels", metavar="Y.npy", type=Path, help="labels, one row for each sample")
-    arguments = parser.values([word for word in argv if word != _FROM_ARRAYS])
-    arguments.source = _FROM_ARRAYS
-    arguments.out = Path(arguments.out or f"data/{arguments.name}")
-    arguments.name = Path(arguments.name).name
-    return arguments
 
 
 def _load(arguments: argparse.Namespace) -> ImageSet:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.files import regular
 from nnlo_opt.run.option_kinds import FLAG, PATH, TEXT, whole
 from nnlo_opt.run.option_table import Option
@@ -27,9 +27,6 @@ from nnlo_opt.safe_path import NOTE_BYTES
 FRAMEWORKS = ("tensorflow", "jax", "torch")
 #: beginnings of the variables that Open MPI must pass on to other hosts; MPICH passes all
 PASSED_ON = ("PATH", "PYTHON", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "KERAS_", "TF_", "XLA_", "OMP_", "CUDA_", "HOME")
-
-#: description in the help
-_DESCRIPTION = "Start a script on several ranks with Horovod's options, which are translated into options of mpirun."
 # fmt: off
 #: options of `horovodrun`
 OPTIONS = (
@@ -139,27 +136,19 @@ def build_report(mpi: str) -> str:
     return "\n".join(lines)
 
 
-def _parser() -> Parser:
-    usage = "horovodrun -np RANKS [options] python SCRIPT ..."
-    parser = Parser(OPTIONS, prog="horovodrun", usage=usage, description=_DESCRIPTION)
-    parser.add_argument("-v", "--version", action="version", version=nnlo_opt.__version__)
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Start a script on several ranks with Horovod's options, which are translated into options of mpirun."""
+    parser.usage = "horovodrun -np RANKS [options] python SCRIPT ..."
+    version = f"{nnlo_opt.__version__}\n"
+    parser.add_answer("-v", "--version", help="show program's version number and exit", answer=lambda: version)
     parser.add_rest("command", "command that every rank runs, such as `python SCRIPT`")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code, unless it becomes mpirun."""
+    given = parser.values(argv)
     found = shutil.which("mpirun") or shutil.which("mpirun", path=str(Path(sys.executable).parent))
-    try:
-        given = _parser().values(argv)
-        mpi = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
-        if given.check_build:
-            print(build_report(mpi))
-            return EXIT_OK
-        words = mpirun_words(given, _hosts(given, has_mpi=bool(mpi)), mpi, os.environ)
-    except ConfigurationError as error:
-        print(f"horovodrun: {error}", file=sys.stderr)
-        return EXIT_WRONG_REQUEST
+    mpi = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
+    if given.check_build:
+        print(build_report(mpi))
+        return EXIT_OK
+    words = mpirun_words(given, _hosts(given, has_mpi=bool(mpi)), mpi, os.environ)
     if given.verbose or given.dry_run:
         print(shlex.join(words), flush=True)
     if found is not None and not given.dry_run:

@@ -13,14 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import PARSERS, HelpRequested, normalise
-from nnlo_opt.cli.gan import GAN_OPTIONS
-from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.driver_options import driver_options
+from nnlo_opt.cli.driver_parsers import DRIVERS, normalise
+from nnlo_opt.errors import EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import LOOK_S, Job, find_command, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
-from nnlo_opt.run.option_table import GRACE, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
+from nnlo_opt.run.option_table import GRACE, Option
 from nnlo_opt.runtime.environment import EXIT_CODE, ULFM
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.safe_path import SafePath
@@ -71,14 +72,14 @@ class DriverCommand:
     def parse(cls, command: Sequence[str]) -> "DriverCommand":
         """Return the driver of a command line; raises ConfigurationError or HelpRequested as the driver would."""
         words = tuple(command[1:] if command[:1] == ["--"] else command)
-        at = next((i for i, word in enumerate(words[:3]) if Path(word).stem in PARSERS), None)
+        at = next((i for i, word in enumerate(words[:3]) if Path(word).stem in DRIVERS), None)
         if at is None:
             raise ConfigurationError(
-                f"`--` must be followed by a driver ({', '.join(PARSERS)}) with its options. Received: "
+                f"`--` must be followed by a driver ({', '.join(DRIVERS)}) with its options. Received: "
                 f"{shlex.join(words) or 'nothing'}."
             )
         program, arguments = Path(words[at]).stem, words[at + 1 :]
-        options = PARSERS[program](arguments)
+        options = driver_options(program, arguments)
         refuse_existing(options.run)
         name, _ = choose_name(options.run, Path(options.model).stem.removesuffix("_arch"), program)
         first = (find_command(words[0]) if at == 0 else None) or words[at]
@@ -102,9 +103,9 @@ class DriverCommand:
 
 def check_places(argv: Sequence[str]) -> None:
     """Raise ConfigurationError for an option of the launcher behind the driver, or one of a driver before it."""
-    at = next((i for i, word in enumerate(argv) if word == "--" or Path(word).stem in PARSERS), len(argv))
+    at = next((i for i, word in enumerate(argv) if word == "--" or Path(word).stem in DRIVERS), len(argv))
     own = {flag for option in OPTIONS for flag in option.flags}
-    drivers = {flag for option in (*OPTIMIZATION_OPTIONS, *TRAINING_OPTIONS, *GAN_OPTIONS) for flag in option.flags}
+    drivers = {flag for _, options in DRIVERS.values() for option in options for flag in option.flags}
     for words, wrong, owner, place in (
         (argv[:at], drivers - own, "of the driver", "after it"),
         (argv[at:], own - drivers, "of `nnlo-opt launch`", "before `--`"),
@@ -117,13 +118,16 @@ def check_places(argv: Sequence[str]) -> None:
             )
 
 
-def run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Run the command that the words `argv` give; return the exit code."""
-    try:
-        driver = DriverCommand.parse(arguments.command)
-    except HelpRequested as request:
-        print(request, end="")
-        return EXIT_OK
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Run a driver, such as OptimizationDriver, under mpirun, and start it again from its journal after a crash of
+    ranks, mpirun or nodes, as long as the journal grows. Exit codes: 0 complete, 75 interrupted (the same command with
+    --opt-restore, or --restore for a training, resumes the run), 2 wrong request, 1 otherwise.
+    """
+    parser.usage = "nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]"
+    parser.add_rest("-- DRIVER [OPTION ...]", "OptimizationDriver, TrainingDriver or another driver, and its options")
+    check_places(argv)
+    arguments = parser.values(argv)
+    driver = DriverCommand.parse(arguments.command)
     starter = shlex.split(arguments.mpirun)
     found = find_command(starter[0]) if starter else None
     if found is None:

@@ -20,8 +20,10 @@ from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_table import RUNS
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, was_interrupted
+from nnlo_opt.trials.identity import RunIdentity, StartSettings
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.run_state import state_after
 
 #: files by which a folder without a journal shows that it was a run
 _OF_A_RUN = ("config.json", "summary.json", "trials", "journal.synced")
@@ -29,15 +31,12 @@ _OF_A_RUN = ("config.json", "summary.json", "trials", "journal.synced")
 _AGES = {86400: "d", 3600: "h", 60: "min", 1: "s"}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    parser = Parser(
-        prog="nnlo-opt list",
-        description="Print the runs of a folder, the newest first: running, finished, interrupted (ended early, "
-        "may be resumed) or dead (killed, may be resumed).",
-    )
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the runs of a folder, the newest first: running, finished, interrupted (ended early, may be resumed) or
+    dead (killed, may be resumed).
+    """
     parser.add_argument("folder", type=Path, nargs="?", default=Path(RUNS), help=f"folder of runs, default: {RUNS}")
-    folder = parser.parse_args(argv).folder
+    folder: Path = parser.given(argv)["folder"]
     runs = runs_in(folder)
     found, broken = [], []
     for run in runs:
@@ -74,15 +73,6 @@ def _folders(folder: Path) -> list[Path]:
         ) from None
 
 
-def state_of(run: Path, summary: dict[str, Any], *, at_work: bool) -> str:
-    """Return the state of a run in a word; `summary` is as of `reporting.results.summarise`."""
-    if at_work:
-        return "running"
-    if summary["complete"]:
-        return "finished"
-    return "interrupted" if summary["reason"] or was_interrupted(run) else "dead"
-
-
 def _row(run: Path) -> list[str]:
     """Return the cells of a run; OSError or NnloError if its journal cannot be read."""
     at_work = may_be_at_work(run)
@@ -90,21 +80,24 @@ def _row(run: Path) -> list[str]:
         place = SafePath(run)
         if (place / "summary.json").stat().st_mtime_ns >= (place / JOURNAL_NAME).stat().st_mtime_ns:
             files = (parse_object((place / f"{name}.json").read_bytes(MOST_BYTES)) for name in ("config", "summary"))
-            return _cells(run, *files, at_work=at_work)
+            config, summary = files
+            return _cells(run, RunIdentity.of(config), StartSettings.of(config), summary, at_work=at_work)
     ledger = read_ledger(run)
     if not ledger.sessions:
         raise ConfigurationError("its journal is empty.")
-    return _cells(run, {**ledger.settings, **ledger.identity}, summarise(ledger), at_work=at_work)
+    return _cells(run, ledger.identity, ledger.settings, summarise(ledger), at_work=at_work)
 
 
-def _cells(run: Path, config: dict[str, Any], summary: dict[str, Any], *, at_work: bool) -> list[str]:
-    program = (config.get("command_line") or ["-"])[0].removesuffix("Driver")
+def _cells(
+    run: Path, identity: RunIdentity, settings: StartSettings, summary: dict[str, Any], *, at_work: bool
+) -> list[str]:
+    program = (settings.command_line or ["-"])[0].removesuffix("Driver")
     n_trials, best = summary["n_trials"], summary["best"]
     n_ended = sum(n_trials[state] for state in ("complete", "failed", "pruned"))
-    asked = config.get("plan", {}).get("num_iterations", "?")
+    asked = "?" if settings.plan.num_iterations is None else settings.plan.num_iterations
     figure = "-" if best is None else f"{best['figure_of_merit']:.6g}"
-    model = config.get("model", {}).get("name", "-")
-    return [run.name, program, model, state_of(run, summary, at_work=at_work), f"{n_ended}/{asked}", figure]
+    state = state_after(run, summary["reason"], complete=summary["complete"], at_work=at_work)
+    return [run.name, program, identity.model.name or "-", state, f"{n_ended}/{asked}", figure]
 
 
 def _age(seconds: float) -> str:

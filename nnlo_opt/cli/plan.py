@@ -2,8 +2,10 @@
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.launcher.planning import LEAST_S, NOTICE_S, SCHEDULERS, JobPlan, Memory
@@ -34,8 +36,10 @@ OPTIONS = (
 # fmt: on
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return the exit code."""
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print which rank of a search plays which role, what memory nodes need, and a batch script. Nothing is started."""
+    parser.add_rest("-- OPTION ...", "further options of OptimizationDriver, for the script")
+    arguments = parser.values(argv)
     if arguments.n_ranks is None:
         raise ConfigurationError("`-n` must say how many ranks the job has. Received: nothing; give `-n RANKS`.")
     if arguments.n_ranks > 1 and arguments.block_size > arguments.n_ranks - 1:

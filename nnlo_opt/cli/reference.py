@@ -7,24 +7,8 @@ import shlex
 from collections.abc import Iterable
 from itertools import groupby
 
-from nnlo_opt.cli import (
-    best,
-    buildmodel,
-    clean,
-    doctor,
-    ensemble,
-    export,
-    getdata,
-    horovodrun,
-    launch,
-    plan,
-    simulate,
-    steer,
-    tool,
-    watch,
-)
-from nnlo_opt.cli.gan import GAN_OPTIONS
-from nnlo_opt.run.option_table import NAMED_MODEL, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
+from nnlo_opt.cli.tool import COMMANDS
+from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
 _HEAD = """# Options
 
@@ -37,29 +21,14 @@ options that may be repeated take a list.
 """
 
 
-# fmt: off
-#: options of every command, by its name
-COMMANDS: dict[str, tuple[Option, ...]] = {
-    "OptimizationDriver": OPTIMIZATION_OPTIONS, "TrainingDriver": TRAINING_OPTIONS, "MPIGDriver": GAN_OPTIONS,
-    "nnlo-opt launch": launch.OPTIONS, "nnlo-opt plan": plan.OPTIONS, "nnlo-opt doctor": doctor.OPTIONS,
-    "nnlo-opt simulate": simulate.OPTIONS, "nnlo-opt report": tool.REPORT_OPTIONS, "nnlo-opt show": watch.SHOW_OPTIONS,
-    "nnlo-opt best-model": (NAMED_MODEL,), "nnlo-opt export": export.OPTIONS, "nnlo-opt watch": watch.WATCH_OPTIONS,
-    "nnlo-opt status": watch.STATUS_OPTIONS, "nnlo-opt best": best.OPTIONS, "nnlo-opt ensemble": ensemble.OPTIONS,
-    "nnlo-opt clean": clean.OPTIONS, "nnlo-opt enqueue": steer.ENQUEUE_OPTIONS, "nnlo-opt stop": steer.STOP_OPTIONS,
-    "nnlo-opt space": tool.SPACE_OPTIONS, "GetData": getdata.OPTIONS, "GetData from-arrays": getdata.ARRAY_OPTIONS,
-    "BuildModel": buildmodel.OPTIONS, "horovodrun": horovodrun.OPTIONS,
-}
-# fmt: on
-
-
 def page() -> str:
     """Return the page."""
     both = [option for option in OPTIMIZATION_OPTIONS if option in TRAINING_OPTIONS]
     parts = [_HEAD, "## OptimizationDriver and TrainingDriver\n", *_groups(both)]
     for command in ("OptimizationDriver", "TrainingDriver"):
-        parts += [f"## {command}\n", *_groups(option for option in COMMANDS[command] if option not in both)]
-    for command, options in [*COMMANDS.items()][2:]:
-        parts += [f"## {command}\n", _table(options, python=False)]
+        parts += [f"## {command}\n", *_groups(option for option in COMMANDS[command].options if option not in both)]
+    for name, entry in [*COMMANDS.items()][2:]:
+        parts += [f"## {name}\n", _table(entry.options, python=False)] if entry.table else []
     return "\n".join(parts)
 
 

@@ -3,14 +3,16 @@
 import argparse
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
@@ -18,6 +20,7 @@ from nnlo_opt.reporting.lines import counted, duration
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
 from nnlo_opt.run.option_table import BY_NAME, SEED, TARGET, Option
+from nnlo_opt.runtime.environment import fit_on_one_thread
 from nnlo_opt.search.design import design_size
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.search.registry import options_of
@@ -95,7 +98,20 @@ as in summary.json; searching: while trials were left to begin. gap: idle time o
 median and 99 %. suggest: median time of a suggestion. took: real seconds on this machine."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Run a search with the real coordinator, journal and search algorithm on virtual blocks, in virtual time, and
+    print how many blocks it keeps busy and what it finds. Nothing is trained.
+    """
+    fit_on_one_thread()
+    arguments = parser.values(argv)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _run(arguments: argparse.Namespace) -> int:
     """Simulate a search for every number of blocks; return the exit code."""
     objective = load_objective(arguments.objective, arguments.search_space)
     if arguments.optimum is not None:

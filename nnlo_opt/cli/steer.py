@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import Parser, checked_run, whole_number
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, point_text
 from nnlo_opt.reporting.results import read_ledger
@@ -13,7 +13,7 @@ from nnlo_opt.run.inbox import Enqueue, Stop, points_waiting, submit
 from nnlo_opt.run.option_kinds import FLAG, duration
 from nnlo_opt.run.option_table import Option
 from nnlo_opt.search.start_points import check_start_points, holder_of, parse_start_point
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.space import Point
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import INBOX_NAME, JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work, read_owner
@@ -38,28 +38,25 @@ STOP_OPTIONS = (
 # fmt: on
 
 
-def enqueue(argv: Sequence[str]) -> int:
-    """Run `nnlo-opt enqueue`; return the exit code."""
-    what = (
-        "Give a search a point to try next, or some values of one. The search that runs tries it, or the next start of "
-        "a search that was interrupted. The trial counts as one of --num-iterations."
-    )
-    parser = run_parser("enqueue", ENQUEUE_OPTIONS, what, "")
+def enqueue(parser: Parser, argv: Sequence[str]) -> int:
+    """Give a search a point to try next, or some values of one. The search that runs tries it, or the next start of a
+    search that was interrupted. The trial counts as one of --num-iterations.
+    """
+    parser.add_run("")
     parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="values; the search chooses all others")
     arguments = parser.values(argv)
     point = _named_values(arguments.values)
     if arguments.new:
         return _enqueue_before(arguments.run, point)
     run, ledger = arguments.run, read_ledger(checked_run(arguments.run))
-    of_run, is_at_work = ledger.identity.get("search_space"), may_be_at_work(run)
-    if of_run is None:
+    space, is_at_work = ledger.identity.space, may_be_at_work(run)
+    if space is None:
         raise ConfigurationError(f"`nnlo-opt enqueue` is for searches. Received: `{run}`, a training of one point.")
     if ledger.complete and not is_at_work:
         raise ConfigurationError(
             f"A point must be enqueued before its search is complete. Received: `{run}` ({ledger.completed_because}). "
             "Resume it by `--opt-restore` with more `--num-iterations`, and with the point as `--start-point`."
         )
-    space = Space.from_json(of_run)
     (point,) = check_start_points(space, [point])  # without the constraint, as its function is code: the search has it
     holds = holder_of(space, point)
     # Part of a point that an earlier run has tried may become another point.
@@ -75,7 +72,7 @@ def enqueue(argv: Sequence[str]) -> int:
     path = submit(run, Enqueue(point=point))
     is_taken = is_at_work and _waited(arguments.wait, lambda: not path.exists())
     tried_by = next((t.number for t in read_ledger(run).trials if holds(t.point)), None) if is_taken else None
-    n_asked = int((ledger.settings.get("plan") or {}).get("num_iterations", 0))
+    n_asked = ledger.settings.plan.num_iterations or 0
     if tried_by is not None:
         how = f"trial {tried_by} tries it"
     elif is_taken and space.constraint is not None:
@@ -120,11 +117,12 @@ def _named_values(words: Sequence[str]) -> Point:
         ) from None
 
 
-def stop(argv: Sequence[str]) -> int:
-    """Run `nnlo-opt stop`; return the exit code."""
-    what = "End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."
-    parser = run_parser("stop", STOP_OPTIONS, what, "newest at work")
-    parser.add_argument("trial", nargs="?", type=int, metavar="TRIAL", help="number of a trial; without it all end")
+def stop(parser: Parser, argv: Sequence[str]) -> int:
+    """End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."""
+    parser.add_run("newest at work")
+    parser.add_argument(
+        "trial", nargs="?", type=whole_number, metavar="TRIAL", help="number of a trial; without it all end"
+    )
     arguments = parser.values(argv)
     run, ledger = arguments.run, read_ledger(checked_run(arguments.run))
     owner = read_owner(run)
@@ -144,7 +142,7 @@ def stop(argv: Sequence[str]) -> int:
         return EXIT_FAILURE
     if arguments.trial is None:
         how = "after the trials under way" if arguments.finish else "as soon as its trials have a checkpoint"
-        if not arguments.finish and ledger.identity.get("data", {}) is None:
+        if not arguments.finish and ledger.identity.data is None:
             how = "within `--grace`, and an objective that has not returned by then begins again"
         print(f"{what} ends {how}; `--opt-restore` (a training: `--restore`) resumes it.")
     else:

@@ -6,10 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from nnlo_opt.analysis.frames import sorted_by
-from nnlo_opt.cli.arguments import checked_run, run_parser
+from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
-from nnlo_opt.reporting.status import RunState
 from nnlo_opt.reporting.status_lines import print_status
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import line_width
@@ -19,6 +18,7 @@ from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.run_state import RunState
 from nnlo_opt.trials.trial import Trial
 
 # fmt: off
@@ -43,15 +43,13 @@ STATUS_OPTIONS = (
 # fmt: on
 
 
-def watch(argv: Sequence[str]) -> int:
-    """Show a run until it is over; return 0 if it is finished, 75 if it can be resumed, 130 after Ctrl-C."""
+def watch(parser: Parser, argv: Sequence[str]) -> int:
+    """Show a run while it runs, from its journal: a page in a terminal, one line for each change in a pipe. Nothing is
+    written. Exit codes: 0 finished, 75 not finished and no process at work on it, 130 after Ctrl-C.
+    """
     from nnlo_opt.reporting.watch import watch as watched
 
-    what = (
-        "Show a run while it runs, from its journal: a page in a terminal, one line for each change in a pipe. Nothing "
-        "is written. Exit codes: 0 finished, 75 not finished and no process at work on it, 130 after Ctrl-C."
-    )
-    arguments = run_parser("watch", WATCH_OPTIONS, what).values(argv)
+    arguments = parser.values_of_run(argv)
     run = checked_run(arguments.run) if any(arguments.run.glob(f"*/{JOURNAL_NAME}")) else arguments.run
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which restores the terminal
     try:
@@ -63,18 +61,17 @@ def watch(argv: Sequence[str]) -> int:
     return EXIT_OK if state is RunState.FINISHED else EXIT_PREEMPTED
 
 
-def status(argv: Sequence[str]) -> int:
-    """Print the state of a run."""
-    what = "Print the state of a run in a few lines, from its journal."
-    arguments = run_parser("status", STATUS_OPTIONS, what).values(argv)
+def status(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the state of a run in a few lines, from its journal."""
+    arguments = parser.values_of_run(argv)
     checked_run(arguments.run)
     print_status(arguments.run, as_json=arguments.json)
     return EXIT_OK
 
 
-def show(argv: Sequence[str]) -> int:
-    """Print the trials of a run, or all that is known of one trial."""
-    arguments = run_parser("show", SHOW_OPTIONS, "Print the trials of a run, from its journal.").values(argv)
+def show(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the trials of a run, from its journal."""
+    arguments = parser.values_of_run(argv)
     run = checked_run(arguments.run)
     with without_collection():
         events = load_events(run / JOURNAL_NAME)
@@ -88,7 +85,7 @@ def show(argv: Sequence[str]) -> int:
         print(trial_page(run, events, ledger.trials[arguments.trial], width))
         return EXIT_OK
     chosen = _chosen(ledger, arguments)
-    if figure := ledger.identity.get("figure_of_merit"):
+    if figure := ledger.identity.figure_of_merit:
         print(figure_text(figure, ledger.direction))
     print(trials_table(ledger, width, chosen))
     if ledger.objectives:

@@ -11,10 +11,17 @@ from nnlo_opt.records import field
 
 
 class OpenRun(Message):
-    """Open the run on this rank: its directory, and the settings that every rank needs."""
+    """Open the run on this rank."""
 
     directory: str
-    settings: dict[str, Json] = field(default_factory=dict)
+    #: a trial is a call of the user's objective
+    is_objective: bool = False
+    #: the model makes its own steps (`models.composite`)
+    trains_itself: bool = False
+    #: workers that a master must still have for its update rule when ranks have died
+    least_children: int = 1
+    #: the directory is removed when the search has ended
+    is_temporary: bool = False
 
 
 class Shutdown(Message):

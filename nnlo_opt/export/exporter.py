@@ -175,7 +175,7 @@ def curves_of(event: ev.EpochEnded) -> dict[str, float]:
 
 def has_folds(ledger: Ledger) -> bool:
     """Return True if the trials of a run have several folds."""
-    return int(ledger.identity.get("n_fold", 1)) > 1
+    return ledger.identity.n_fold > 1
 
 
 def began_at_s(trial: Trial) -> float | None:

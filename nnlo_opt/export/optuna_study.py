@@ -26,7 +26,6 @@ from nnlo_opt.safe_path import SafePath
 from nnlo_opt.search.base import Observation
 from nnlo_opt.search.warm_start import standard_error
 from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
-from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials import trial as ours
 from nnlo_opt.trials.ledger import Ledger
@@ -94,8 +93,8 @@ class StudyFile:
                 self._bring_up_to_date(trial, ledger)
 
     def _opened(self, ledger: Ledger) -> Study:
-        space = ledger.identity.get("search_space")
-        self._parameters = {p.name: p for p in Space.from_json(space).parameters} if space else {}
+        space = ledger.identity.space
+        self._parameters = {} if space is None else {p.name: p for p in space.parameters}
         self._distributions = {name: _distribution(p) for name, p in self._parameters.items()}
         objectives = ledger.objectives or (_figure(ledger),)
         directions = [_DIRECTIONS[objective.direction] for objective in objectives]
@@ -103,7 +102,7 @@ class StudyFile:
         if study is None:
             study = optuna.create_study(storage=self._storage, study_name=self._name, directions=directions)
         self._ids = [trial._trial_id for trial in study.get_trials(deepcopy=False)]
-        notes = {"figure_of_merit": _figure(ledger).name, "command_line": ledger.settings.get("command_line", [])}
+        notes = {"figure_of_merit": _figure(ledger).name, "command_line": ledger.settings.command_line}
         if study.metric_names is None:
             study.set_metric_names([objective.name for objective in objectives])
             for name, value in notes.items():
@@ -177,8 +176,7 @@ class StudyFile:
 
 def _figure(ledger: Ledger) -> Objective:
     """Return the figure of merit of a run with its direction."""
-    name = str(ledger.identity.get("figure_of_merit") or FIGURE)
-    return Objective(name, ledger.direction)
+    return Objective(ledger.identity.figure_of_merit or FIGURE, ledger.direction)
 
 
 def _time(ledger: Ledger, time_s: float | None) -> datetime:

@@ -25,7 +25,6 @@ from nnlo_opt.export.exporter import FirstReports, assignment_of, curves_of, has
 from nnlo_opt.files import make_directory
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.space.parameters import Integer, Parameter, Real
-from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Assignment, Trial, TrialState
@@ -124,8 +123,8 @@ class EventFiles:
 
     def _experiment(self, ledger: Ledger) -> api_pb2.Experiment:
         """Return the parameters with their ranges, and the figures by which trials are compared."""
-        space = ledger.identity.get("search_space")
-        parameters = Space.from_json(space).parameters if space else ()
+        space = ledger.identity.space
+        parameters = () if space is None else space.parameters
         self._types = {parameter.name: _type_of(parameter) for parameter in parameters}
         names = ["figure_of_merit", *(f"o:{objective.name}" for objective in ledger.objectives)]
         return api_pb2.Experiment(

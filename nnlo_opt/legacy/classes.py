@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import nnlo_opt
 from nnlo_opt.data.ragged import concatenate
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.legacy.names import MODELS, settle_backend
+from nnlo_opt.legacy import MODELS, settle_backend
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.runtime.devices import NO_GPU, cores, find_gpus, node_place, place
 from nnlo_opt.trees import n_samples

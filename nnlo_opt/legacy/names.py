@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, NnloError
+from nnlo_opt.legacy import MODELS, settle_backend
 from nnlo_opt.models.legacy_layers import MERGES, RENAMED
 
 #: module of ours that has the names, unless `_HOMES` says otherwise
@@ -33,9 +34,6 @@ _HOMES = {
 }
 _UTILS = "import_keras load_model weights_from_shapes shapes_from_weights get_device_name"
 _LOGGER = "initialize_logger set_logging_prefix get_log_level"
-#: models of NNLO, and their modules
-_NAMES = ("example", "mnist", "cifar10", "topclass", "mnist_torch", "topclass_torch")
-MODELS = {name: f"nnlo_opt.models.builtin.{name}" for name in _NAMES}
 _MAKERS = " ".join(("model_function make_model", *(f"make_{name}_model" for name in MODELS)))
 # fmt: off
 #: path below nnlo and mpi_learn -> its names
@@ -83,7 +81,6 @@ _OPERATIONS = {
     "concatenate": "concatenate",
 }
 # fmt: on
-_BACKENDS = ("tensorflow", "jax", "torch")
 
 
 class AliasLoader(importlib.abc.Loader):
@@ -104,12 +101,6 @@ class _Merge(ModuleType):
     def __call__(self, inputs: Any, mode: str = "sum", concat_axis: int = -1, **others: Any) -> Any:
         axis = {"axis": concat_axis} if mode == "concat" else {}
         return getattr(sys.modules["keras.layers"], MERGES[mode][0].lower())(inputs, **axis)
-
-
-def settle_backend() -> None:
-    """Let Keras compute with TensorFlow if a script asks for a library that Keras has given up."""
-    if os.environ.get("KERAS_BACKEND", "tensorflow") not in _BACKENDS:
-        os.environ["KERAS_BACKEND"] = "tensorflow"
 
 
 # ---------------------------------------------------------------- Keras

@@ -6,10 +6,10 @@ example seed counters of dropout layers) is kept by each worker for itself.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -110,6 +110,30 @@ class ModelAdapter(Protocol):
 
     def save(self, path: Path) -> None:
         """Write the model with its current weights and state to `path`, whole or not at all."""
+
+
+class FrameworkAdapter(ModelAdapter, Protocol):
+    """Model adapter that holds memory of its framework."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures in the metrics that the adapter returns."""
+
+    def release(self) -> None:
+        """Free the model and everything that the framework keeps of it; the adapter cannot be used afterwards."""
+
+
+class Predictor(FrameworkAdapter, Protocol):
+    """Adapter of one model, whose outputs can be averaged with outputs of other models."""
+
+    def predict(self, x: Arrays) -> list[NDArray]:
+        """Return the outputs for features x in inference mode, each (n, ...); TrialError if they have no mean."""
+
+    def measure(self, outputs: Sequence[NDArray], y: Arrays) -> Metrics:
+        """Return the metrics of outputs as of `predict`, without the penalties of the weights; after `predict`."""
+
+    def synced_model(self) -> Any:
+        """Return the model of the framework, with the current weights and state."""
 
 
 class CallbackRequests(Value):

@@ -11,13 +11,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from numpy.typing import NDArray
-
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
-from nnlo_opt.models.adapter import Metrics, ModelAdapter
+from nnlo_opt.models.adapter import FrameworkAdapter
 from nnlo_opt.models.losses import LossRules, LossTerm, Output
-from nnlo_opt.trees import Arrays, Shapes
+from nnlo_opt.trees import Shapes
 
 #: values of `--backend` with their modules; a model that does not indicate its framework uses the first
 FRAMEWORKS: Mapping[str, str] = {"keras": "nnlo_opt.models.keras_model", "torch": "nnlo_opt.models.torch_module"}
@@ -30,30 +28,6 @@ _OF_SUFFIX = {
 _OF_PACKAGE = {"keras": "keras", "tensorflow": "keras", "torch": "torch"}
 #: packages that take seconds to import, and must find the settings that `import_framework` makes
 PACKAGES = frozenset({*_OF_PACKAGE, "jax"})
-
-
-class FrameworkAdapter(ModelAdapter, Protocol):
-    """Model adapter that holds memory of its framework."""
-
-    @property
-    def figures(self) -> tuple[str, ...]:
-        """Names of the figures in the metrics that the adapter returns."""
-
-    def release(self) -> None:
-        """Free the model and everything that the framework keeps of it; the adapter cannot be used afterwards."""
-
-
-class Predictor(FrameworkAdapter, Protocol):
-    """Adapter of one model, whose outputs can be averaged with outputs of other models."""
-
-    def predict(self, x: Arrays) -> list[NDArray]:
-        """Return the outputs for features x in inference mode, each (n, ...); TrialError if they have no mean."""
-
-    def measure(self, outputs: Sequence[NDArray], y: Arrays) -> Metrics:
-        """Return the metrics of outputs as of `predict`, without the penalties of the weights; after `predict`."""
-
-    def synced_model(self) -> Any:
-        """Return the model of the framework, with the current weights and state."""
 
 
 class Framework(Protocol):

@@ -20,8 +20,7 @@ import numpy as np
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_path, regular
 from nnlo_opt.models import torch_losses
-from nnlo_opt.models.adapter import first_line, in_words, refusal_of_samples
-from nnlo_opt.models.framework import FrameworkAdapter
+from nnlo_opt.models.adapter import FrameworkAdapter, first_line, in_words, refusal_of_samples
 from nnlo_opt.models.keras_torch import use_threads
 from nnlo_opt.models.losses import LossTerm, Output
 from nnlo_opt.trees import Shapes, leaves

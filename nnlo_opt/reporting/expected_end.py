@@ -25,7 +25,7 @@ def expected_end_s(ledger: Ledger, n_all: int) -> float | None:
 def _under_way(ledger: Ledger) -> tuple[float, float]:
     """Return how many whole trials the epochs of running trials make up: epochs of this start, and all epochs."""
     new = in_all = 0.0
-    began_s, n_fold = ledger.sessions[-1].started_at_s, int(ledger.identity.get("n_fold", 1))
+    began_s, n_fold = ledger.sessions[-1].started_at_s, ledger.identity.n_fold
     for trial in ledger.under_way.values():
         if n_epochs := epochs_of(ledger, trial):
             of_start = sum(a.epoch - a.first_epoch for a in trial.assignments if a.assigned_at_s >= began_s)
@@ -37,9 +37,9 @@ def _under_way(ledger: Ledger) -> tuple[float, float]:
 def epochs_of(ledger: Ledger, trial: Trial) -> int | None:
     """Return the number of epochs of a whole training of a trial; None if only the trial knows it."""
     identity = ledger.identity
-    known = trial.point.get("train.epochs") or (identity.get("pruner") or {}).get("max_epochs")
-    if known is None and identity.get("data") is not None:  # which an objective has not
-        known = (identity.get("training") or {}).get("epochs")
+    known = trial.point.get("train.epochs") or (None if identity.pruner is None else identity.pruner.max_epochs)
+    if known is None and identity.data is not None:  # which an objective has not
+        known = identity.training.epochs
     reached = max((assignment.epoch for assignment in trial.assignments), default=0)
     return None if known is None or reached > known else int(known)
 

@@ -170,7 +170,7 @@ def follow(run_directory: Path, parent: int) -> None:
                 if over:
                     sys.exit(1)
                 continue
-            if n_best := follower.ledger.settings.get("keep_weights"):
+            if n_best := follower.ledger.settings.keep_weights:
                 with suppress(OSError):
                     for path in keeper.surplus(follower.ledger, n_best):
                         path.unlink(missing_ok=True)

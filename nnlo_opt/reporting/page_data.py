@@ -24,6 +24,7 @@ from nnlo_opt.space.space import Space, described
 from nnlo_opt.space.values import Value, is_number, text
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.failures import failures
+from nnlo_opt.trials.identity import DataFiles
 from nnlo_opt.trials.ledger import Ledger, Session
 from nnlo_opt.trials.trial import Trial, TrialState
 from nnlo_opt.update_rules.staleness import StalenessStatistics
@@ -67,7 +68,7 @@ def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
 def space_of(ledger: Ledger) -> Space | None:
     """Return the search space of a run; None for a training, and for a space of a later version."""
     try:
-        return Space.from_json(ledger.identity["search_space"])
+        return ledger.identity.space
     except (ConfigurationError, LookupError, TypeError):
         return None
 
@@ -100,8 +101,8 @@ def _state(ledger: Ledger) -> dict[str, Any]:
         "reason": ledger.ended_because,
         "outcome": outcome(ledger),
         "began": began.strftime("%d %B %Y, %H:%M UTC").lstrip("0") if ledger.sessions else "",
-        "model": (ledger.identity.get("model") or {}).get("name", ""),
-        "hyper_opt": ledger.settings.get("hyper_opt", ""),
+        "model": ledger.identity.model.name,
+        "hyper_opt": ledger.settings.hyper_opt,
         "is_search": not ledger.is_training,
     }
 
@@ -115,28 +116,25 @@ def _start(session: Session) -> dict[str, Any]:
 def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
     """Return what it takes to run the search again."""
     identity, settings = ledger.identity, ledger.settings
-    words = [str(word) for word in settings.get("command_line") or []]
-    model, data, training = (identity.get(part) or {} for part in ("model", "data", "training"))
+    data = identity.data or DataFiles()
     facts = {
-        "seed": identity.get("seed"),
-        "search algorithm": settings.get("hyper_opt"),
+        "seed": identity.seed,
+        "search algorithm": settings.hyper_opt or None,
         "blocks of the last start": ledger.sessions[-1].n_blocks if ledger.sessions else None,
-        "ranks of a block": settings.get("block_size"),
-        "model": model.get("source"),
-        "SHA-256 of the model": model.get("sha256"),
-        "data": ", ".join(f"{path} ({n:,} samples)" for path, n in data.get("files", [])) or None,
-        "folds": identity.get("n_fold"),
-        "warm start": f"{len(ledger.adopted)} trials of {', '.join(identity.get('warm_start', []))}"
-        if ledger.adopted
-        else None,
+        "ranks of a block": settings.block_size,
+        "model": identity.model.source or None,
+        "SHA-256 of the model": identity.model.sha256 or None,
+        "data": ", ".join(f"{path} ({n:,} samples)" for path, n in data.files) or None,
+        "folds": identity.n_fold,
+        "warm start": f"{len(ledger.adopted)} trials of {', '.join(identity.warm_start)}" if ledger.adopted else None,
     }
     return {
-        "command": shlex.join(words),
+        "command": shlex.join(settings.command_line),
         "facts": {name: str(fact) for name, fact in facts.items() if fact is not None},
-        "versions": {str(name): str(version) for name, version in (settings.get("versions") or {}).items()},
-        "training": {name: json.dumps(value) for name, value in training.items() if value is not None},
+        "versions": {str(name): str(version) for name, version in settings.versions.items()},
+        "training": {name: json.dumps(value) for name, value in identity.training.plain.items() if value is not None},
         "space": {} if space is None else {parameter.name: described(parameter) for parameter in space.parameters},
-        "pruner": identity.get("pruner"),
+        "pruner": identity.pruner and identity.pruner.plain,
     }
 
 

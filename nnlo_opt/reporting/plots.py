@@ -376,8 +376,8 @@ def _figure(trial: Trial) -> float:
 
 
 def _figure_name(ledger: Ledger) -> str:
-    name = ledger.identity.get("figure_of_merit") or "value"
-    return "figure of merit" if name == "value" else str(name)
+    name = ledger.identity.figure_of_merit or "value"
+    return "figure of merit" if name == "value" else name
 
 
 def _spans_decades(values: Sequence[float]) -> bool:

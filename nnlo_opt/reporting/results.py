@@ -33,7 +33,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
         "complete": ledger.complete,
         "reason": ledger.ended_because,
         "direction": ledger.direction,
-        "figure_of_merit": ledger.identity.get("figure_of_merit"),
+        "figure_of_merit": ledger.identity.figure_of_merit,
         "n_trials": ledger.n_by_state(),
         "best": best_of(ledger),
         **several,

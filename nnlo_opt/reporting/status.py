@@ -1,7 +1,7 @@
-"""State of a run at a time, computed from its ledger alone, for people as for scripts."""
+"""Status of a run at a time: its state, its progress, its trials; for people as for scripts."""
 
 from dataclasses import asdict, dataclass
-from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from nnlo_opt.reporting.expected_end import epoch_s, epochs_of, epochs_reached, expected_end_s
@@ -9,6 +9,7 @@ from nnlo_opt.reporting.lines import losses_text
 from nnlo_opt.reporting.results import best_of, block_utilization, lost_of
 from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_state import RunState, state_of
 from nnlo_opt.trials.trial import Assignment, Trial
 
 #: most trials that have ended among what is known of a run
@@ -17,24 +18,6 @@ N_ENDS = 10
 _OF_ASSIGNMENT = ("trial", "fold", "attempt", "block", "n_ranks", "epoch")
 
 Row: TypeAlias = dict[str, Any]
-
-
-class RunState(StrEnum):
-    """State of a run; its value is the word in the JSON."""
-
-    #: no start is in the journal yet
-    WAITING = "waiting"
-    RUNNING = "running"
-    FINISHED = "finished"
-    #: the last start has said itself that it ends before the search is over: in good order, or after Ctrl-C
-    INTERRUPTED = "interrupted"
-    #: nobody is at work on the run, which has not said why
-    DEAD = "dead"
-
-    @property
-    def is_over(self) -> bool:
-        """True if nothing more comes without another start."""
-        return self not in (RunState.WAITING, RunState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +81,16 @@ class Status:
         return {**asdict(self), "progress": {**asdict(self.progress), "share": self.progress.share}}
 
 
-def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool, interrupted: bool = False) -> Status:
+def status_of(ledger: Ledger, run: Path, unix_s: float, *, at_work: bool) -> Status:
     """Return the state of a run.
 
     Args:
         ledger: its trials.
-        run: path of its directory.
+        run: its directory.
         unix_s: the time.
-        at_work: True if a process may be at work on the run.
-        interrupted: True if its last start has heard a signal that ends it.
+        at_work: as of `trials.run_state.state_of`.
     """
-    state = _state_of(ledger, at_work, interrupted)
+    state = state_of(run, ledger, at_work=at_work)
     last = ledger.sessions[-1] if ledger.sessions else None
     last_s = last.last_at_s if last else 0.0
     # Clocks of two machines differ: an event that was read is past.
@@ -119,11 +101,11 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool, interru
     running = [_fold(ledger, trial, a, now_s) for trial in under_way for a in trial.running]
     ended = ledger.ended
     return Status(
-        run=run,
+        run=str(run),
         state=state,
         reason=ledger.ended_because,
         kind=_kind_of(ledger),
-        figure=str(ledger.identity.get("figure_of_merit", "figure of merit")),
+        figure=ledger.identity.figure_of_merit or "figure of merit",
         direction=ledger.direction,
         progress=progress,
         n_trials=ledger.n_by_state(),
@@ -143,19 +125,9 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool, interru
     )
 
 
-def _state_of(ledger: Ledger, at_work: bool, interrupted: bool) -> RunState:
-    if ledger.complete:
-        return RunState.FINISHED
-    if ledger.preempted_because or (interrupted and not at_work):
-        return RunState.INTERRUPTED
-    if not ledger.sessions:
-        return RunState.WAITING
-    return RunState.RUNNING if at_work else RunState.DEAD
-
-
 def _kind_of(ledger: Ledger) -> str:
-    model = (ledger.identity.get("model") or {}).get("name", "")
-    kind = "training" if ledger.is_training else f"{ledger.settings.get('hyper_opt', '')} search".strip()
+    model = ledger.identity.model.name
+    kind = "training" if ledger.is_training else f"{ledger.settings.hyper_opt} search".strip()
     return kind + f" of {model}" * bool(model)
 
 
@@ -164,7 +136,7 @@ def _kind_of(ledger: Ledger) -> str:
 
 def progress_of(ledger: Ledger) -> Progress:
     """Return the progress of a run."""
-    n_all = (ledger.settings.get("plan") or {}).get("num_iterations")
+    n_all = ledger.settings.plan.num_iterations
     if ledger.is_training and ledger.trials and (n_epochs := epochs_of(ledger, ledger.trials[-1])):
         return _progress_of_training(ledger, n_epochs)
     end_s = expected_end_s(ledger, n_all) if n_all is not None and ledger.sessions else None
@@ -173,7 +145,7 @@ def progress_of(ledger: Ledger) -> Progress:
 
 def _progress_of_training(ledger: Ledger, n_epochs: int) -> Progress:
     trial, end_s = ledger.trials[-1], None
-    n_done, n_all = epochs_reached(trial, n_epochs), n_epochs * int(ledger.identity.get("n_fold", 1))
+    n_done, n_all = epochs_reached(trial, n_epochs), n_epochs * ledger.identity.n_fold
     for assignment in trial.running:
         at_s = ledger.sessions[-1].last_at_s
         if (seconds := epoch_s(assignment, assignment.epoch, at_s)) is not None:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnlo_opt.reporting.lines import counted, duration, point_text, shortened
-from nnlo_opt.reporting.status import Progress, Row, RunState, Status, progress_of, status_of
+from nnlo_opt.reporting.status import Progress, Row, Status, progress_of, status_of
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, was_interrupted
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.run_state import RunState
 
 #: characters of a bar (done, to do), and of a curve from low to high; by whether only ASCII can be shown
 _BARS = {False: ("━", "─"), True: ("=", ".")}
@@ -134,7 +135,7 @@ def print_status(run: Path, *, as_json: bool) -> None:
     at_work = may_be_at_work(run)  # first: a run that ends now would else seem to be dead
     with without_collection():
         ledger = Ledger(load_events(run / JOURNAL_NAME))
-    status = status_of(ledger, str(run), time.time(), at_work=at_work, interrupted=was_interrupted(run))
+    status = status_of(ledger, run, time.time(), at_work=at_work)
     print(json.dumps(status.to_json()) if as_json else "\n".join(status_lines(status)), flush=True)
 
 

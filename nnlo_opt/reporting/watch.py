@@ -19,13 +19,14 @@ from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.reporting import status_lines as texts
 from nnlo_opt.reporting.follow import JournalFollower
 from nnlo_opt.reporting.lines import ProgressLines, TrainingLines, counted, duration
-from nnlo_opt.reporting.status import RunState, Status, progress_of, status_of
+from nnlo_opt.reporting.status import Status, progress_of, status_of
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import load_events
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, was_interrupted
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.run_state import RunState
 
 #: seconds for which a start is awaited if nobody is at work on a run that is not finished; and the first one of a run
 GRACE_S, BEGIN_S = 60.0, 300.0
@@ -73,8 +74,7 @@ class RunWatch:
         """
         now_s, at_work = self._clock.monotonic_s(), may_be_at_work(self._run)  # first: it ends behind its last event
         if self._read() or self._seen is None:
-            ledger, said = self._follower.ledger, was_interrupted(self._run)
-            self._seen = status_of(ledger, str(self._run), self._clock.unix_s(), at_work=at_work, interrupted=said)
+            self._seen = status_of(self._follower.ledger, self._run, self._clock.unix_s(), at_work=at_work)
         state = self._seen.state
         is_alive = at_work and not state.is_over
         if is_alive or (self._alive_at_s is None and state is RunState.WAITING):
@@ -271,9 +271,13 @@ class _Changes:
 
 
 def _lines_of(ledger: Ledger, say: Callable[..., None]) -> ProgressLines | TrainingLines:
-    identity, n_fold = ledger.identity, int(ledger.identity.get("n_fold", 1))
+    training, n_fold = ledger.identity.training, ledger.identity.n_fold
     if ledger.is_training:
-        known = {name: identity["training"].get(name) for name in ("early_stopping", "target_metric")}
-        return TrainingLines(say, TrainingOptions(epochs=identity["training"].get("epochs", 1), **known), n_fold)
+        options = TrainingOptions(
+            epochs=training.epochs or 1,
+            early_stopping=training.early_stopping,
+            target_metric=training.target_metric,
+        )
+        return TrainingLines(say, options, n_fold)
     n_all, direction = progress_of(ledger).n_all or 0, ledger.direction
     return ProgressLines(say, SearchPlan(num_iterations=n_all, n_fold=n_fold, direction=direction), ledger)

@@ -57,23 +57,27 @@ def check_mode(mode: str, n_masters: int, n_processes: int) -> None:
             )
 
 
-def check_teams(topology: Topology, n_masters: int, n: int) -> None:
+def check_teams(
+    topology: Topology, n_masters: int, n: int, options: tuple[str, str] = ("--n-masters", "--n-processes")
+) -> None:
     """Raise ConfigurationError if ranks of a team cannot form the groups, with workers of `n` ranks each."""
+    of_masters, of_processes = options
+    sizes = "ranks and `--block-size`" if of_masters == "--n-masters" else "ranks"
     for team in topology.teams:
         n_ranks = len(team.world_ranks)
         n_left = n_ranks - n_masters
         smallest = n_masters + (n_masters - 1) * n
         if n_masters > 1 and n_ranks < smallest:
             raise ConfigurationError(
-                f"`--n-masters` must leave every sub-master a worker: {n_masters} masters take blocks, or "
+                f"`{of_masters}` must leave every sub-master a worker: {n_masters} masters take blocks, or "
                 f"sub-blocks, of at least {smallest} ranks. Received: {n_masters} for {n_ranks} "
                 f"rank{'s' * (n_ranks > 1)}; take fewer masters or more ranks."
             )
         if n > 1 and (n_left < n or n_left % n):
             master = "master" if n_masters == 1 else f"{n_masters} masters"
             raise ConfigurationError(
-                f"`--n-processes` must divide the ranks behind the {master} of every block or sub-block. Received: "
-                f"{n} for {n_left} ranks; choose ranks and `--block-size` so that it does."
+                f"`{of_processes}` must divide the ranks behind the {master} of every block or sub-block. Received: "
+                f"{n} for {n_left} ranks; choose {sizes} so that it does."
             )
 
 

@@ -3,11 +3,10 @@
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from nnlo_opt.analysis.frames import text_of
-from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import require
 from nnlo_opt.files import regular
@@ -16,6 +15,7 @@ from nnlo_opt.search.base import Observation
 from nnlo_opt.search.warm_start import adopted_observations, observations_of, standard_error
 from nnlo_opt.space.fixing import value_of
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
@@ -32,14 +32,15 @@ class Earlier:
     observations: Sequence[Observation]
     #: its parameters
     names: Sequence[str]
-    #: known of "figure_of_merit" and "direction", by which its trials are compared
-    comparison: Mapping[str, Json] = field(default_factory=dict)
+    #: figure of merit and direction by which its trials are compared; None if not known
+    figure_of_merit: str | None = None
+    direction: str | None = None
     #: True if values are as the other tool writes them, as text for example
     is_foreign: bool = True
 
 
 def observations_of_runs(
-    places: Sequence[Path | str], identity: Mapping[str, Json], space: Space
+    places: Sequence[Path | str], identity: RunIdentity, space: Space
 ) -> tuple[list[Observation], list[str]]:
     """Return observations of earlier searches that count in `space`, and lines about what was taken over.
 
@@ -49,11 +50,14 @@ def observations_of_runs(
     lines = []
     for place in places:
         earlier = read_earlier(place)
-        for key, what in ((_FIGURE, "figure of merit"), ("direction", "direction")):
-            if earlier.comparison.get(key, identity[key]) != identity[key]:
+        for what, theirs, ours in (
+            ("figure of merit", earlier.figure_of_merit, identity.figure_of_merit),
+            ("direction", earlier.direction, identity.direction),
+        ):
+            if theirs not in (None, ours):
                 raise ConfigurationError(
                     f"`{_OPTION}` must name runs with the same {what}, because figures are compared. Received: "
-                    f"`{place}` with {earlier.comparison[key]}, but this run has {identity[key]}. Leave it out."
+                    f"`{place}` with {theirs}, but this run has {ours}. Leave it out."
                 )
         known = earlier.observations
         if earlier.is_foreign:
@@ -82,15 +86,16 @@ def read_earlier(place: Path | str) -> Earlier:
 
 def _of_run(path: Path) -> Earlier:
     ledger = ledger_of(path, _OPTION)
-    space = ledger.identity.get("search_space")
+    space = ledger.identity.space
     if space is None:
         raise ConfigurationError(
             f"`{_OPTION}` must name runs of OptimizationDriver. Received: `{path}`, a training. Leave it out."
         )
     return Earlier(
         observations=observations_of(ledger.trials),
-        names=Space.from_json(space).names,
-        comparison={key: ledger.identity.get(key) for key in (_FIGURE, "direction")},
+        names=space.names,
+        figure_of_merit=ledger.identity.figure_of_merit,
+        direction=ledger.identity.direction,
         is_foreign=False,
     )
 
@@ -113,12 +118,12 @@ def _of_study(place: str) -> Earlier:
     from nnlo_opt.export.optuna_study import read_study
 
     study, observations = read_study(place, _OPTION)
-    figure = study.user_attrs.get(_FIGURE)  # of a study that this package has exported
     names = dict.fromkeys(name for observation in observations for name in observation["point"])
     return Earlier(
         observations=[each for each in observations if math.isfinite(each["value"])],
         names=[*names],
-        comparison={"direction": study.direction.name.lower()[:3]} | ({_FIGURE: figure} if figure else {}),
+        figure_of_merit=study.user_attrs.get(_FIGURE),  # of a study that this package has exported
+        direction=study.direction.name.lower()[:3],
     )
 
 

@@ -21,12 +21,14 @@ from nnlo_opt.data.folds import first_classes, make_folds
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.framework import Predictor, framework_of
+from nnlo_opt.models.adapter import Predictor
+from nnlo_opt.models.framework import framework_of
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
 from nnlo_opt.trials.figure import epoch_value
+from nnlo_opt.trials.identity import DataFiles
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE
 from nnlo_opt.trials.trial import Trial
@@ -150,7 +152,7 @@ def _mean(outputs: Sequence[Outputs]) -> Outputs:
 
 def _trials(setup: EnsembleSetup) -> list[Trial]:
     """Return the trials that can be selected; ConfigurationError if there are none, or they cannot be compared."""
-    comparison, known = setup.options.comparison, setup.ledger.identity["data"]
+    comparison, known = setup.options.comparison, setup.ledger.identity.data or DataFiles()
     first, data = comparison.objectives[0].name, setup.workload.data
     if not comparison.is_of_epochs or not (first.startswith("val_") or first == FIGURE):
         raise ConfigurationError(
@@ -162,11 +164,11 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
             "An ensemble is the mean of single models. Received: a run of composites of several. Take its best model."
         )
     info = data.source.info
-    if (known["n_train"], known["n_validation"]) != (data.n_train, info.n_samples - data.n_train):
+    if (known.n_train, known.n_validation) != (data.n_train, info.n_samples - data.n_train):
         raise ConfigurationError(
             f"The data of a run must not have changed. Received: {data.n_train:,} training and "
-            f"{info.n_samples - data.n_train:,} validation samples in place of {known['n_train']:,} and "
-            f"{known['n_validation']:,}. Restore the files."
+            f"{info.n_samples - data.n_train:,} validation samples in place of {known.n_train:,} and "
+            f"{known.n_validation:,}. Restore the files."
         )
     complete = [trial for trial in setup.ledger.trials if trial.figure_of_merit is not None]
     trials = [trial for trial in complete if all((place / WEIGHTS_NAME).exists() for place in _places(setup, trial))]

@@ -6,20 +6,7 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.models.builders import Kind
 from nnlo_opt.records import checked
 from nnlo_opt.space.space import Space
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataFindings:
-    """Data files of a run, and the number of their samples."""
-
-    #: (absolute path, number of samples) of every file
-    files: tuple[tuple[str, int], ...]
-    n_train: int
-    n_validation: int
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain data, as the journal has them."""
-        return asdict(self) | {"files": [list(file) for file in self.files]}
+from nnlo_opt.trials.identity import DataFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +35,7 @@ class Findings:
     #: losses in words; None for an objective
     loss: str | None = None
     #: None for an objective
-    data: DataFindings | None = None
+    data: DataFiles | None = None
     #: number of training samples of the smallest fold
     n_train_smallest: int = 0
     features_name: str | None = None
@@ -76,5 +63,5 @@ class Findings:
     def from_json(cls, plain: dict[str, Json]) -> "Findings":
         """Inverse of `to_json`."""
         space, data = plain["space"], plain["data"]
-        typed = {"space": space and Space.from_json(space), "data": data and checked(data, DataFindings)}
+        typed = {"space": space and Space.from_json(space), "data": data and checked(data, DataFiles)}
         return cls(**plain | typed | {"remarks": tuple(plain["remarks"])})

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import ExportModel, ModelExported
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, CheckpointError, OutOfTimeError
+from nnlo_opt.errors import EXIT_FAILURE, CheckpointError, OutOfTimeError
 from nnlo_opt.export.mirror import LAST_S, Mirror
 from nnlo_opt.files import parse_object
 from nnlo_opt.records import checked
@@ -32,6 +32,7 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, remove_all
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
+from nnlo_opt.trials.run_state import state_of
 from nnlo_opt.trials.trial import Trial
 
 #: name of the best model in the run directory, without the ending of its framework
@@ -182,14 +183,15 @@ def run_at_end(
     Its failure is a line for a person and nothing else.
 
     Args:
-        code: exit code of the run, from which its state follows.
+        code: exit code of the run.
         left_s: seconds that a preempted job has left; None without a limit.
     """
     ledger = directory.ledger
+    state = state_of(directory.path, ledger, at_work=False)
     best = ledger.best()
     facts = {
         "RUN": str(directory.path),
-        "STATE": {EXIT_OK: "complete", EXIT_PREEMPTED: "interrupted"}.get(code, "failed"),
+        "STATE": state,
         "CODE": str(code),
         "REASON": ledger.ended_because,
         "TRIALS": str(len(ledger.trials)),

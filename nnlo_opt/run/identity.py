@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 
-from nnlo_opt.comm.messages import Json
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import parse_json
@@ -11,8 +10,8 @@ from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.search.design import design_size
-from nnlo_opt.space.space import Space
 from nnlo_opt.training.options import option_name
+from nnlo_opt.trials.identity import DataFiles, RunIdentity
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 
@@ -24,9 +23,9 @@ _DERIVED = {"n_initial_points", "figure_of_merit"}
 _OPTIONS = {"figure_function": "--figure-of-merit", "point": "--from-run"}
 
 
-def identity_of(options: Options, findings: Findings) -> dict[str, Json]:
-    """Return the identity of the run that a command asks for, as plain data for the journal."""
-    return {
+def identity_of(options: Options, findings: Findings) -> RunIdentity:
+    """Return the identity of the run that a command asks for."""
+    plain = {
         "search_space": None if findings.space is None else findings.space.to_json(),
         "model": {
             "name": findings.model,
@@ -58,9 +57,10 @@ def identity_of(options: Options, findings: Findings) -> dict[str, Json]:
         # Their observations are in the journal, so that the runs need not exist when this run is resumed.
         "warm_start": [str(path) for path in options.search.warm_start],
     }
+    return RunIdentity.of(plain)
 
 
-def check_same(known: dict[str, Json], asked: dict[str, Json], run: str, request: RunRequest) -> None:
+def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunRequest) -> None:
     """Raise ConfigurationError naming the first thing in which `asked` is another search than `known`."""
     difference = _difference(known, asked, request.may_change)
     if difference:
@@ -76,48 +76,47 @@ def refuse_run_of_script(request: RunRequest) -> None:
         return
     try:
         with (SafePath(request.place / request.name) / JOURNAL_NAME).open("rb") as journal:
-            model = parse_json(journal.readline(MOST_BYTES))["identity"]["model"]
-            function, source = model["function"], model["source"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return  # no such run, or no run of a script; a damaged journal is refused when it is opened
+            model = RunIdentity.of(parse_json(journal.readline(MOST_BYTES))["identity"]).model
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return  # no such run; a damaged journal is refused when it is opened
+    if not model.function:
+        return
     raise ConfigurationError(
         f"`{request.restore_option}` resumes runs whose model or objective is in a file. Received: "
-        f"`{request.root / request.name}`, whose trials call `{function}` of the script `{source}`. Resume it there by "
-        "`opt_restore=True`."
+        f"`{request.root / request.name}`, whose trials call `{model.function}` of the script `{model.source}`. "
+        "Resume it there by `opt_restore=True`."
     )
 
 
-def _difference(known: dict[str, Json], asked: dict[str, Json], may_change: Collection[str]) -> str:
+def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[str]) -> str:
     """Return the first difference in words; empty without one."""
-    spaces = known["search_space"], asked["search_space"]
-    if None not in spaces:
-        difference = Space.from_json(spaces[0]).difference(Space.from_json(spaces[1]))
-        if difference:
+    before, now = known.space, asked.space
+    if before is not None and now is not None:
+        if difference := before.difference(now):
             return f"the search space differs: {difference}"
-    elif spaces[0] != spaces[1]:
-        was, is_now = ("a training" if space is None else "a search" for space in spaces)
+    elif before is not now:
+        was, is_now = ("a training" if space is None else "a search" for space in (before, now))
         return f"there is {was}, and this is {is_now}"
-    if known["model"]["sha256"] != asked["model"]["sha256"]:
-        if known["model"].get("function") and asked["model"].get("function"):
-            return f"the function `{known['model']['function']}` has changed"
-        return f"the model file has changed: `{known['model']['source']}`, now `{asked['model']['source']}`"
-    if known["data"] != asked["data"]:
-        return f"the data differ: {_data_difference(known['data'], asked['data'])}"
-    before, now = _objectives(known), _objectives(asked)
-    if len(before) == len(now) == 1 and before[0].name == now[0].name and before != now:
-        return f"`--direction` differs: it was {before[0].direction}, now {now[0].direction}"
-    if before != now:
-        return f"`--objective` differs: it was {', '.join(map(str, before))}, now {', '.join(map(str, now))}"
-    for key, value in asked.items():
+    if known.model.sha256 != asked.model.sha256:
+        if known.model.function and asked.model.function:
+            return f"the function `{known.model.function}` has changed"
+        return f"the model file has changed: `{known.model.source}`, now `{asked.model.source}`"
+    if known.data != asked.data:
+        return f"the data differ: {_data_difference(known.data, asked.data)}"
+    were, are = _objectives(known), _objectives(asked)
+    if len(were) == len(are) == 1 and were[0].name == are[0].name and were != are:
+        return f"`--direction` differs: it was {were[0].direction}, now {are[0].direction}"
+    if were != are:
+        return f"`--objective` differs: it was {', '.join(map(str, were))}, now {', '.join(map(str, are))}"
+    for key, value in asked.plain.items():
         # An option that came later than the run is no difference.
-        if key in known and known[key] != value and key not in _BY_ITSELF | _DERIVED:
-            return _differing(_OPTIONS.get(key, option_name(key)), known[key], value)
-    begun_with, begins_with = known.get("warm_start", []), asked.get("warm_start", [])
-    if begins_with not in ([], begun_with):
-        were = ", ".join(begun_with) or "not given"
-        return f"`--warm-start` differs: it was {were}, now {', '.join(begins_with)}"
-    for name, value in asked["training"].items():
-        before = known["training"].get(name, value)
+        if known.plain.get(key, value) != value and key not in _BY_ITSELF | _DERIVED:
+            return _differing(_OPTIONS.get(key, option_name(key)), known.plain[key], value)
+    if asked.warm_start not in ([], known.warm_start):
+        begun_with = ", ".join(known.warm_start) or "not given"
+        return f"`--warm-start` differs: it was {begun_with}, now {', '.join(asked.warm_start)}"
+    for name, value in asked.training.plain.items():
+        before = known.training.plain.get(name, value)
         if before != value and name not in may_change:
             if name == "shuffle":
                 return f"`--no-shuffle` differs: it was {not before}, now {not value}"
@@ -130,10 +129,10 @@ def _differing(option: str, before: object, now: object) -> str:
     return f"`{option}` differs: it was {was}, now {is_now}"
 
 
-def _objectives(identity: dict[str, Json]) -> list[Objective]:
+def _objectives(identity: RunIdentity) -> list[Objective]:
     """Return the objectives of a run; a run from before there were objectives has one."""
-    one = f"{identity.get('figure_of_merit')}:{identity.get('direction', 'min')}"
-    return [Objective.parse(text) for text in identity.get("objectives", [one])]
+    one = f"{identity.figure_of_merit}:{identity.direction}"
+    return [Objective.parse(text) for text in identity.objectives or [one]]
 
 
 def _text_of(weights: ClassWeights | None) -> str | None:
@@ -141,13 +140,13 @@ def _text_of(weights: ClassWeights | None) -> str | None:
     return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
 
 
-def _data_difference(known: dict[str, Json] | None, asked: dict[str, Json] | None) -> str:
+def _data_difference(known: DataFiles | None, asked: DataFiles | None) -> str:
     if known is None or asked is None:
         return "one has data files and the other has none"
-    if (known["n_train"], known["n_validation"]) != (asked["n_train"], asked["n_validation"]):
+    if (known.n_train, known.n_validation) != (asked.n_train, asked.n_validation):
         return (
-            f"there were {known['n_train']} training and {known['n_validation']} validation samples, "
-            f"now {asked['n_train']} and {asked['n_validation']}"
+            f"there were {known.n_train} training and {known.n_validation} validation samples, "
+            f"now {asked.n_train} and {asked.n_validation}"
         )
-    changed = [old[0] for old, new in zip(known["files"], asked["files"], strict=False) if old != new]
+    changed = [old[0] for old, new in zip(known.files, asked.files, strict=False) if old != new]
     return f"the first file that is not the same is `{changed[0]}`" if changed else "the list of files is not the same"

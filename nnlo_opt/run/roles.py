@@ -72,10 +72,10 @@ class RankRoles:
 
     def open(self, run: OpenRun) -> None:
         """Write to the run directory from now on."""
-        if run.settings.get("is_temporary"):
+        if run.is_temporary:
             make_directory(Path(run.directory).parents[1])
             private_directory(Path(run.directory).parent)  # rank 0 may have made it on another node
-        if run.settings.get("trains_itself"):
+        if run.trains_itself:
             self._setup = replace(self._setup, training=replace(self._setup.training, trains_itself=True))
         self._setup.context.open(Path(run.directory), self._setup.topology)
 
@@ -88,7 +88,7 @@ class RankRoles:
         if self._setup.ends_with_a_death is not None:
             raise NnloError(self._setup.ends_with_a_death)
         calls = [] if self._call is None else self._call.communicators
-        placement = self._placement.regrouped(int(run.settings["least_children"]), calls)
+        placement = self._placement.regrouped(run.least_children, calls)
         self._placement, self._call = placement, None
         team = None if placement.endpoints is None else placement.endpoints.team
         logger.warning("of world ranks %s are left %s", placement.team.world_ranks, placement.alive)
@@ -98,7 +98,7 @@ class RankRoles:
         """Return the master of the team; None on a rank that is another one's."""
         setup, endpoints = self._setup, self._placement.endpoints
         end = None if endpoints is None else endpoints.master_end
-        if endpoints is None or end is None or run.settings["kind"] == "objective":
+        if endpoints is None or end is None or run.is_objective:
             return None
         master = MasterSetup(
             orders=self._placement.orders,
@@ -118,7 +118,7 @@ class RankRoles:
     def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
         """Return the worker of this rank, or the first rank of a worker group."""
         setup, endpoints = self._setup, self._placement.endpoints
-        if run.settings["kind"] == "objective" or endpoints is None or not endpoints.is_worker:
+        if run.is_objective or endpoints is None or not endpoints.is_worker:
             return None
         world_rank, context = self._placement.world_rank, setup.context
         calls_back = setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank
@@ -139,7 +139,7 @@ class RankRoles:
         """Return the sub-master of this rank, or another rank of a worker group than the first."""
         endpoints, world_rank = self._placement.endpoints, self._placement.world_rank
         timeline = self._setup.context.timeline
-        if run.settings["kind"] == "objective" or endpoints is None:
+        if run.is_objective or endpoints is None:
             return None
         if endpoints.above is not None:
             sub_master = SubMasterSetup(
@@ -166,7 +166,7 @@ class RankRoles:
     def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None:
         """Return what calls the objective on this rank; `before`: the same before the team has regrouped."""
         placement = self._placement
-        if run.settings["kind"] != "objective" or placement.endpoints is None:
+        if not run.is_objective or placement.endpoints is None:
             return None
         # A team of one has two endpoints, master and worker; an objective needs one, with no other rank.
         is_alone = placement.training_comm is None or placement.training_comm.Get_size() == 1

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
@@ -31,6 +30,7 @@ from nnlo_opt.search.registry import options_of
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Space
+from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
 from nnlo_opt.trials.run_directory import RunDirectory
@@ -132,7 +132,7 @@ class SearchSession(Session):
         budget = with_walltime(plan.budget, self.options.walltime_s, began_at_s)
         return replace(plan, pruning=self._pruning, budget=budget)
 
-    def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
+    def start_search(self, findings: Findings, identity: RunIdentity, ledger: Ledger) -> Search:
         options, space = self.options.search, findings.search_space
         if self._search is None:
             of_script = None if self.script is None else self.script.space
@@ -141,11 +141,11 @@ class SearchSession(Session):
         settings = options.to_json()
         if self.options.plan.objectives:
             settings["n_objectives"] = len(self.options.plan.objectives)
-        if "n_initial_points" in options_of(options.algorithm):
-            settings["n_initial_points"] = identity["n_initial_points"]
+        if "n_initial_points" in options_of(options.algorithm) and identity.n_initial_points is not None:
+            settings["n_initial_points"] = identity.n_initial_points
         if ledger.sessions:
             self.adopted = ledger.adopted
-            before = ledger.settings.get("hyper_opt", options.algorithm)
+            before = ledger.settings.hyper_opt or options.algorithm
             if before != options.algorithm:  # every algorithm continues from any history
                 self.say(f"The search was {before} and is now {options.algorithm}.")
         else:

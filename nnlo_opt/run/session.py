@@ -72,6 +72,7 @@ from nnlo_opt.space.space import Space
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
 from nnlo_opt.trials.events import Event, RunStarted, TrialFailed
+from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
 
@@ -162,7 +163,7 @@ class Session(ABC):
         """Raise ConfigurationError if this command cannot work with this model and these data."""
 
     @abstractmethod
-    def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
+    def start_search(self, findings: Findings, identity: RunIdentity, ledger: Ledger) -> Search:
         """Start the search; `identity` belongs to the first start of the run, `ledger` holds everything since."""
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
@@ -361,16 +362,20 @@ class Session(ABC):
         if self.script is None:
             self.greet(directory, findings)
         plan = self.plan_for(directory)
-        search = self.start_search(findings, ledger.identity or identity, ledger)
+        search = self.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
         if options.run.overwrite:
             directory.begin_anew()
         if self._timeline.keeps:
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
         least = math.ceil(max(elastic_forces(self.options, findings), default=1.0))
-        settings: dict[str, Json] = {"kind": findings.kind, "trains_itself": findings.trains_itself}
-        settings |= {"least_children": least, "is_temporary": not self._keeps_files}
-        opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
+        opened = OpenRun(
+            directory=str(directory.path.resolve()),
+            is_objective=findings.is_objective,
+            trains_itself=findings.trains_itself,
+            least_children=least,
+            is_temporary=not self._keeps_files,
+        )
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):
                 self._ranks.transport.send(rank, opened)
@@ -471,14 +476,14 @@ class Session(ABC):
             self._timeline.flush()
         return stepped
 
-    def _started(self, ledger: Ledger, identity: dict[str, Json], n_cut: int) -> RunStarted:
+    def _started(self, ledger: Ledger, identity: RunIdentity, n_cut: int) -> RunStarted:
         options, unix_s = self.options, self._clock.unix_s()
         return RunStarted(
             time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
             unix_s=unix_s,
             n_ranks=self.topology.world_size,
             n_blocks=self.topology.n_blocks,
-            identity=identity,
+            identity=identity.plain,
             settings={
                 "command_line": [self.script.program if self.script else self.program, *options.command_line],
                 "versions": versions(),
@@ -489,6 +494,7 @@ class Session(ABC):
                 "folder": str(options.run.start),
                 **({"keep_weights": options.keep_weights} if options.keep_weights else {}),
                 **({"mirror": [*options.mirror]} if options.mirror else {}),
+                **({"external_data": True} if options.data.external_data else {}),
             },
             adopted=[] if ledger.sessions else self.adopted,
             cut_bytes=n_cut,

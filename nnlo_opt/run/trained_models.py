@@ -6,7 +6,6 @@ built for the shape of its samples. Nothing here needs MPI.
 
 import hashlib
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from nnlo_opt.run.workload import ModuleWorkload, TrainingData
 from nnlo_opt.runtime.devices import NodeShare
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
+from nnlo_opt.trials.identity import DataFiles, ModelFile
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunRequest
 from nnlo_opt.trials.trial import Trial
@@ -41,22 +41,21 @@ class TrainedModels(ModuleWorkload):
     """
 
     def __init__(self, run: Path, ledger: Ledger, named: str | None = None) -> None:
-        identity, words = ledger.identity, ledger.settings.get("command_line", ())
-        model = identity.get("model") or {"name": "", "source": "", "sha256": ""}
-        if function := model.get("function"):
+        identity, model = ledger.identity, ledger.identity.model
+        if model.function:
             raise ConfigurationError(
                 f"The model of a run must stand in a file to be made again. Received: `{run}`, whose trials call "
-                f"`{function}` of the script `{model['source']}`. Resume it there by `opt_restore=True`."
+                f"`{model.function}` of the script `{model.source}`. Resume it there by `opt_restore=True`."
             )
         options = Options(
-            model=named or (model["name"] if _is_builtin(model) else model["source"]),
-            model_sha256=model["sha256"] if named is None else None,
-            training=TrainingOptions(**identity.get("training", {})),
+            model=named or (model.name if _is_builtin(model) else model.source),
+            model_sha256=model.sha256 if named is None else None,
+            training=TrainingOptions(**identity.training.plain),
             run=RunRequest(root=run.parent, name=None),
             data=DataOptions(
-                features_name=identity.get("features_name"),
-                labels_name=identity.get("labels_name"),
-                external_data=any(word.startswith("--external") for word in words),
+                features_name=identity.features_name,
+                labels_name=identity.labels_name,
+                external_data=ledger.settings.reads_external_data,
             ),
         )
         n_cores = len(os.sched_getaffinity(0))
@@ -64,7 +63,7 @@ class TrainedModels(ModuleWorkload):
         super().__init__(options, ProcessContext(share=share), searches=not ledger.is_training)
         self.look_first()
         self._run = run
-        self._files = [Path(path) for path, n_samples in (identity.get("data") or {"files": ()})["files"] if n_samples]
+        self._files = [Path(path) for path, n_samples in (identity.data or DataFiles()).files if n_samples]
         check_model(self.definition, run, ledger)
         self.prepare()
 
@@ -93,19 +92,19 @@ class TrainedModels(ModuleWorkload):
         return model.cpu().eval() if self._framework.SUFFIX == ".pt" else model
 
 
-def _is_builtin(model: Mapping[str, str]) -> bool:
+def _is_builtin(model: ModelFile) -> bool:
     """Return True if the model of a run is built into this package; the run may have used another installation."""
-    if model["name"] not in builtin_names():
+    if model.name not in builtin_names():
         return False
-    own = hashlib.sha256(model_file(model["name"]).read_bytes()).hexdigest()
-    return own == model["sha256"] or not os.path.exists(model["source"])
+    own = hashlib.sha256(model_file(model.name).read_bytes()).hexdigest()
+    return own == model.sha256 or not os.path.exists(model.source)
 
 
 def check_model(definition: ModelDefinition, run: Path, ledger: Ledger) -> None:
     """Raise ConfigurationError if the weights of a run are not of the model `definition`."""
     if definition.kind == "objective":
         raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
-    if definition.sha256 != ledger.identity["model"]["sha256"]:
+    if definition.sha256 != ledger.identity.model.sha256:
         raise ConfigurationError(
             f"The weights of a run must be of its model. Received: `{definition.source}`, which has changed since. "
             f"Restore the file, or train the trial again by `--from-run` with `--model {definition.source}`."

@@ -27,6 +27,7 @@ from nnlo_opt.search.process import Suggestion
 from nnlo_opt.space.space import Point
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.trial import Trial
@@ -86,10 +87,10 @@ class TrainingSession(Session):
         if done is None or done.n_epochs >= self.options.training.epochs:
             return done is not None
         ended_because = history_of(directory.path, trial.number, fold).get("ended_because", "")
-        asked, known = self.options.training, directory.ledger.identity["training"]
-        return "epochs are done" not in ended_because and asked.target_metric == known.get("target_metric")
+        asked, known = self.options.training, directory.ledger.identity.training
+        return "epochs are done" not in ended_because and asked.target_metric == known.target_metric
 
-    def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
+    def start_search(self, findings: Findings, identity: RunIdentity, ledger: Ledger) -> Search:
         return _OnePoint(self.options.point)
 
     def greet(self, directory: RunDirectory, findings: Findings) -> None:
@@ -155,7 +156,7 @@ class TrainingSession(Session):
 
     def _write_history(self, directory: RunDirectory, history: dict[str, Json]) -> SafePath:
         """Write the history of a fold in the form of the reference; return the path."""
-        model = str(directory.ledger.identity["model"]["name"])
+        model = directory.ledger.identity.model.name
         # A run that was started under another name goes on in the file it has.
         files = SafePath(directory.path)
         written = files.glob(f"{glob.escape(short_name(model, ''))}_*_history.json")

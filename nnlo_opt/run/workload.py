@@ -20,18 +20,18 @@ from nnlo_opt.data.ragged import padded
 from nnlo_opt.data.source import DataInfo, DataSource, Indices
 from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.models.adapter import FrameworkAdapter, Metrics
 from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
 from nnlo_opt.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.models.early import read_early, without_framework
-from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of
+from nnlo_opt.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.models.losses import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
 from nnlo_opt.objective.rank import Objective
 from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.checks import check_space, check_training
 from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.findings import DataFindings, Findings
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import DataOptions, Options, check_objectives
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
@@ -44,6 +44,7 @@ from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.trials.checkpoint import load_weights
 from nnlo_opt.trials.failures import cause_of
 from nnlo_opt.trials.figure import figure_name
+from nnlo_opt.trials.identity import DataFiles
 from nnlo_opt.trials.objectives import FIGURE
 
 logger = logging.getLogger(__name__)
@@ -185,7 +186,7 @@ class ModuleWorkload:
         test = () if self._test is None else (f"Test data for the saved model: {len(self._test[1]):,} samples.",)
         return replace(
             findings,
-            data=DataFindings(
+            data=DataFiles(
                 files=tuple((str(file.path.resolve()), file.n_samples) for file in info.files),
                 n_train=data.n_train,
                 n_validation=info.n_samples - data.n_train,

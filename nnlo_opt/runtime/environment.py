@@ -21,6 +21,12 @@ _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI", "HYDRA_")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+def fit_on_one_thread() -> None:
+    """Prepare for fits, which are small, as the search process does; to be called before SciPy is imported."""
+    for name in THREAD_VARIABLES:
+        os.environ.setdefault(name, "1")
+
+
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs `module`; by `-P` no file of the user hides a module of the standard library."""
     return [sys.executable, "-P", "-m", module, *arguments]

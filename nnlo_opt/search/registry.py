@@ -10,6 +10,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.space import Space
+from nnlo_opt.space.values import check_whole, is_whole
 
 SURROGATES = ("gp", "et", "rf", "gbrt")
 ACQUISITIONS = ("ei", "lcb", "pi")
@@ -36,7 +37,7 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
         raise ConfigurationError(
             f"The search algorithm must be one of {_listed(search_names())}. Received: {name!r}. Choose one of these."
         )
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if not is_whole(seed, 0):
         raise ConfigurationError(f"The seed must be an integer, at least 0. Received: {seed!r}. Choose another one.")
     unknown = [option for option in options if option not in (*algorithm.options, *COMMON_OPTIONS)]
     if unknown:
@@ -75,10 +76,7 @@ def _checked(option: str, value: Any) -> Any:
             raise ConfigurationError(f"`{option}` must be one of {_listed(choices)}. Received: {value!r}. Choose one.")
         return value
     least, default = {"n_initial_points": (1, "the default"), "population": (2, "10"), "grid_points": (1, "5")}[option]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(
-            f"`{option}` must be a whole number, at least {least}. Received: {value!r}. Leave it out for {default}."
-        )
+    check_whole(option, value, least, remedy=f" Leave it out for {default}.")
     return value
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.space.values import is_number
+from nnlo_opt.space.values import check_whole, is_number
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.rule import UpdateRule
@@ -79,11 +79,7 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         for name, unit in _COUNTS.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(
-                    f"`{option_name(name)}` must be a whole number of {unit}, at least 1. Received: {value!r}."
-                )
+            check_whole(option_name(name), getattr(self, name), unit=unit)
         for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
             if (value := getattr(self, name)) not in choices:
                 raise ConfigurationError(

@@ -8,57 +8,14 @@ from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict
 
 from nnlo_opt.errors import JournalError
-from nnlo_opt.records import Number, Positive, Reader, Record, Seconds, UnixSeconds, checked, field
+from nnlo_opt.records import Number, Reader, Record, Seconds, UnixSeconds, checked, field
+from nnlo_opt.trials.identity import RunIdentity, StartSettings
 
 JOURNAL_FORMAT = 1
 
 
-class _Named(TypedDict):
-    name: str
-    kind: NotRequired[str]
-    categories: NotRequired[list[Any]]
-
-
-class _Space(TypedDict):
-    parameters: list[_Named]
-
-
-class _Numbers(TypedDict, total=False):
-    """Types of what is inside of further settings."""
-
-    epochs: Positive
-    max_epochs: Positive | None
-    num_iterations: Number | None
-
-
-class _Identity(TypedDict, total=False):
-    """Types of the settings in `RunStarted.identity` that readers of a journal rely on."""
-
-    model: _Named
-    search_space: _Space | None
-    direction: str
-    objectives: list[str]
-    figure_of_merit: str | None
-    n_fold: Positive
-    training: _Numbers
-    pruner: _Numbers | None
-    warm_start: list[str]
-
-
-class _Settings(TypedDict, total=False):
-    """The same for `RunStarted.settings`."""
-
-    command_line: list[str]
-    hyper_opt: str
-    plan: _Numbers
-    keep_weights: Number
-    mirror: list[str]
-    versions: dict[str, Any]
-    folder: str
-
-
 class _Adopted(TypedDict):
-    """The same for each of `RunStarted.adopted`."""
+    """Types in each of `RunStarted.adopted` that readers of a journal rely on."""
 
     point: dict[str, Any]
     value: float
@@ -78,10 +35,8 @@ class RunStarted(Event):
     unix_s: UnixSeconds
     n_ranks: Number
     n_blocks: Number
-    #: settings that must not change between starts: search space, model, data, loss, folds, direction, seed; but
-    #: `training` of a training, which may be given more epochs
+    #: plain data of `trials.identity.RunIdentity`, and of `StartSettings`
     identity: dict[str, Any]
-    #: settings that may change, kept to be shown: command line, versions, training options
     settings: dict[str, Any] = field(default_factory=dict)
     #: observations of other runs with which the search began (`search.base.Observation`); in the first start only
     adopted: list[dict[str, Any]] = field(default_factory=list)
@@ -97,8 +52,8 @@ class RunStarted(Event):
                 f"A journal must have format {JOURNAL_FORMAT} or an older one. Received: {self.format}; use the "
                 f"version that wrote it, nnlo_opt {version}, or a later one."
             )
-        checked(self.identity, _Identity)
-        checked(self.settings, _Settings)
+        RunIdentity.of(self.identity)
+        StartSettings.of(self.settings)
         checked(self.adopted, list[_Adopted])
 
 

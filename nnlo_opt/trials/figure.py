@@ -15,7 +15,7 @@ and an iterable of all validation batches (x, y).
 
 import math
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from nnlo_opt.trials.objectives import FIGURE, Comparison, Objective
 _NOT_REAL = (np.complexfloating, np.datetime64, np.timedelta64, np.void, str, bytes)
 
 
-def figure_name(metrics: Mapping[str, float] | tuple[str, ...]) -> str:
+def figure_name(metrics: Collection[str]) -> str:
     """Return what `figure_of_merit` computes from these metrics, in words."""
     if "val_acc" in metrics:
         return "1 - val_acc"
@@ -36,18 +36,20 @@ def figure_name(metrics: Mapping[str, float] | tuple[str, ...]) -> str:
 
 def figure_of_merit(metrics: Mapping[str, float]) -> float:
     """Return the figure of merit of one epoch (its training loss if nothing was validated)."""
-    if "val_acc" in metrics:
-        return 1.0 - metrics["val_acc"]
-    return metrics["val_loss"] if "val_loss" in metrics else metrics["loss"]
+    name = figure_name(metrics)
+    return metrics[name] if name in metrics else 1.0 - metrics["val_acc"]
 
 
 def epoch_value(name: str, metrics: Mapping[str, float]) -> float:
     """Return the value of an objective after an epoch; TrialError if it is not measured."""
-    if name == FIGURE:
-        return figure_of_merit(metrics)
-    if name not in metrics:
-        raise TrialError(f"the objective `{name}` is not measured for this trial; measured are {', '.join(metrics)}")
-    return metrics[name]
+    return figure_of_merit(metrics) if name == FIGURE else measured(name, metrics)
+
+
+def measured(name: str, values: Mapping[str, float]) -> float:
+    """Return the value called `name`; TrialError if it is not measured."""
+    if name not in values:
+        raise TrialError(f"the objective `{name}` is not measured for this trial; measured are {', '.join(values)}")
+    return values[name]
 
 
 def best_epoch(objective: Objective, epochs: Sequence[Mapping[str, float]]) -> int:

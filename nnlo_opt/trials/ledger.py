@@ -12,6 +12,7 @@ from typing import Any, Literal
 from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.records import MAX_INTEGER
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.identity import RunIdentity, StartSettings
 from nnlo_opt.trials.objectives import Objective, losses
 from nnlo_opt.trials.pareto import ParetoSet
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial, TrialState
@@ -62,11 +63,10 @@ class Ledger:
         self.assignments: list[Assignment] = []
         #: one per RunStarted
         self.sessions: list[Session] = []
-        #: settings that must not change between starts, from the first RunStarted; the training options of the last
-        #: one, as a training may be given more epochs
-        self.identity: dict[str, Any] = {}
-        #: settings of the last RunStarted
-        self.settings: dict[str, Any] = {}
+        #: from the first RunStarted; the training options of the last one
+        self.identity = RunIdentity()
+        #: from the last RunStarted
+        self.settings = StartSettings()
         #: observations of other runs that the search began with, from the first RunStarted
         self.adopted: list[dict[str, Any]] = []
         #: bytes of torn ends that the starts have cut off the journal
@@ -104,12 +104,12 @@ class Ledger:
     @property
     def is_training(self) -> bool:
         """True if the run is one training, False if it is a search."""
-        return self.identity.get("search_space", "of an older version") is None
+        return self.identity.search_space is None
 
     @property
     def direction(self) -> Literal["min", "max"]:
         """Direction, `min` or `max`, of the figure of merit."""
-        return "max" if self.identity.get("direction") == "max" else "min"
+        return "max" if self.identity.direction == "max" else "min"
 
     @property
     def sign(self) -> float:
@@ -182,18 +182,17 @@ class Ledger:
     # ------------------------------------------------------------ one method per event
 
     def _run_started(self, event: ev.RunStarted) -> None:
+        identity = RunIdentity.of(event.identity)
         if not self.sessions:
-            self.identity = event.identity
+            self.identity = identity
             self.adopted = event.adopted
             self.first_start_unix_s = event.unix_s - event.time_s
-            space = event.identity.get("search_space") or {"parameters": []}
-            self._types = {p["name"]: _TYPES[p["kind"]] for p in space["parameters"] if p.get("kind") in _TYPES}
-            several = event.identity.get("objectives", ())
+            self._types = {p.name: _TYPES[p.kind] for p in identity.parameters if p.kind in _TYPES}
+            several = identity.objectives
             # A single objective is the figure of merit; its name is only for people.
             self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
-        elif "training" in event.identity:
-            self.identity = {**self.identity, "training": event.identity["training"]}
-        self.settings = event.settings
+        self.identity = self.identity.trained_as(identity)
+        self.settings = StartSettings.of(event.settings)
         self.cut_bytes += event.cut_bytes
         self.completed_because = self.preempted_because = ""
         self.test = {}

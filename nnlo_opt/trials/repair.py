@@ -173,7 +173,7 @@ def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering
 
 def _check_folds(ledger: Ledger, number: int) -> None:
     """Raise ProtocolError if the end of a fold is lost: the trial has no model then, and the fold is trained again."""
-    if len(ledger.trials[number].folds) < ledger.identity.get("n_fold", 1):
+    if len(ledger.trials[number].folds) < ledger.identity.n_fold:
         raise ProtocolError(f"Trial {number} has lost a fold.")
 
 

@@ -24,6 +24,7 @@ from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import deaths, unrecorded
 from nnlo_opt.trials.events import RunStarted
+from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.journal import Journal, load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LOCK_NAME, OWNER_NAME, RunLock, not_writable
@@ -153,8 +154,9 @@ class RunDirectory:
             self.journal.append([started])
         except OSError as error:
             raise NnloError(f"`{self.journal.path}` cannot be written ({error.strerror or error}).") from error
-        space = json.dumps(started.identity["search_space"], sort_keys=True)
-        fingerprint = hashlib.sha256(space.encode()).hexdigest()
+        space = RunIdentity.of(started.identity).search_space
+        text = json.dumps(None if space is None else space.plain, sort_keys=True)
+        fingerprint = hashlib.sha256(text.encode()).hexdigest()
         try:
             self.write_config({**started.settings, "search_space_fingerprint": fingerprint, **started.identity})
         except OSError as error:
@@ -190,9 +192,15 @@ class RunDirectory:
             self.path.rmdir()
 
 
-def was_interrupted(run: Path) -> bool:
-    """Return True if the last start of a run has heard a signal that ends it at once."""
-    return (SafePath(run) / INTERRUPTED_NAME).exists()
+def checked_run(run: Path, remedy: str) -> Path:
+    """Return a run directory; ConfigurationError if it is none, with the `remedy` if no run is in it either."""
+    if not os.path.isfile(run / JOURNAL_NAME):
+        inside = sorted(path.parent for path in run.glob(f"*/{JOURNAL_NAME}"))
+        remedy = f"name a run in it, such as `{inside[-1]}`" if inside else remedy
+        raise ConfigurationError(
+            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; {remedy}."
+        )
+    return run
 
 
 def refuse_existing(request: RunRequest) -> None:
@@ -238,7 +246,7 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
         ledger = Ledger()
         with suppress(OSError, JournalError):  # the error is shown when the run is opened
             ledger = Ledger(load_events(request.place / name / JOURNAL_NAME))
-        if (ledger.settings.get("command_line") or [program])[0] != program:
+        if (ledger.settings.command_line or [program])[0] != program:
             continue
         if not ledger.complete:
             return name, f"Resuming `{request.root / name}`, the newest unfinished run of {model}."

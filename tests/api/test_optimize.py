@@ -16,7 +16,7 @@ from refusals import check_refused
 
 import nnlo_opt
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.cli.arguments import parse_optimization
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.identity import refuse_run_of_script
@@ -261,7 +261,9 @@ def test_a_lambda_is_the_same_while_its_code_is(tmp_path):
 
 def refuse_early(directory, *arguments):
     """Do what OptimizationDriver does before it reads the model."""
-    refuse_run_of_script(parse_optimization([*arguments, "--checkpoint", str(directory), "--opt-restore"]).run)
+    refuse_run_of_script(
+        driver_options("OptimizationDriver", [*arguments, "--checkpoint", str(directory), "--opt-restore"]).run
+    )
 
 
 def test_the_command_line_says_that_only_the_script_resumes_its_function(tmp_path):
@@ -279,13 +281,15 @@ def test_what_stands_in_a_module_is_the_same_run_for_the_command_line(tmp_path, 
 
     for number, target in enumerate((objective_in_a_module.objective, objective_in_a_module, str(path), path)):
         result = nnlo_opt.optimize(target, SPACE, checkpoint=tmp_path / f"run-{number}", **FEW)
-        model = read_ledger(result.directory).identity["model"]
-        assert model == {
-            "name": path.stem,
-            "source": str(path),
-            "sha256": nnlo_opt.api.optimize.open_model(str(path)).sha256,
-        }
+        model = read_ledger(result.directory).identity.model
+        sha256 = nnlo_opt.api.optimize.open_model(str(path)).sha256
+        assert (model.name, model.source, model.sha256, model.function) == (path.stem, str(path), sha256, "")
         refuse_early(result.directory, "--model", str(path))
+
+
+def test_a_run_remembers_that_its_data_may_lead_to_other_files(tmp_path):
+    result = nnlo_opt.optimize(distance, SPACE, checkpoint=tmp_path / "run", external_data=True, **FEW)
+    assert read_ledger(result.directory).settings.reads_external_data
 
 
 def test_a_module_that_searches_when_it_is_imported_is_refused(tmp_path):

@@ -51,7 +51,7 @@ def test_a_run_without_a_complete_trial_has_no_best_one_and_can_be_looked_at(wri
 def test_a_run_at_work_is_read_again(write, tmp_path):
     write([started(), *of_trial(0, *TRIALS[0])])
     run = load_run("checkpoints/CP")
-    assert "interrupted, 1 trial" in repr(run)
+    assert "dead, 1 trial" in repr(run)
     write([*of_trial(1, *TRIALS[1]), ev.TrialSuggested(time_s=30.0, trial=2, point={})])
     journal = tmp_path / "checkpoints/CP/journal.jsonl"
     n_lines = len(journal.read_bytes().splitlines())
@@ -70,7 +70,7 @@ def test_the_view_of_a_notebook_is_escaped_and_holds_all_it_needs(write, tmp_pat
         assert text not in page.replace("<div><b>Run ", "")
     assert "&lt;script&gt;" in page
     assert "http" not in page
-    assert "complete (all trials are done): 1 complete, 1 failed." in page
+    assert "finished (all trials are done): 1 complete, 1 failed." in page
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_the_view_of_a_notebook_is_escaped_and_holds_all_it_needs(write, tmp_pat
         (lambda run: run.trial("best"), "Received: 'best'"),
         (lambda run: run.model(17), "Received: 17"),
         (lambda run: run.to_dataframe("trial"), "Received: 'trial'. Did you mean `trials`?"),
-        (lambda run: load_run("checkpoints"), "Name a run in it, such as `checkpoints/CP`."),
-        (lambda run: load_run("elsewhere"), "Received: `elsewhere`, which does not. Correct the path."),
+        (lambda run: load_run("checkpoints"), "name a run in it, such as `checkpoints/CP`."),
+        (lambda run: load_run("elsewhere"), "Received: `elsewhere`, which does not; correct the path."),
         (lambda run: run.best_model(), "/nowhere/net.py"),
     ],
 )

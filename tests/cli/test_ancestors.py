@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli import tool
-from nnlo_opt.cli.arguments import given_of, parse_gan, parse_optimization, parse_training
+from nnlo_opt.cli import program, tool
+from nnlo_opt.cli.driver_options import driver_options
+from nnlo_opt.cli.driver_parsers import given_of
 from nnlo_opt.errors import ConfigurationError
 
 FILES = ["mnist_arch.json", "train_mnist.list", "test_mnist.list"]
@@ -18,7 +19,7 @@ FILES = ["mnist_arch.json", "train_mnist.list", "test_mnist.list"]
 @pytest.mark.parametrize("at", [0, 2, 3])
 def test_model_and_lists_may_be_three_words_anywhere_in_the_line(program, at):
     words = ["--epochs", "3", "--easgd", "--masters", "2"]
-    options = parse_training([*words[:at], *FILES, *words[at:]], program)
+    options = driver_options(program, [*words[:at], *FILES, *words[at:]])
     assert (options.model, str(options.data.train_data), str(options.data.val_data)) == tuple(FILES)
     assert (options.training.mode, options.n_masters, options.training.epochs) == ("easgd", 2, 3)
 
@@ -26,28 +27,28 @@ def test_model_and_lists_may_be_three_words_anywhere_in_the_line(program, at):
 @pytest.mark.parametrize("words", [FILES[:1], FILES[:2], [*FILES, "more"], [*FILES[:2], "--unknown"]])
 def test_other_numbers_of_words_are_refused(words):
     with pytest.raises(ConfigurationError, match="Every argument must be an option"):
-        parse_training(words)
+        driver_options("TrainingDriver", words)
 
 
 def test_words_and_an_option_for_the_same_are_refused_and_a_search_takes_no_words():
     with pytest.raises(ConfigurationError, match="`--model` must be given once"):
-        parse_training([*FILES, "--model", "mnist"])
+        driver_options("TrainingDriver", [*FILES, "--model", "mnist"])
     with pytest.raises(ConfigurationError, match="Every argument must be an option"):
-        parse_optimization(FILES)
+        driver_options("OptimizationDriver", FILES)
 
 
 def test_what_has_no_effect_is_said_in_a_line():
-    options = parse_training([*FILES, "--tf", "--profile", "--elastic-lr", "1.0"], "MPIDriver")
+    options = driver_options("MPIDriver", [*FILES, "--tf", "--profile", "--elastic-lr", "1.0"])
     assert options.training.elastic_lr is None
     assert [remark.split("`")[1] for remark in options.remarks] == ["--tf", "--profile", "--elastic-lr 1.0"]
-    assert parse_training([*FILES, "--elastic-lr", "1.0"]).training.elastic_lr == 1.0
+    assert driver_options("TrainingDriver", [*FILES, "--elastic-lr", "1.0"]).training.elastic_lr == 1.0
 
 
 def test_a_search_without_a_model_is_of_mnist_and_says_so():
-    options = parse_optimization(["--num-iterations", "2"])
+    options = driver_options("OptimizationDriver", ["--num-iterations", "2"])
     assert options.model == "mnist"
     assert "mnist" in options.remarks[0]
-    assert not parse_optimization(["--example", "cifar10"]).remarks
+    assert not driver_options("OptimizationDriver", ["--example", "cifar10"]).remarks
 
 
 def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkeypatch, capsys):
@@ -78,9 +79,14 @@ def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkey
     ],
 )
 def test_a_command_line_in_a_journal_is_read_as_it_was_typed(program, words):
-    options = parse_gan(words) if program == "MPIGDriver" else parse_training(words, program)
+    options = driver_options(program, words)
     assert options.program == program
     given, _ = given_of(program, words)
     assert given["model"] == options.model
     assert str(options.data.train_data) == given["train_data"] == FILES[1]
     assert given.keys().isdisjoint({"latent_size", "loss"})
+
+
+def test_the_drivers_of_a_checkout_are_copies_of_the_program():
+    drivers = (Path(__file__).parents[2] / "drivers").glob("*.py")
+    assert {path.read_text() for path in drivers} == {Path(program.__file__).read_text()}

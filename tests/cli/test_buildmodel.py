@@ -1,8 +1,11 @@
 import json
+from functools import partial
 
 import pytest
 
-from nnlo_opt.cli.buildmodel import main
+from nnlo_opt.cli import tool
+
+main = partial(tool.main, program="BuildModel")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.reference import COMMANDS
+from nnlo_opt.cli.tool import COMMANDS
 
 #: what was typed -> some words that complete it, and one that does not
 LINES = {
@@ -65,8 +65,8 @@ def test_bash_knows_every_option_of_every_command_and_leaves_other_words_to_file
     typed = [typed_in_bash("mpirun", *command.split(), "-") for command in COMMANDS]
     typed += [typed_in_bash("OptimizationDriver", "--model", "net."), "complete -p OptimizationDriver"]
     *known, of_file, entry = answers("bash", f"source {script('bash')}\n{''.join(typed)}")
-    for options, words in zip(COMMANDS.values(), known, strict=True):
-        assert {flag for option in options for flag in option.flags} == set(words.split())
+    for command, words in zip(COMMANDS.values(), known, strict=True):
+        assert {flag for option in command.options for flag in option.flags} == set(words.split())
     assert of_file == ""
     assert "-o default" in entry
 

@@ -10,7 +10,7 @@ import yaml
 from stories import START, failed, trial, write_journal
 
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.arguments import parse_training
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.trials import events as ev
@@ -73,7 +73,7 @@ def test_the_command_that_trains_it_again_is_one_that_is_understood(tmp_path, ca
     run = write_run(tmp_path / "a: run", EVENTS)
     words = shlex.split(output(capsys, "best", run, "--as", "command"))
     assert words[:4] == ["mpirun", "-np", "2", "TrainingDriver"]
-    options = parse_training([*words[4:], "--epochs", "7"])
+    options = driver_options("TrainingDriver", [*words[4:], "--epochs", "7"])
     assert (options.point, options.training.epochs, options.data.pooled) == ({"x": 1}, 7, True)
     assert "Training again trial 1 of" in options.remarks[-1]
 

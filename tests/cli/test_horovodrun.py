@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from nnlo_opt.cli.horovodrun import _parser, build_report, main, mpirun_words, parse_hostfile, parse_hosts
+from nnlo_opt.cli import tool
+from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.horovodrun import OPTIONS, build_report, mpirun_words, parse_hostfile, parse_hosts
 from nnlo_opt.errors import ConfigurationError
 
 OPEN_MPI, MPICH = "mpirun (Open MPI) 5.0.11\n", "HYDRA build details:\n    Version:         5.0.2\n"
@@ -14,7 +16,9 @@ LINE = "-np 3 --network-interface eth0 -p 2222 python3 cnn.py --np 7"
 
 
 def started(line: str, hosts: dict[str, int], mpi: str) -> str:
-    return shlex.join(mpirun_words(_parser().values(shlex.split(line)), hosts, mpi, ["SECRET", "PATH"]))
+    parser = Parser(OPTIONS)
+    parser.add_rest("command", "")
+    return shlex.join(mpirun_words(parser.values(shlex.split(line)), hosts, mpi, ["SECRET", "PATH"]))
 
 
 def test_open_mpi_gets_hosts_interface_port_and_the_variables_of_other_hosts():
@@ -61,16 +65,16 @@ def test_without_hosts_the_ranks_are_on_this_one():
 )
 def test_a_wrong_request_is_one_sentence(arguments, sentence, tmp_path, capsys):
     (empty := tmp_path / "empty").touch()
-    assert main(shlex.split(arguments.format(empty=empty))) == 2
+    assert tool.main(shlex.split(arguments.format(empty=empty)), "horovodrun") == 2
     said = capsys.readouterr().err
     assert sentence in said
     assert len(said.splitlines()) == 1
 
 
 def test_dry_run_and_check_build_only_print(capsys):
-    assert main(["-np", "2", "--dry-run", "python", "a.py"]) == 0
+    assert tool.main(["-np", "2", "--dry-run", "python", "a.py"], "horovodrun") == 0
     assert capsys.readouterr().out.endswith("python a.py\n")
-    assert main(["--check-build"]) == 0
+    assert tool.main(["--check-build"], "horovodrun") == 0
     assert "    [X] tensorflow\n" in capsys.readouterr().out
     assert "[X] MPI: HYDRA build details: Version: 5.0.2, mpi4py" in build_report(MPICH)
     with pytest.raises(ConfigurationError):

@@ -6,15 +6,9 @@ from pathlib import Path
 import pytest
 from refusals import check_refused
 
-from nnlo_opt.cli.arguments import (
-    HelpRequested,
-    gan_parser,
-    normalise,
-    optimization_parser,
-    parse_optimization,
-    parse_training,
-    training_parser,
-)
+from nnlo_opt.cli.driver_options import driver_options
+from nnlo_opt.cli.driver_parsers import driver_parser, normalise
+from nnlo_opt.cli.process import HelpRequested
 from nnlo_opt.errors import printable
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.option_table import LOG_LEVELS
@@ -23,17 +17,17 @@ from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials.objectives import Comparison, Objective
 
-PARSERS = {"OptimizationDriver": optimization_parser, "TrainingDriver": training_parser}
-BOTH = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_training}
+PROGRAMS = ("OptimizationDriver", "TrainingDriver")
+BOTH = {program: partial(driver_options, program) for program in PROGRAMS}
 MODEL = ["--model", "m.py"]
 
 
 def search(*arguments):
-    return parse_optimization([*MODEL, *arguments])
+    return driver_options("OptimizationDriver", [*MODEL, *arguments])
 
 
 def train(*arguments):
-    return parse_training([*MODEL, *arguments])
+    return driver_options("TrainingDriver", [*MODEL, *arguments])
 
 
 #: returns the one sentence with which a call is refused
@@ -194,13 +188,13 @@ def options_of(parser):
     }
 
 
-@pytest.mark.parametrize("program", PARSERS)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_the_tables_above_leave_no_option_out(program):
     covered = {arguments[0].partition("=")[0] for name, arguments, _, _ in ALL if name == program}
     elsewhere = {"--help", "--help-all", "--copy-command", "--options"} | (
         {"--from-run"} if program == "TrainingDriver" else set()
     )
-    assert covered | elsewhere == set(options_of(PARSERS[program]()))
+    assert covered | elsewhere == set(options_of(driver_parser(program)))
 
 
 def test_defaults_of_a_search():
@@ -257,15 +251,15 @@ def test_the_environment_says_where_to_copy_and_how_unless_the_command_line_does
 
 def test_the_command_line_is_kept_as_it_was_given():
     given = [*MODEL, "--train_data=a_b.list", "--early", "val_loss,<,3"]
-    assert parse_training(given).command_line == tuple(given)
+    assert driver_options("TrainingDriver", given).command_line == tuple(given)
 
 
 # ---------------------------------------------------------------- spelling
 
 
-@pytest.mark.parametrize("program", PARSERS)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_every_option_may_be_shortened_while_that_is_unambiguous(program):
-    parser = PARSERS[program]()
+    parser = driver_parser(program)
     known = set(parser._option_string_actions)
     n_shortened = 0
     for option, action in options_of(parser).items():
@@ -319,11 +313,11 @@ def test_only_names_of_options_are_respelled_never_values():
     assert normalise(given) == ["--train-data", "my_list", "--loss=a_b", "-x_y", "plain_text", "--log-file=a_b=c_d"]
 
 
-@pytest.mark.parametrize("program", PARSERS)
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("option", ["--help-all", "--help-a"])
 def test_the_whole_help_names_every_option_its_default_an_example_and_both_spellings(program, option):
     text = help_of(program, option)
-    for name in options_of(PARSERS[program]()):
+    for name in options_of(driver_parser(program)):
         assert name in text
     assert program in text
     assert "%(default)s" not in text
@@ -331,7 +325,7 @@ def test_the_whole_help_names_every_option_its_default_an_example_and_both_spell
     assert "Options may be written with - or _" in text
 
 
-@pytest.mark.parametrize("program", PARSERS)
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_the_help_of_common_options_fits_a_screen_and_leads_to_the_others(program, option, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
@@ -344,7 +338,7 @@ def test_the_help_of_common_options_fits_a_screen_and_leads_to_the_others(progra
 
 
 def test_the_help_of_the_gan_names_its_options_and_asks_for_no_model():
-    text = gan_parser().common_help()
+    text = driver_parser("MPIGDriver").common_help()
     assert text.startswith("usage: mpirun -np RANKS MPIGDriver [options]\n")
     assert "--gen-weight" in text
     assert "--model" not in text
@@ -454,7 +448,11 @@ def test_a_flag_with_a_value_is_refused_by_name():
 
 @pytest.mark.parametrize(
     ("parse", "argv"),
-    [(parse_training, []), (parse_training, ["--epochs", "2"]), *((parse, ["--model", ""]) for parse in BOTH.values())],
+    [
+        (BOTH["TrainingDriver"], []),
+        (BOTH["TrainingDriver"], ["--epochs", "2"]),
+        *((parse, ["--model", ""]) for parse in BOTH.values()),
+    ],
 )
 def test_a_command_without_a_model_is_refused_with_what_a_model_may_be(parse, argv):
     sentence = refused(parse, argv)
@@ -463,14 +461,14 @@ def test_a_command_without_a_model_is_refused_with_what_a_model_may_be(parse, ar
 
 
 def test_an_example_serves_where_no_model_is_given():
-    assert parse_optimization(["--example", "mnist"]).model == "mnist"
-    assert parse_optimization(["--example", "mnist", "--model", "m.py"]).model == "m.py"
+    assert driver_options("OptimizationDriver", ["--example", "mnist"]).model == "mnist"
+    assert driver_options("OptimizationDriver", ["--example", "mnist", "--model", "m.py"]).model == "m.py"
 
 
 def test_restore_belongs_to_a_training_and_the_search_says_what_to_give_instead():
     for arguments in (["--restore"], ["--restore", "x"], ["--restore=x"]):
         assert "`--opt-restore`" in refused(search, *arguments)
-    assert "restore" not in options_of(optimization_parser())
+    assert "restore" not in options_of(driver_parser("OptimizationDriver"))
 
 
 # ---------------------------------------------------------------- the run

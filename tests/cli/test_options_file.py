@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from refusals import check_refused
 
-from nnlo_opt.cli.arguments import parse_gan, parse_optimization, parse_training
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.launch import DriverCommand
 from nnlo_opt.run.options import Options
 
@@ -51,16 +51,18 @@ def without_words(options: Options) -> dict:
 
 
 def test_a_file_gives_what_the_command_line_would_and_is_recorded_in_full(file):
-    of_file = parse_optimization(["--options", file()])
+    of_file = driver_options("OptimizationDriver", ["--options", file()])
     assert of_file.command_line == tuple(WORDS)
-    assert without_words(of_file) == without_words(parse_optimization(WORDS))
+    assert without_words(of_file) == without_words(driver_options("OptimizationDriver", WORDS))
     assert of_file.search.start_points == ({"dropout": 0.5, "kind": "a,b"}, {"n": 3})
 
 
 @pytest.mark.parametrize("option", ["--options={}", "--option={}", "--options {}"])
 def test_the_command_line_overrules_the_file_wherever_the_file_stands(file, option):
     words = option.format(file()).split()
-    options = parse_optimization(["--epochs", "2", *words, "--objective", "val_loss:min", "--fix", "x=1"])
+    options = driver_options(
+        "OptimizationDriver", ["--epochs", "2", *words, "--objective", "val_loss:min", "--fix", "x=1"]
+    )
     assert options.training.epochs == 2
     assert [str(objective) for objective in options.comparison.objectives] == ["val_loss:min"]
     assert options.fix == {"x": "1"}
@@ -69,10 +71,11 @@ def test_the_command_line_overrules_the_file_wherever_the_file_stands(file, opti
 
 def test_values_alone_overrule_the_file_too_and_other_drivers_take_one(file):
     path = file("model: x.py\ntrain_data: t\nval_data: v\nepochs: 3\nrestore: true\n")
-    options = parse_training(["mnist", "a.list", "b.list", "--options", path])
+    options = driver_options("TrainingDriver", ["mnist", "a.list", "b.list", "--options", path])
     assert (options.model, options.data.train_data, options.training.epochs) == ("mnist", Path("a.list"), 3)
     assert options.run.restore
-    assert parse_gan(["--options", file("latent_size: 50\ntrain_data: t\nval_data: v\n")]).point["latent_size"] == 50
+    words = ["--options", file("latent_size: 50\ntrain_data: t\nval_data: v\n")]
+    assert driver_options("MPIGDriver", words).point["latent_size"] == 50
 
 
 def test_a_launcher_starts_its_driver_with_the_options_in_full(file):
@@ -106,11 +109,11 @@ BOMB = "- &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_refused_by_its_name(file, text, words):
-    sentence = check_refused(words, parse_optimization, ["--options", file(text)])
+    sentence = check_refused(words, driver_options, "OptimizationDriver", ["--options", file(text)])
     assert "run.yaml" in sentence or "`--batch`" in sentence
 
 
 def test_a_file_that_is_missing_is_refused(tmp_path):
     words = "none.yaml` (No such file or directory)"
-    check_refused(words, parse_optimization, ["--options", str(tmp_path / "none.yaml")])
-    check_refused("not a regular file", parse_optimization, ["--options", "/dev/null"])
+    check_refused(words, driver_options, "OptimizationDriver", ["--options", str(tmp_path / "none.yaml")])
+    check_refused("not a regular file", driver_options, "OptimizationDriver", ["--options", "/dev/null"])

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.arguments import parse_training
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.workload import ModuleWorkload
@@ -35,7 +35,7 @@ def place(tmp_path):
     data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
 
     def make(name, *arguments):
-        options = parse_training(["--model", str(tmp_path / name), *data, *arguments])
+        options = driver_options("TrainingDriver", ["--model", str(tmp_path / name), *data, *arguments])
         made = ModuleWorkload(options, ProcessContext(), searches=False)
         made.prepare()
         return made

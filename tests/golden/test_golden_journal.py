@@ -14,7 +14,6 @@ from nnlo_opt.reporting.results import read_ledger, summarise, write_results
 from nnlo_opt.reporting.table import trials_table
 from nnlo_opt.run.identity import check_same
 from nnlo_opt.search.base import History
-from nnlo_opt.space import Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.run_directory import RunRequest, open_run
@@ -61,7 +60,7 @@ def test_its_trials_are_what_they_were(run):
     assert ledger.best("min").number == 2
     assert ledger.best("min").figure_of_merit == 2.1969265937805176
     assert ledger.completed_because == "all 4 trials are done"
-    assert (ledger.identity["seed"], ledger.identity["n_fold"]) == (3, 2)
+    assert (ledger.identity.seed, ledger.identity.n_fold) == (3, 2)
     assert "figure of merit" in trials_table(ledger)
 
 
@@ -88,7 +87,7 @@ def test_it_is_gone_on_with(run):
     directory.ledger.apply(ev.RunStarted(time_s=20.0, unix_s=0.0, n_ranks=5, n_blocks=1, identity={}))
     instructions = state.handle(Begin(), 20.0)
     assert instructions[-1] == Ask(number=4)
-    history = History(Space.from_json(directory.ledger.identity["search_space"]))
+    history = History(directory.ledger.identity.space)
     for tell in instructions[:-1]:
         history.record(tell.trial, tell.point, tell.state, tell.value)
     assert history.n_suggested == history.n_distinct == 4

@@ -1,9 +1,10 @@
 import json
+from pathlib import Path
 
 import pytest
 from stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, reported, trial
 
-from nnlo_opt.reporting.status import Progress, RunState, status_of
+from nnlo_opt.reporting.status import Progress, status_of
 from nnlo_opt.reporting.status_lines import (
     aligned,
     bar,
@@ -17,10 +18,11 @@ from nnlo_opt.reporting.status_lines import (
 )
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_state import RunState
 
 
 def status(*events, at_s=20.0, at_work=True):
-    return status_of(Ledger(events), "run", 100.0 + at_s, at_work=at_work)
+    return status_of(Ledger(events), Path("run"), 100.0 + at_s, at_work=at_work)
 
 
 def test_a_search_under_way():

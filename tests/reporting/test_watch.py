@@ -1,6 +1,7 @@
 import io
 import os
 from contextlib import closing, redirect_stdout
+from pathlib import Path
 
 import pytest
 from manual_clock import ManualClock
@@ -8,18 +9,19 @@ from rich.console import Console
 from stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, lines_of, reported, trial, write_journal
 
 from nnlo_opt.errors import JournalError
-from nnlo_opt.reporting.status import RunState, status_of
+from nnlo_opt.reporting.status import status_of
 from nnlo_opt.reporting.watch import BEGIN_S, GRACE_S, MOST_FAILED, Page, RunWatch, _Changes
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import RunLock
+from nnlo_opt.trials.run_state import RunState
 
 DONE = ev.RunCompleted(time_s=30.0, reason="all trials are done")
 
 
 def status(*events, at_s=20.0):
-    return status_of(Ledger(events), "run", 100.0 + at_s, at_work=True)
+    return status_of(Ledger(events), Path("run"), 100.0 + at_s, at_work=True)
 
 
 def page_of(seen, width=80, height=24):

@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.arguments import parse_optimization, parse_training
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.run.checks import check_mode, check_momentum, check_shares, check_space, check_teams, check_training
-from nnlo_opt.run.findings import DataFindings, Findings
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_space
 from nnlo_opt.training.options import MODES, OPTIMIZERS, SEARCHABLE, TrainingOptions
+from nnlo_opt.trials.identity import DataFiles
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,7 +50,7 @@ def refusal(*parameters, arguments=(), feasible=None, function=get_model):
 
 def refusal_of(space, definition, *arguments):
     try:
-        check_space(space, definition, parse_optimization(["--model", "m.py", *arguments]))
+        check_space(space, definition, driver_options("OptimizationDriver", ["--model", "m.py", *arguments]))
     except ConfigurationError as error:
         return str(error)
     return ""
@@ -187,7 +188,7 @@ def test_a_ring_is_checked_against_every_rule():
     ],
 )
 def test_groups_of_ranks_that_cannot_be_are_told(n_ranks, arguments, sentence):
-    options = parse_training(["--model", "m.py", *arguments])
+    options = driver_options("TrainingDriver", ["--model", "m.py", *arguments])
     refused = pytest.raises(ConfigurationError, match="^" + re.escape(sentence)) if sentence else nullcontext()
     with refused:
         check_mode(options.training.mode, options.n_masters, options.n_processes)
@@ -206,9 +207,9 @@ def test_groups_of_ranks_that_cannot_be_are_told(n_ranks, arguments, sentence):
     ],
 )
 def test_a_batch_larger_than_the_samples_of_a_worker_is_remarked_on(arguments, space, says):
-    data = DataFindings(files=(), n_train=4200, n_validation=0)
+    data = DataFiles(files=(), n_train=4200, n_validation=0)
     found = Findings(model="m", kind="model", source="", sha256="", space=space, data=data, n_train_smallest=4200)
-    options = parse_training(["--model", "m.py", *arguments])
+    options = driver_options("TrainingDriver", ["--model", "m.py", *arguments])
     remarks = check_shares(options, plan_single_block(3), found)
     assert len(remarks) == bool(says)
     assert says in "".join(remarks)
@@ -219,7 +220,9 @@ def test_a_batch_larger_than_the_samples_of_a_worker_is_remarked_on(arguments, s
 )
 def test_workers_that_give_more_momentum_than_was_asked_for_are_remarked_on(n_ranks, says):
     found = Findings(model="m", kind="model", source="", sha256="")
-    options = parse_training(["--model", "m.py", "--optimizer", "sgd", "--optimizer-params", "{'momentum': 0.9}"])
+    options = driver_options(
+        "TrainingDriver", ["--model", "m.py", "--optimizer", "sgd", "--optimizer-params", "{'momentum': 0.9}"]
+    )
     assert not check_momentum(options, plan_single_block(n_ranks), found)
     corrected = replace(options, training=replace(options.training, momentum_correction=True))
     remarks = check_momentum(corrected, plan_single_block(n_ranks), found)

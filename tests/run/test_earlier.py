@@ -19,9 +19,10 @@ from nnlo_opt.reporting.results import write_results
 from nnlo_opt.run.earlier import observations_of_runs, read_earlier
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 
-IDENTITY = {"figure_of_merit": "val_loss", "direction": "max"}
+IDENTITY = RunIdentity(figure_of_merit="val_loss", direction="max")
 OURS = Space([Real(0, 1, name="x"), Integer(1, 9, name="n"), Categorical([None, "a", 2], name="c")])
 
 
@@ -196,7 +197,7 @@ class TestStudies:
     def test_studies_that_cannot_be_compared_are_refused(self, tmp_path):
         path, _ = self.study(tmp_path, "log")
         with pytest.raises(ConfigurationError, match=r"with max, but this run has min\. Leave it out"):
-            observations_of_runs([path], IDENTITY | {"direction": "min"}, OURS)
+            observations_of_runs([path], IDENTITY.replaced(direction="min"), OURS)
         self.study(tmp_path, "log", "two", directions=["minimize", "maximize"])
         with pytest.raises(ConfigurationError, match="it has `s`, `two`; write"):
             read_earlier(path)
@@ -208,7 +209,7 @@ class TestStudies:
     def test_a_figure_of_another_name_is_refused(self, tmp_path):
         exported(tmp_path, "optuna", "o.log")
         with pytest.raises(ConfigurationError, match="the same figure of merit"):
-            observations_of_runs([tmp_path / "o.log"], IDENTITY | {"figure_of_merit": "1 - val_acc"}, SPACE)
+            observations_of_runs([tmp_path / "o.log"], IDENTITY.replaced(figure_of_merit="1 - val_acc"), SPACE)
 
     @pytest.mark.parametrize("place", ["sqlite:///none.db", "none.log:study", "text.log", "mysql://nowhere.invalid/db"])
     def test_what_is_no_study_is_refused_in_a_sentence(self, tmp_path, monkeypatch, place):

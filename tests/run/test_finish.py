@@ -155,21 +155,29 @@ def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(
 # ---------------------------------------------------------------- --on-end
 
 
-def told_at_end(tmp_path, command, code=0, left_s=None):
-    """What a person reads when `command` was run at the end of a run with one complete trial."""
+def told_at_end(tmp_path, command, code=0, left_s=None, events=()):
+    """What a person reads when `command` was run at the end of a run with one complete trial and `events`."""
     story, said = Story(), []
     story.trial(0.0, 1.0, 0.25)
     story.complete(1.0, 0, 0.25)
+    story.ledger.replay(events)
     directory = SimpleNamespace(ledger=story.ledger, path=tmp_path)
     run_at_end(command, directory, code, left_s, lambda text, stream: said.append(text))
     return said
 
 
-@pytest.mark.parametrize(("code", "state"), [(0, "complete"), (75, "interrupted"), (1, "failed"), (2, "failed")])
-def test_a_command_at_the_end_finds_the_run_its_state_and_its_best_trial(tmp_path, code, state):
+@pytest.mark.parametrize(
+    ("events", "code", "state"),
+    [
+        ([ev.RunCompleted(time_s=2.0, reason="done")], 0, "finished"),
+        ([ev.RunPreempted(time_s=2.0, reason="done")], 75, "interrupted"),
+        ([], 1, "dead"),
+    ],
+)
+def test_a_command_at_the_end_finds_the_run_its_state_and_its_best_trial(tmp_path, events, code, state):
     names = "RUN STATE CODE TRIALS BEST_TRIAL BEST_FIGURE BEST_POINT"
     command = f'cd {tmp_path}; for n in {names}; do eval echo \\"\\$NNLO_OPT_$n\\"; done > facts'
-    assert not told_at_end(tmp_path, command, code)
+    assert not told_at_end(tmp_path, command, code, events=events)
     assert (tmp_path / "facts").read_text().split("\n") == [
         str(tmp_path), state, str(code), "1", "0", "0.25", '{"n": 0}', ""
     ]  # fmt: skip

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from refusals import check_refused
 
-from nnlo_opt.cli.arguments import parse_optimization, parse_training
-from nnlo_opt.run.findings import DataFindings, Findings
+from nnlo_opt.cli.driver_options import driver_options
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.identity import check_same, identity_of
 from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.trials.identity import DataFiles, RunIdentity
 from nnlo_opt.trials.run_directory import RunRequest
 
 SPACE = Space([Integer(1, 8, name="n"), Real(1e-4, 1e-1, "log-uniform", name="train.learning_rate")])
@@ -19,21 +20,21 @@ FINDINGS = Findings(
     kind="model",
     source="/home/me/mnist.py",
     sha256="0" * 64,
-    data=DataFindings(files=(("/data/a.h5", 60), ("/data/b.h5", 40)), n_train=80, n_validation=20),
+    data=DataFiles(files=(("/data/a.h5", 60), ("/data/b.h5", 40)), n_train=80, n_validation=20),
     loss="categorical_crossentropy",
     figure="1 - val_acc",
 )
 
 
 def identity(*arguments, **findings):
-    options = parse_optimization(["--model", "mnist", *arguments])
+    options = driver_options("OptimizationDriver", ["--model", "mnist", *arguments])
     return identity_of(options, replace(FINDINGS, **findings))
 
 
 def check(known, asked, **request):
     """What a resume does: the known identity comes from the journal."""
     run = RunRequest(root=Path("checkpoints"), name="a", restore=True, **request)
-    check_same(json.loads(json.dumps(known)), asked, "checkpoints/a", run)
+    check_same(RunIdentity.of(json.loads(json.dumps(known.plain))), asked, "checkpoints/a", run)
 
 
 def difference(known, asked, **request):
@@ -44,7 +45,7 @@ def difference(known, asked, **request):
 
 def test_an_identity_is_plain_data_and_the_same_command_is_the_same_run():
     asked = identity("--optimizer-params", "{'beta_1': 0.5}", "--n-fold", "3")
-    assert json.loads(json.dumps(asked)) == asked
+    assert json.loads(json.dumps(asked.plain)) == asked.plain
     check(asked, identity("--optimizer-params", "{'beta_1': 0.5}", "--n-fold", "3"))
 
 
@@ -98,7 +99,7 @@ def test_an_option_that_changes_what_is_measured_is_refused_by_its_name(argument
 
 
 def test_another_point_of_a_training_is_refused():
-    options = replace(parse_training(["--model", "mnist"]), point={"n": 3})
+    options = replace(driver_options("TrainingDriver", ["--model", "mnist"]), point={"n": 3})
     assert "`--from-run` differs: it was {}, now {'n': 3}" in difference(identity(), identity_of(options, FINDINGS))
 
 
@@ -139,7 +140,7 @@ def test_the_order_of_parameters_is_no_difference():
 
 
 def test_a_search_and_a_training_are_not_the_same_run():
-    training = identity_of(parse_training(["--model", "mnist"]), replace(FINDINGS, space=None))
+    training = identity_of(driver_options("TrainingDriver", ["--model", "mnist"]), replace(FINDINGS, space=None))
     assert "there is a training, and this is a search" in difference(training, identity())
     assert "there is a search, and this is a training" in difference(identity(), training)
     check(training, copy.deepcopy(training))
@@ -152,7 +153,7 @@ def test_a_changed_model_file_is_refused_by_its_path_and_a_moved_one_is_not():
 
 
 def data(files, n_train=80, n_validation=20):
-    return DataFindings(files=tuple(map(tuple, files)), n_train=n_train, n_validation=n_validation)
+    return DataFiles(files=tuple(map(tuple, files)), n_train=n_train, n_validation=n_validation)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_other_data_are_refused_by_what_differs(asked, words):
 
 
 def test_a_training_may_be_given_more_epochs_and_another_target():
-    run = parse_training(["--model", "mnist", "--restore", "a"]).run
+    run = driver_options("TrainingDriver", ["--model", "mnist", "--restore", "a"]).run
     request = {"restore_option": run.restore_option, "may_change": run.may_change}
     check(identity(), identity("--epochs", "9", "--target-metric", "loss,<,0.1"), **request)
     sentence = difference(identity(), identity("--batch", "7"), **request)
@@ -179,9 +180,10 @@ def test_a_training_may_be_given_more_epochs_and_another_target():
 
 
 def test_an_option_that_a_later_version_added_is_no_difference():
-    known = identity()
-    del known["training"]["sync_every"]
-    del known["features_name"], known["labels_name"], known["class_weights"], known["sample_weights_name"]
+    plain = identity().plain
+    del plain["training"]["sync_every"]
+    del plain["features_name"], plain["labels_name"], plain["class_weights"], plain["sample_weights_name"]
+    known = RunIdentity.of(plain)
     check(known, identity())
     check(known, identity(features_name="x"))
 
@@ -193,5 +195,5 @@ def test_what_a_search_began_with_may_be_left_out_but_not_be_another():
     assert "`--warm-start` differs: it was runs/one, runs/two, now runs/three" in difference(
         known, identity("--warm-start", "runs/three")
     )
-    before = {key: value for key, value in identity().items() if key != "warm_start"}
-    assert "it was not given" in difference(before, identity("--warm-start", "runs/one"))
+    before = {key: value for key, value in identity().plain.items() if key != "warm_start"}
+    assert "it was not given" in difference(RunIdentity.of(before), identity("--warm-start", "runs/one"))

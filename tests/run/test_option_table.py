@@ -3,7 +3,7 @@ from dataclasses import fields
 import pytest
 from refusals import check_refused
 
-from nnlo_opt.cli import reference
+from nnlo_opt.cli import tool
 from nnlo_opt.run.option_table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
 from nnlo_opt.run.options import optimization_options, training_options
 from nnlo_opt.training.options import TrainingOptions
@@ -18,7 +18,7 @@ def test_every_option_stands_in_the_table_once():
 
 
 def test_every_option_with_a_value_has_an_example():
-    options = [*BY_NAME.values(), *(option for table in reference.COMMANDS.values() for option in table)]
+    options = [*BY_NAME.values(), *(option for command in tool.COMMANDS.values() for option in command.options)]
     assert not [option.name for option in options if option.metavar and not option.example]
 
 

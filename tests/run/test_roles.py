@@ -12,7 +12,7 @@ def test_a_temporary_run_is_closed_to_others_on_every_node(tmp_path):
         None, SimpleNamespace(workload=None, is_one_training=True, context=ProcessContext(), topology=None)
     )
     own = tmp_path / "tmp" / "nnlo_opt-x"
-    opened = OpenRun(directory=str(own / "run"), settings={"is_temporary": True})
+    opened = OpenRun(directory=str(own / "run"), is_temporary=True)
     for _ in range(2):
         roles.open(opened)
         assert own.stat().st_mode & 0o777 == 0o700

@@ -80,7 +80,7 @@ def test_a_message_of_the_master_that_overtakes_the_opening_of_the_run_is_taken_
     settle(server)
     assert master.poll() is None, "nothing may be answered before the run is open"
 
-    coordinator.send(1, OpenRun(directory="run", settings={"kind": "model"}))
+    coordinator.send(1, OpenRun(directory="run"))
     settle(server)
     answer = master.poll()
     assert answer is not None
@@ -95,7 +95,7 @@ def test_the_order_to_leave_waits_for_the_team_to_end_its_assignment(roles: type
     tasks = linear_tasks(linear_source(8), [single_fold(6, 2)], TrainingOptions(batch=2))()
     server = server_of(world.end(1), [team.end(1)], roles(team, tasks))
     leader, coordinator = team.end(0), world.end(0)
-    coordinator.send(1, OpenRun(directory="run", settings={"kind": "model"}))
+    coordinator.send(1, OpenRun(directory="run"))
     leader.send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
     settle(server)
     coordinator.send(1, Shutdown(exit_code=3))
@@ -109,7 +109,7 @@ def test_the_order_to_leave_waits_for_the_team_to_end_its_assignment(roles: type
 def test_a_rank_without_an_assignment_leaves_at_once() -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
     server = server_of(world.end(1), [team.end(1)], WorkerOnly(team, NoModel()))
-    world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
+    world.end(0).send(1, OpenRun(directory="run"))
     world.end(0).send(1, Shutdown(exit_code=0))
     assert server.serve() == 0
 
@@ -126,7 +126,7 @@ def test_a_worker_that_needs_no_message_looks_for_one_only_now_and_then(monkeypa
     def answers() -> list[Any]:
         return [received.message for received in iter(master.poll, None)]
 
-    world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
+    world.end(0).send(1, OpenRun(directory="run"))
     master.send(1, msg.StartFold(assignment=4, trial=0, fold=0, point={}, worker=1, n_workers=1))
     master.send(1, msg.Train(assignment=4, version=0, adopt="weights"), np.zeros(5, np.float32))
     for _ in range(4):  # the last trains: there was no other message
@@ -183,7 +183,7 @@ def serving(tmp_path: Path) -> tuple[LoopbackNetwork, Survivors, RankServer]:
     world = LoopbackNetwork(4)
     roles = Survivors(world, tmp_path)
     server = server_of(world.end(2, vital=[0]), roles.ends(), roles)
-    world.end(0).send(2, OpenRun(directory=str(tmp_path), settings={"kind": "model"}))
+    world.end(0).send(2, OpenRun(directory=str(tmp_path)))
     settle(server)
     return world, roles, server
 
@@ -246,7 +246,7 @@ def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
     options = TrainingOptions(batch=2, mode="easgd", sync_every=1, optimizer="sgd", learning_rate=1e-6)
     roles = StillAWorker(before, linear_tasks(linear_source(8), [single_fold(6, 2)], options)())
     server = server_of(world.end(1), [before.end(1, vital=[0, 2])], roles)
-    world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
+    world.end(0).send(1, OpenRun(directory="run"))
 
     def pushed(network: LoopbackNetwork, n_workers: int, value: float) -> np.ndarray:
         """What the worker pushes first when it is given weights of this value."""

@@ -8,7 +8,7 @@ from stories import START, write_journal
 
 import nnlo_opt
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.arguments import parse_training
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.earlier_runs import model_of_run, save_best_model
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import open_model
@@ -33,7 +33,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 def run(tmp_path):
     """Writes a run of one trial, whose folds have weights of different signs; returns its directory."""
 
-    def write(**model):
+    def write(words=(), settings=(), **model):
         with h5py.File(tmp_path / "data.h5", "w") as file:
             file["features"], file["labels"] = np.zeros((4, 3), np.float32), np.zeros((4, 1), np.float32)
         (tmp_path / "net.py").write_text(MODULE)
@@ -45,7 +45,7 @@ def run(tmp_path):
         identity |= {"data": {"files": [[str(tmp_path / "data.h5"), 4]]}, "training": {"loss": "MSELoss"}}
         fold = {"trial": 0, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2}
         result = {"metrics": {}, "n_epochs": 1, "train_s": 1.0}
-        settings = {"command_line": ["OptimizationDriver", "--model", str(source)]}
+        settings = {"command_line": ["OptimizationDriver", "--model", str(source), *words], **dict(settings)}
         events = [
             START.replaced(identity=identity, settings=settings),
             ev.TrialSuggested(time_s=1.0, trial=0, point={"width": 2}),
@@ -61,7 +61,9 @@ def run(tmp_path):
 
 
 def again(run):
-    return ModuleWorkload(parse_training(["--from-run", f"{run}:0"]), ProcessContext(), searches=False)
+    return ModuleWorkload(
+        driver_options("TrainingDriver", ["--from-run", f"{run}:0"]), ProcessContext(), searches=False
+    )
 
 
 def predicted(sign):
@@ -83,6 +85,17 @@ def test_a_model_predicts_with_the_weights_of_its_fold_wherever_the_process_stan
         assert isinstance(model, torch.nn.Module)
         with torch.no_grad():
             np.testing.assert_allclose(model(torch.from_numpy(X)).numpy(), predicted(sign), rtol=1e-5)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("how", [{"words": ["--ext"]}, {"settings": {"external_data": True}}], ids=str)
+def test_data_that_lead_to_other_files_are_read_if_the_run_has_read_them(run, tmp_path, how):
+    place = run(**how)
+    (tmp_path / "data.h5").rename(tmp_path / "elsewhere.h5")
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        for name in ("features", "labels"):
+            file[name] = h5py.ExternalLink(str(tmp_path / "elsewhere.h5"), name)
+    assert nnlo_opt.load_run(place).best_model() is not None
 
 
 @pytest.mark.needs("torch")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from refusals import check_refused
 
-from nnlo_opt.cli.arguments import parse_optimization, parse_training
+from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.data.lists import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.run.context import ProcessContext
@@ -59,7 +59,7 @@ def workplace(tmp_path):
     def make(source, *arguments):
         (tmp_path / "model.py").write_text(source)
         data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
-        options = parse_training(["--model", str(tmp_path / "model.py"), *data, *arguments])
+        options = driver_options("TrainingDriver", ["--model", str(tmp_path / "model.py"), *data, *arguments])
         made = ModuleWorkload(options, ProcessContext(), searches=False)
         made.prepare()
         return made
@@ -85,7 +85,7 @@ def test_data_that_the_command_line_does_not_name(workplace, tmp_path, monkeypat
     workplace(f"{FORKED}\ndef get_train(): return {str(tmp_path / 'data.list')!r}\ndef get_val(): return ['data.h5']\n")
     monkeypatch.chdir(tmp_path)
     for named, n_said in ([], 2), (["--val-data", "data.list"], 1):
-        options = parse_training(["--model", "model.py", *named])
+        options = driver_options("TrainingDriver", ["--model", "model.py", *named])
         remarks = ModuleWorkload(options, ProcessContext(), searches=False).inspect(None).remarks
         assert (
             list(remarks[:n_said])
@@ -132,7 +132,7 @@ def test_a_model_that_fails_alike_wherever_it_is_built_is_refused(tmp_path, buil
             if parameters["n"] not in buildable:
                 raise TrialError(f"`get_model` failed at {parameters}, line 3, ValueError: {parameters['n']} units.")
 
-    options = parse_optimization(["--model", "m.py", "--max-failures", str(most)])
+    options = driver_options("OptimizationDriver", ["--model", "m.py", "--max-failures", str(most)])
     place, space = Built(options, ProcessContext(), searches=True), Space([Integer(1, 9, name="n")])
     error = TrialError("`get_model` failed at {'n': 5}, line 3, ValueError: 5 units.")
     if n_tried is None:
@@ -194,14 +194,14 @@ def test_data_that_a_module_names_file_by_file_have_no_checksums(workplace, tmp_
 def test_an_objective_that_takes_something_else_is_refused_before_the_first_trial(tmp_path):
     path = tmp_path / "objective.py"
     path.write_text("def objective(x, y): return x")
-    options = parse_optimization(["--model", str(path)])
+    options = driver_options("OptimizationDriver", ["--model", str(path)])
     with pytest.raises(ConfigurationError, match="must take `parameters`"):
         ModuleWorkload(options, ProcessContext(), searches=True).inspect(Space([Real(0, 1, name="x")]))
 
 
 def test_a_torch_model_without_torch_is_refused_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    options = parse_training(["--model", str(tmp_path / "net.pt")])
+    options = driver_options("TrainingDriver", ["--model", str(tmp_path / "net.pt")])
     check_refused("`pip install 'nnlo_opt[torch]'`", ModuleWorkload(options, ProcessContext(), searches=False).prepare)
 
 
@@ -221,7 +221,7 @@ def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(wor
     (tmp_path / "figure.py").write_text("def own(fold): return 0.0\n")
     (tmp_path / "model.py").write_text("import os\nos.chdir('elsewhere')\n" + FORKED)
     given = ["--train-data", "data.list", "--cache-data", "cache", "--features-name", "features/a"]
-    options = parse_training(["--model", "model.py", *given, "--labels-name", "labels/a"])
+    options = driver_options("TrainingDriver", ["--model", "model.py", *given, "--labels-name", "labels/a"])
     options = replace(options, comparison=Comparison(function="figure.py:own"))
     made = ModuleWorkload(options, ProcessContext(), searches=False)
     assert made.data.source.info.n_samples == 40

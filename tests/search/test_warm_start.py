@@ -8,6 +8,7 @@ from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.warm_start import adopted_observations, observations_of
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.trial import FoldResult, Trial
 
@@ -86,7 +87,7 @@ def a_run(folder, **identity):
 
 def test_runs_are_read_from_their_journals(tmp_path):
     runs = [a_run(tmp_path / "one"), a_run(tmp_path / "two")]
-    observations, lines = observations_of_runs(runs, IDENTITY, OURS)
+    observations, lines = observations_of_runs(runs, RunIdentity.of(IDENTITY), OURS)
     assert [observation["value"] for observation in observations] == [0.2, 0.2]
     assert json.loads(json.dumps(observations)) == observations
     assert lines[:3] == [
@@ -107,9 +108,9 @@ def test_runs_are_read_from_their_journals(tmp_path):
 )
 def test_runs_that_cannot_be_compared_are_refused(tmp_path, identity, words):
     with pytest.raises(ConfigurationError, match=words):
-        observations_of_runs([a_run(tmp_path / "one", **identity)], IDENTITY, OURS)
+        observations_of_runs([a_run(tmp_path / "one", **identity)], RunIdentity.of(IDENTITY), OURS)
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="which holds a `journal"):
-        observations_of_runs([tmp_path], IDENTITY, OURS)
+        observations_of_runs([tmp_path], RunIdentity.of(IDENTITY), OURS)

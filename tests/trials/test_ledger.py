@@ -281,8 +281,8 @@ def test_sessions_keep_the_first_identity_and_the_last_settings():
     ledger.apply(again)
     assert not ledger.complete
     ledger.apply(done)
-    assert ledger.identity == {"seed": 3}
-    assert ledger.settings == {"b": 2}
+    assert ledger.identity.plain == {"seed": 3}
+    assert ledger.settings.plain == {"b": 2}
     assert ledger.first_start_unix_s == 1000.0
     assert [s.n_blocks for s in ledger.sessions] == [2, 1]
     assert [(s.started_at_s, s.last_at_s) for s in ledger.sessions] == [(0.0, 60.0), (50.0, 60.0)]

@@ -78,7 +78,7 @@ def test_a_lost_first_start_is_told_by_a_later_one():
     lines = lines_of([*EVENTS[:-1], later])
     found = salvage(b"".join(lines[1:]), "j")
     ledger = Ledger(found.events)
-    assert (ledger.identity, ledger.first_start_unix_s) == (START.identity, 100.0)
+    assert (ledger.identity.plain, ledger.first_start_unix_s) == (START.identity, 100.0)
     assert len(ledger.sessions) == 2
     assert len(ledger.trials) == 3
 

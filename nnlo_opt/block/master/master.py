@@ -21,7 +21,7 @@ from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.errors import ProtocolError, TrialError
+from nnlo_opt.errors import ProtocolError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
@@ -29,8 +29,8 @@ from nnlo_opt.safe_path import SafePath
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint
 from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory
-from nnlo_opt.trials.figure import figure_so_far
-from nnlo_opt.trials.objectives import Comparison, pick
+from nnlo_opt.trials.figure import figure_so_far, measured
+from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.update_rules.rule import Answer
 
 logger = logging.getLogger(__name__)
@@ -312,12 +312,7 @@ def _values(comparison: Comparison, finish: ins.Finish, n_weights: int, train_s:
         "train_s": train_s,
         "epoch_s": train_s / finish.n_epochs,
     }
-    try:
-        return pick(comparison.objectives, values)
-    except KeyError as error:
-        raise TrialError(
-            f"the objective `{error.args[0]}` is not measured for this trial; measured are {', '.join(values)}"
-        ) from None
+    return {objective.name: measured(objective.name, values) for objective in comparison.objectives}
 
 
 class Master:

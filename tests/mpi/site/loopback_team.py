@@ -89,7 +89,7 @@ class LoopbackTeam:
         `roles`: further values of `RoleSetup`.
         """
         self.clock = ManualClock()
-        self._run = OpenRun(directory=str(directory), settings={"kind": "model"})
+        self._run = OpenRun(directory=str(directory))
         self._orders, self._options, self._tasks, self._apart = orders, options, tasks, apart
         self._given: dict[str, Any] = {"comparison": Comparison(), "is_one_training": False} | roles
         self._join(n_workers if isinstance(n_workers, Topology) else plan_single_block(1 + n_workers))

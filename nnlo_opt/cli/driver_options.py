@@ -1,12 +1,16 @@
-"""Options of a driver in a file of YAML, `--options run.yaml`."""
+"""Options of a driver: of its command line, of a file, of an earlier run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nnlo_opt.cli.driver_parsers import GAN_DRIVER, GAN_OPTIONS, POSITIONAL, driver_parser, given_of, normalise
+from nnlo_opt.cli.earlier_runs import training_again
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.files import regular
-from nnlo_opt.run.option_table import Option
+from nnlo_opt.run.option_table import Option, read
+from nnlo_opt.run.options import Options, optimization_options, training_options
 
 #: name of the option, and its shortest form that no other option shares
 _NAME, _SHORTEST = "--options", "--option"
@@ -14,7 +18,28 @@ _NAME, _SHORTEST = "--options", "--option"
 _MOST_ALIASES = 10
 
 
-def in_full(argv: Sequence[str], given: Mapping[str, Any], options: Iterable[Option]) -> list[str]:
+def driver_options(program: str, argv: Sequence[str]) -> Options:
+    """Return the options of a driver; ConfigurationError or HelpRequested."""
+    parser = driver_parser(program)
+    known, words = parser.known(normalise(argv))
+    if "options" in known:
+        argv = _in_full(argv, vars(known) | dict.fromkeys(POSITIONAL if words else ()), parser.options)
+    given, remarks = given_of(program, argv)
+    if program == "OptimizationDriver":
+        options = optimization_options(given, argv)
+    elif program == GAN_DRIVER:
+        own = read(parser.given(normalise(argv), POSITIONAL), GAN_OPTIONS)
+        point = {name: value for name, value in vars(own).items() if value is not None}
+        options = replace(training_options(given, argv), point=point)
+    else:
+        options = training_again(given, argv) if "from_run" in given else training_options(given, argv)
+    return replace(options, remarks=(*options.remarks, *remarks), program=program)
+
+
+# ---------------------------------------------------------------- a file of YAML, `--options run.yaml`
+
+
+def _in_full(argv: Sequence[str], given: Mapping[str, Any], options: Iterable[Option]) -> list[str]:
     """Return a command line with the options of its file in full, as it is recorded and resumed without the file.
 
     Args:

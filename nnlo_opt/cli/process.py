@@ -1,0 +1,63 @@
+"""Process of a command: its begin, its output, which may not arrive."""
+
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+
+#: files that MPI, the journal and the pipes of a rank need
+LEAST_FILES = 64
+
+
+class HelpRequested(Exception):
+    """Text that `--help` or `--version` asks for, to be printed as the last text of the command."""
+
+
+def begin(*, starts_ranks: bool = False) -> None:
+    """Refuse what no command can begin with, and show a character that a terminal cannot show as an escape.
+
+    A file that is opened would get the number of a closed standard stream, and what is printed.
+    """
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(spare)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    wrong, n_files = "", resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        os.getcwd()
+    except OSError:
+        wrong = "A command must start in a folder that exists. Received: one that was removed."
+    if sys.stdout is None:
+        wrong = "Standard output must be open. Received: a closed one (`>&-`). Send it to a file, or to `/dev/null`."
+    elif starts_ranks and 0 <= n_files < LEAST_FILES:
+        wrong = f"A rank must be allowed {LEAST_FILES} open files. Received: {n_files}. Raise it by `ulimit -n 1024`."
+    if wrong:
+        print(wrong, file=sys.stderr)
+        sys.exit(EXIT_WRONG_REQUEST)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def arriving() -> Iterator[None]:
+    """End the process with a sentence if something that is written in the context does not arrive."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python must not find that out again at its exit
+        if isinstance(error, BrokenPipeError):  # the reader of a pipe (`| head`) has left
+            sys.exit(EXIT_OK)
+        what = f"Received: {error.strerror or error}. Free some space, or send the output elsewhere."
+        with suppress(OSError):
+            print(f"What a command writes must arrive, at standard output or on a disk. {what}", file=sys.stderr)
+        sys.exit(EXIT_WRONG_REQUEST)

@@ -1,0 +1,44 @@
+"""`nnlo-opt space`: prints a search space, whose module is executed in this process."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.reporting.space_table import points_table, size_text, space_table
+from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.run.option_kinds import whole
+from nnlo_opt.run.option_table import BY_NAME, SEED, Option
+from nnlo_opt.space.loading import load_space
+from nnlo_opt.training.options import searchable
+
+#: options of `nnlo-opt space`
+OPTIONS = (
+    Option("samples", "N", whole(0), "points to draw and print", 0, example="5"),
+    replace(SEED, help="seed of the points"),
+    replace(BY_NAME["fix"], group=""),
+)
+
+
+def main(parser: Parser, argv: Sequence[str]) -> int:
+    """Print the parameters of a search space, and some of its points."""
+    parser.add_argument("module", metavar="MODULE", help="Python file or dotted module, as --search-space takes it")
+    arguments = parser.values(argv)
+    space = load_space(arguments.module, arguments.fix)
+    width = line_width(sys.stdout)
+    print(space_table(space, f"Search space of {arguments.module}", width))
+    print(f"\n{size_text(space)}")
+    for name in space.train_names:
+        try:
+            searchable(name)
+        except ConfigurationError as error:
+            print(f"\nWarning: the drivers refuse this search space. {error}")
+    if arguments.samples:
+        rng = np.random.default_rng(arguments.seed)
+        points = [space.sample(rng) for _ in range(arguments.samples)]
+        print(f"\n{points_table(space, points, 'Some points, drawn by the priors', width)}")
+    sys.stdout.flush()
+    return EXIT_OK
