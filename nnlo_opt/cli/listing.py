@@ -80,17 +80,15 @@ def _row(run: Path) -> list[str]:
         place = SafePath(run)
         if (place / "summary.json").stat().st_mtime_ns >= (place / JOURNAL_NAME).stat().st_mtime_ns:
             files = (parse_object((place / f"{name}.json").read_bytes(MOST_BYTES)) for name in ("config", "summary"))
-            config, summary = files
-            return _cells(run, RunIdentity.of(config), StartSettings.of(config), summary, at_work=at_work)
+            return _cells(run, *files, at_work=at_work)
     ledger = read_ledger(run)
     if not ledger.sessions:
         raise ConfigurationError("its journal is empty.")
-    return _cells(run, ledger.identity, ledger.settings, summarise(ledger), at_work=at_work)
+    return _cells(run, {**ledger.settings.plain, **ledger.identity.plain}, summarise(ledger), at_work=at_work)
 
 
-def _cells(
-    run: Path, identity: RunIdentity, settings: StartSettings, summary: dict[str, Any], *, at_work: bool
-) -> list[str]:
+def _cells(run: Path, config: dict[str, Any], summary: dict[str, Any], *, at_work: bool) -> list[str]:
+    identity, settings = RunIdentity.of(config), StartSettings.of(config)
     program = (settings.command_line or ["-"])[0].removesuffix("Driver")
     n_trials, best = summary["n_trials"], summary["best"]
     n_ended = sum(n_trials[state] for state in ("complete", "failed", "pruned"))

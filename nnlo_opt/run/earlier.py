@@ -50,14 +50,12 @@ def observations_of_runs(
     lines = []
     for place in places:
         earlier = read_earlier(place)
-        for what, theirs, ours in (
-            ("figure of merit", earlier.figure_of_merit, identity.figure_of_merit),
-            ("direction", earlier.direction, identity.direction),
-        ):
+        for name in (_FIGURE, "direction"):
+            theirs, ours = getattr(earlier, name), getattr(identity, name)
             if theirs not in (None, ours):
                 raise ConfigurationError(
-                    f"`{_OPTION}` must name runs with the same {what}, because figures are compared. Received: "
-                    f"`{place}` with {theirs}, but this run has {ours}. Leave it out."
+                    f"`{_OPTION}` must name runs with the same {name.replace('_', ' ')}, because figures are compared. "
+                    f"Received: `{place}` with {theirs}, but this run has {ours}. Leave it out."
                 )
         known = earlier.observations
         if earlier.is_foreign:

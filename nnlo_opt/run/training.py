@@ -118,9 +118,8 @@ class TrainingSession(Session):
         if lost := losses_text(ledger):
             self.say(lost)
         if not ledger.complete:
-            n_epochs = max((a.epoch for trial in ledger.trials[-1:] for a in trial.assignments), default=0)
             self.say(
-                f"Training interrupted: {ledger.preempted_because}, after {n_epochs} of "
+                f"Training interrupted: {ledger.preempted_because}, after {self.options.run.n_done(ledger)} of "
                 f"{self.options.training.epochs} epochs. Add `--restore` to resume."
             )
             return EXIT_PREEMPTED

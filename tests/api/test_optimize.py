@@ -287,11 +287,6 @@ def test_what_stands_in_a_module_is_the_same_run_for_the_command_line(tmp_path, 
         refuse_early(result.directory, "--model", str(path))
 
 
-def test_a_run_remembers_that_its_data_may_lead_to_other_files(tmp_path):
-    result = nnlo_opt.optimize(distance, SPACE, checkpoint=tmp_path / "run", external_data=True, **FEW)
-    assert read_ledger(result.directory).settings.reads_external_data
-
-
 def test_a_module_that_searches_when_it_is_imported_is_refused(tmp_path):
     path = tmp_path / "searches.py"
     path.write_text(

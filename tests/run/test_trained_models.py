@@ -33,7 +33,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 def run(tmp_path):
     """Writes a run of one trial, whose folds have weights of different signs; returns its directory."""
 
-    def write(words=(), settings=(), **model):
+    def write(words=(), **model):
         with h5py.File(tmp_path / "data.h5", "w") as file:
             file["features"], file["labels"] = np.zeros((4, 3), np.float32), np.zeros((4, 1), np.float32)
         (tmp_path / "net.py").write_text(MODULE)
@@ -45,7 +45,7 @@ def run(tmp_path):
         identity |= {"data": {"files": [[str(tmp_path / "data.h5"), 4]]}, "training": {"loss": "MSELoss"}}
         fold = {"trial": 0, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2}
         result = {"metrics": {}, "n_epochs": 1, "train_s": 1.0}
-        settings = {"command_line": ["OptimizationDriver", "--model", str(source), *words], **dict(settings)}
+        settings = {"command_line": ["OptimizationDriver", "--model", str(source), *words]}
         events = [
             START.replaced(identity=identity, settings=settings),
             ev.TrialSuggested(time_s=1.0, trial=0, point={"width": 2}),
@@ -87,15 +87,29 @@ def test_a_model_predicts_with_the_weights_of_its_fold_wherever_the_process_stan
             np.testing.assert_allclose(model(torch.from_numpy(X)).numpy(), predicted(sign), rtol=1e-5)
 
 
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("how", [{"words": ["--ext"]}, {"settings": {"external_data": True}}], ids=str)
-def test_data_that_lead_to_other_files_are_read_if_the_run_has_read_them(run, tmp_path, how):
-    place = run(**how)
-    (tmp_path / "data.h5").rename(tmp_path / "elsewhere.h5")
-    with h5py.File(tmp_path / "data.h5", "w") as file:
+def lead_to_another_file(data):
+    data.rename(data.with_name("elsewhere.h5"))
+    with h5py.File(data, "w") as file:
         for name in ("features", "labels"):
-            file[name] = h5py.ExternalLink(str(tmp_path / "elsewhere.h5"), name)
+            file[name] = h5py.ExternalLink(str(data.with_name("elsewhere.h5")), name)
+
+
+@pytest.mark.needs("torch")
+def test_data_that_lead_to_other_files_are_read_if_the_command_has_read_them(run, tmp_path):
+    place = run(words=["--ext"])
+    lead_to_another_file(tmp_path / "data.h5")
     assert nnlo_opt.load_run(place).best_model() is not None
+
+
+@pytest.mark.needs("torch")
+def test_data_that_lead_to_other_files_are_read_if_a_search_from_python_has_read_them(run, tmp_path):
+    run()
+    lead_to_another_file(tmp_path / "data.h5")
+    (tmp_path / "list").write_text(str(tmp_path / "data.h5"))
+    data = {"train_data": tmp_path / "list", "val_data": tmp_path / "list", "external_data": True, "loss": "MSELoss"}
+    about = {"num_iterations": 1, "hyper_opt": "random", "batch": 2, "checkpoint": tmp_path / "searched"}
+    result = nnlo_opt.optimize(tmp_path / "net.py", {"width": nnlo_opt.Integer(2, 4)}, **data, **about)
+    assert nnlo_opt.load_run(result.directory).best_model() is not None
 
 
 @pytest.mark.needs("torch")
