@@ -2,7 +2,7 @@
 
 import os
 
-#: models of NNLO
+#: models of NNLO, and their modules
 _NAMES = ("example", "mnist", "cifar10", "topclass", "mnist_torch", "topclass_torch")
 MODELS = {name: f"nnlo_opt.models.builtin.{name}" for name in _NAMES}
 _BACKENDS = ("tensorflow", "jax", "torch")
