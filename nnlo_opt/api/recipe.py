@@ -195,7 +195,7 @@ class GeneratedWorkload(ManagerWorkload):
             )
         stream = self._stream = GeneratedStream(self._generator(mine), mine.n_samples)
         stream.peek()  # before the model is built, for which random numbers are seeded
-        options = replace(self._options.training, trains_itself=self.definition.trains_itself)
+        options = self._options.training
         adapter = self._build({}, options, model_seed(self._options.seed, start))
         validates = validation if validation.is_empty else validation.deal(start.n_workers, {start.worker - 1})
         generate = self._generator(validates)
@@ -203,7 +203,7 @@ class GeneratedWorkload(ManagerWorkload):
             adapter=adapter,
             stream=stream,
             validation=lambda: map(as_samples, generate()),
-            options=options,
+            options=options.for_updates() if adapter.trains_itself else options,
             n_train=train.n_samples,
             n_shard=mine.n_samples,
             n_validation=0 if validation.is_empty else 1,

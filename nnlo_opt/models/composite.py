@@ -220,6 +220,8 @@ class CompositeAdapter:
         seed: seed of the random numbers that training and validation draw.
     """
 
+    trains_itself = True
+
     def __init__(self, composite: CompositeModel, feature_shape: Shapes, options: TrainingOptions, seed: int) -> None:
         with blame_on_trial("building"):
             self._parts = dict(composite.build(feature_shape))

@@ -1,7 +1,7 @@
 """Checks of training options against ranks, data, search space before a model is built."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import combinations, product
 from typing import Any
 
@@ -112,7 +112,7 @@ def check_momentum(options: Options, topology: Topology, findings: Findings) -> 
     Returns:
         A sentence for the user if so many workers alone give the momentum that was asked for, or more.
     """
-    training = replace(options.training, trains_itself=findings.trains_itself)
+    training = options.training.for_updates() if findings.trains_itself else options.training
     if not training.momentum_correction:
         return ()
     # Each update makes the gradients under way of all other workers older by a version.
@@ -125,14 +125,17 @@ def check_momentum(options: Options, topology: Topology, findings: Findings) -> 
     )
 
 
-def idle_options(training: TrainingOptions, space: Space | None) -> tuple[str, ...]:
-    """Return a sentence that names options without effect at any point of the search; empty if there are none."""
+def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = False) -> tuple[str, ...]:
+    """Return a sentence that names options without effect at any point of the search; empty if there are none.
+
+    `own`: the model makes its own steps.
+    """
 
     def known(option: str) -> set[Any]:
         name = f"{TRAIN_PREFIX}{option}"
         return {*corners(space, name)} if space is not None and name in space.names else {getattr(training, option)}
 
-    modes, syncs, own = known("mode"), known("sync_every"), training.trains_itself
+    modes, syncs = known("mode"), known("sync_every")
     takes_steps = own or "easgd" in modes or any(isinstance(n, int) and n > 1 for n in syncs)
     # Each model of a composite, and a worker in easgd, has the optimizer of the worker if there is one.
     of_worker = None not in known("worker_optimizer")

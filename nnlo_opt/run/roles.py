@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,8 +75,6 @@ class RankRoles:
         if run.settings.get("is_temporary"):
             make_directory(Path(run.directory).parents[1])
             private_directory(Path(run.directory).parent)  # rank 0 may have made it on another node
-        if run.settings.get("trains_itself"):
-            self._setup = replace(self._setup, training=replace(self._setup.training, trains_itself=True))
         self._setup.context.open(Path(run.directory), self._setup.topology)
 
     def close(self) -> None:

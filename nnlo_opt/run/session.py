@@ -298,8 +298,8 @@ class Session(ABC):
     def _check(self, findings: Findings) -> tuple[str, ...]:
         """Raise ConfigurationError if this request cannot work with this model and these data; return remarks."""
         self.check_findings(findings)
-        training = replace(self.options.training, trains_itself=findings.trains_itself)
-        idle = () if findings.is_objective else idle_options(training, findings.space)
+        training, own = self.options.training, findings.trains_itself
+        idle = () if findings.is_objective else idle_options(training, findings.space, own=own)
         shares = check_shares(self.options, self.topology, findings)
         return (*shares, *check_momentum(self.options, self.topology, findings), *idle)
 
@@ -368,8 +368,7 @@ class Session(ABC):
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
         least = math.ceil(max(elastic_forces(self.options, findings), default=1.0))
-        settings: dict[str, Json] = {"kind": findings.kind, "trains_itself": findings.trains_itself}
-        settings |= {"least_children": least, "is_temporary": not self._keeps_files}
+        settings = {"kind": findings.kind, "least_children": least, "is_temporary": not self._keeps_files}
         opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):

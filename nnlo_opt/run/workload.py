@@ -243,7 +243,7 @@ class ModuleWorkload:
             release=self._release,
             source=data.source,
             folds=data.folds,
-            options=replace(self._options.training, trains_itself=self.definition.trains_itself),
+            options=self._options.training,
             seed=self._options.seed,
             feeding=Feeding(
                 memory_bytes=given.memory_bytes,

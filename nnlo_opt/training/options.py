@@ -74,8 +74,6 @@ class TrainingOptions:
     #: epochs between two checkpoints
     checkpoint_interval: int = 1
     shuffle: bool = True
-    #: True for a model that makes its own steps (`models.composite`), whose gradient is the difference of its weights
-    trains_itself: bool = False
 
     def __post_init__(self) -> None:
         for name, unit in _COUNTS.items():
@@ -160,15 +158,11 @@ class TrainingOptions:
             (not self.rule.corrects_momentum, f"`--mode {self.mode}`", "take `--mode downpour`"),
             (self.synchronous, "`--synchronous`", "let each worker train at its own pace"),
             (self.staleness != "none", f"`--staleness {self.staleness}`", "take one of the two"),
-            (self.trains_itself, "a model that makes its own steps", "train it without"),
             (self.optimizer != "sgd", f"`--optimizer {self.optimizer}`", "take `--optimizer sgd`"),
             (is_unfit, f"`--optimizer-params {given}`", "give them a momentum above 0, without nesterov"),
         ):
             if is_wrong:
-                raise ConfigurationError(
-                    "`--momentum-correction` is for asynchronous `--mode downpour` by sgd with momentum, whose updates "
-                    f"count alike. Received: {received}; {remedy}, or leave the correction out."
-                )
+                raise _not_corrected(received, remedy)
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
         """Return these options with the `train.*` parameters of `point`; ConfigurationError for an unknown one."""
@@ -184,23 +178,32 @@ class TrainingOptions:
         return replace(self, **changes)
 
     def for_updates(self) -> "TrainingOptions":
-        """Return the options as the update rule takes them: of a model that trains itself, differences are added."""
-        if not self.trains_itself:
-            return self
+        """Return the options as the update rule takes them from a model that trains itself: differences are added.
+
+        Raises:
+            ConfigurationError: the rule is to correct a momentum, of which it knows nothing then.
+        """
+        if self.momentum_correction:
+            raise _not_corrected("a model that makes its own steps", "train it without")
         plain: dict[str, Any] = {"optimizer_params": {}, "worker_optimizer": None, "worker_optimizer_params": {}}
         return replace(self, optimizer="sgd", learning_rate=1.0, elastic_lr=None, gem_lr=1.0, **plain)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return {name: value for name, value in asdict(self).items() if name != "trains_itself"}
+        return asdict(self)
+
+
+def _not_corrected(received: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        "`--momentum-correction` is for asynchronous `--mode downpour` by sgd with momentum, whose updates count "
+        f"alike. Received: {received}; {remedy}, or leave the correction out."
+    )
 
 
 #: options that are dictionaries: `train.<option>.<name>` names one of their values
 _DICTIONARIES = ("optimizer_params", "worker_optimizer_params")
 #: options that `train.<option>` may name
-SEARCHABLE = tuple(
-    f.name for f in fields(TrainingOptions) if f.name not in (*_DICTIONARIES, "checkpoint_interval", "trains_itself")
-)
+SEARCHABLE = tuple(f.name for f in fields(TrainingOptions) if f.name not in (*_DICTIONARIES, "checkpoint_interval"))
 
 
 def searchable(name: str) -> str:

@@ -66,7 +66,6 @@ def test_options_that_do_not_go_together_are_refused_by_name(option, changes):
         ({"mode": "easgd"}, "`--mode easgd`; take `--mode downpour`"),
         ({"synchronous": True}, "`--synchronous`; let each worker train at its own pace"),
         ({"staleness": "scale"}, "`--staleness scale`; take one of the two"),
-        ({"trains_itself": True}, "a model that makes its own steps"),
         ({"optimizer": "adam"}, "`--optimizer adam`; take `--optimizer sgd`"),
         ({"optimizer_params": {}}, "`--optimizer-params {}`; give them a momentum above 0"),
         ({"optimizer_params": {"momentum": 0.9, "nesterov": True}}, "without nesterov"),
@@ -163,18 +162,18 @@ def test_options_without_effect_are_named_unless_the_search_uses_them():
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "own", "named"),
     [
-        ({"worker_optimizer": "rmsprop", "trains_itself": True}, set()),
-        ({"worker_optimizer": "rmsprop", "optimizer": "sgd", "trains_itself": True}, {"--optimizer"}),
-        ({"mode": "easgd", "elastic_lr": 0.1, "trains_itself": True}, {"--elastic-lr"}),
-        ({"mode": "gem", "gem_lr": 0.1, "learning_rate": 0.1, "trains_itself": True}, {"--gem-lr"}),
-        ({"elastic_lr": 0.1, "gem_lr": 0.1, "trains_itself": True}, {"--elastic-lr", "--gem-lr"}),
-        ({"mode": "easgd", "worker_optimizer": "sgd", "optimizer_params": {"beta_1": 0.5}}, {"--optimizer-params"}),
-        ({"mode": "easgd", "optimizer": "sgd", "learning_rate": 0.1}, set()),
-        ({"mode": "gem", "optimizer": "sgd", "learning_rate": 0.1}, {"--optimizer", "--learning-rate"}),
+        ({"worker_optimizer": "rmsprop"}, True, set()),
+        ({"worker_optimizer": "rmsprop", "optimizer": "sgd"}, True, {"--optimizer"}),
+        ({"mode": "easgd", "elastic_lr": 0.1}, True, {"--elastic-lr"}),
+        ({"mode": "gem", "gem_lr": 0.1, "learning_rate": 0.1}, True, {"--gem-lr"}),
+        ({"elastic_lr": 0.1, "gem_lr": 0.1}, True, {"--elastic-lr", "--gem-lr"}),
+        ({"mode": "easgd", "worker_optimizer": "sgd", "optimizer_params": {"rho": 1}}, False, {"--optimizer-params"}),
+        ({"mode": "easgd", "optimizer": "sgd", "learning_rate": 0.1}, False, set()),
+        ({"mode": "gem", "optimizer": "sgd", "learning_rate": 0.1}, False, {"--optimizer", "--learning-rate"}),
     ],
 )
-def test_options_without_effect_depend_on_who_makes_the_steps(options, named):
-    line = "".join(idle_options(TrainingOptions(**options), None))
+def test_options_without_effect_depend_on_who_makes_the_steps(options, own, named):
+    line = "".join(idle_options(TrainingOptions(**options), None, own=own))
     assert set(re.findall("`(.+?)`", re.sub(r"\(.*?\)", "", line))) == named
