@@ -41,8 +41,7 @@ def workload_of(
     settings: Settings, options: Options, topology: Topology, group: RankGroup, context: ProcessContext
 ) -> "ManagerWorkload":
     """Return the workload of this rank, after a look at the data. Collective: every rank of `group`."""
-    every_rank = options.training.rule.averages_every_batch
-    ranks_of_teams = [team.trainer_ranks(every_rank=every_rank) for team in topology.teams]
+    ranks_of_teams = [team.trainer_ranks for team in topology.teams]
     trainers = sorted(rank for ranks in ranks_of_teams for rank in ranks)
     n_shares = max(map(len, ranks_of_teams))
     data = settings.data
@@ -56,7 +55,7 @@ def workload_of(
             options = _counting_validations(settings, options, group.share_json(n_train, trainers[0]))
             return FileWorkload(settings, options, context)
         return workload
-    pool, validation = _cut_pools(settings, n_shares, by_batches=every_rank)
+    pool, validation = _cut_pools(settings, n_shares, by_batches=topology.teams[0].every_rank_trains)
     train = replace(pool, sizes=_counted(settings.data, pool, group, trainers))
     group.attempt(lambda: _check_pool(train, n_shares, settings.n_fold) if group.rank == 0 else None)
     options = _counting_validations(settings, options, train.n_samples)

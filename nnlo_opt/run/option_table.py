@@ -29,6 +29,7 @@ from nnlo_opt.search.pruning import PRUNERS
 from nnlo_opt.search.registry import ACQUISITIONS, SURROGATES, search_names
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import EPOCHS, MEASURED
+from nnlo_opt.update_rules.registry import RULES
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 #: levels that imply `--quiet`
@@ -131,6 +132,8 @@ def _training(name: str, metavar: str, kind: Kind, **more: Any) -> Option:
 # A table, laid out by hand.
 # fmt: off
 _NUMBER = finite()
+_TOGETHER = [name for name, rule in RULES.items() if rule.averages_every_batch]
+_EACH = [name for name in RULES if name not in _TOGETHER]
 SEED = Option("seed", "N", whole(0), default=0, example="42", common=True,
     help="seed of all draws; of the search, the folds, the initial weights and the shuffling")
 GRACE = Option("grace", "TIME", duration(1), default=60.0, example="120", python=False,
@@ -197,7 +200,7 @@ TRAINING = _group(
     _training("epochs", "EPOCHS", whole(unit="epochs"), example="10", common=True,
         help="passes over the training data; counted over all workers"),
     _training("mode", "RULE", TEXT, example="allreduce",
-        help="update rule: downpour, easgd, gem, or allreduce, in which every rank trains"),
+        help=f"update rule: {', '.join(_EACH)}, or {' or '.join(_TOGETHER)}, in which every rank trains"),
     _training("synchronous", "", FLAG, shown="each worker trains at its own pace",
         help="average the gradients of all workers"),
     _training("sync_every", "BATCHES", whole(unit="batches"), example="10",
@@ -242,17 +245,8 @@ TRAINING = _group(
         help="optimizer of a worker's own steps between exchanges"),
     _training("worker_optimizer_params", "DICT", kinds.DICTIONARY, example="{'beta_1': 0.5}",
         help="arguments of the worker's optimizer, in the form of --optimizer-params"),
-    _training("elastic_force", "BETA", _NUMBER, example="0.5",
-        help="easgd: elastic force; each of n workers is tied by BETA / n"),
-    _training("elastic_lr", "RATE", _NUMBER, shown="--learning-rate", example="0.1",
-        help="easgd: learning rate of the workers' own steps"),
-    _training("elastic_momentum", "DELTA", _NUMBER, example="0.9",
-        help="easgd: Nesterov momentum of the workers' own steps (EAMSGD)"),
-    _training("gem_lr", "RATE", _NUMBER, example="0.05",
-        help="gem: learning rate of a worker; an update is scaled by up to 5"),
-    _training("gem_momentum", "MU", _NUMBER, example="0.5", help="gem: momentum of a worker"),
-    _training("gem_kappa", "KAPPA", _NUMBER, example="1.5",
-        help="gem: how much faster than one worker alone all workers together may move the weights"),
+    *(Option(own.name, own.metavar, _NUMBER, default=own.default, shown=own.shown, example=own.example,
+        help=f"{rule.name}: {own.help}") for rule in RULES.values() for own in rule.options),
     Option("no_shuffle", "", FLAG, default=False, help="keep the order of samples in every epoch"),
 )
 RUN = _group(

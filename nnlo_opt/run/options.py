@@ -1,7 +1,7 @@
 """Options of a command as frozen values, validated when they are made."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,10 +236,11 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
+    training = _known(values, TrainingOptions().to_json())
     log_level = "debug" if values.verbose else values.log_level
     return _same_named(Options, values) | {
         "model": model,
-        "training": TrainingOptions(shuffle=not values.no_shuffle, **_same_named(TrainingOptions, values)),
+        "training": TrainingOptions.of(training | {"shuffle": not values.no_shuffle}),
         "data": _data(values),
         "trial_name": values.trial_name or "train",
         "gpus": GpuRequest(max_gpus=values.max_gpus, master_gpu=values.master_gpu),
@@ -256,7 +257,11 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
 
 def _same_named(kind: type[Any], values: SimpleNamespace) -> dict[str, Any]:
     """Return the values of the options that have the name of a field of `kind`."""
-    return {f.name: getattr(values, f.name) for f in fields(kind) if hasattr(values, f.name)}
+    return _known(values, [f.name for f in fields(kind)])
+
+
+def _known(values: SimpleNamespace, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(values, name) for name in names if hasattr(values, name)}
 
 
 def _path(text: str | None) -> Path | None:

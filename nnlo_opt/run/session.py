@@ -4,7 +4,6 @@ A training is a search of one trial, so both drivers share the checks, the journ
 do differently stands in `run.search` and `run.training`.
 """
 
-import math
 import os
 import signal
 import sys
@@ -46,13 +45,12 @@ from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
 from nnlo_opt.reporting.status_lines import bottom_line
 from nnlo_opt.run import finish
 from nnlo_opt.run.checks import (
-    check_mode,
     check_momentum,
     check_shares,
     check_teams,
     check_training,
-    elastic_forces,
     idle_options,
+    least_workers,
 )
 from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
@@ -235,7 +233,7 @@ class Session(ABC):
     def check_early(self) -> None:
         """Refuse wrong options before any rank imports a heavy package."""
         options = self.options
-        check_mode(options.training.mode, options.n_masters, options.n_processes)
+        options.training.rule.check_groups(options.n_masters, options.n_processes)
         check_teams(self.topology, options.n_masters, options.n_processes)
         if options.log_file is not None:
             self._console.keep(options.log_file)
@@ -273,8 +271,7 @@ class Session(ABC):
         for remark in self.options.remarks:
             self.say(remark)
         reporter = self.topology.teams[0].first_trainer_rank
-        every_rank = self.options.training.rule.averages_every_batch
-        trainers = [rank for team in self.topology.teams for rank in team.trainer_ranks(every_rank=every_rank)]
+        trainers = [rank for team in self.topology.teams for rank in team.trainer_ranks]
         asked = list[int]()
         with self._console.waiting(lambda: self._awaited(asked)):
             loaded = self.load_space()
@@ -367,7 +364,7 @@ class Session(ABC):
         if self._timeline.keeps:
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
-        least = math.ceil(max(elastic_forces(self.options, findings), default=1.0))
+        least = least_workers(self.options, findings)
         settings = {"kind": findings.kind, "least_children": least, "is_temporary": not self._keeps_files}
         opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.transport.size):

@@ -51,7 +51,7 @@ class TrainedModels(ModuleWorkload):
         options = Options(
             model=named or (model["name"] if _is_builtin(model) else model["source"]),
             model_sha256=model["sha256"] if named is None else None,
-            training=TrainingOptions(**identity.get("training", {})),
+            training=TrainingOptions.of(identity.get("training", {})),
             run=RunRequest(root=run.parent, name=None),
             data=DataOptions(
                 features_name=identity.get("features_name"),

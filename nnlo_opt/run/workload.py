@@ -2,8 +2,8 @@
 
 import gc
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -297,8 +297,8 @@ class ModuleWorkload:
             )
         others = ("backend", "keras_backend", "n_processes", "n_masters")
         ignored = (
-            _first_change(options.training, TrainingOptions())
-            or _first_change(options.data, DataOptions())
+            _first_change(options.training.to_json(), TrainingOptions().to_json())
+            or _first_change(asdict(options.data), asdict(DataOptions()))
             or next((option_name(name) for name in others if getattr(options, name) not in (None, 1)), "")
         )
         if ignored:
@@ -590,7 +590,6 @@ def _paths(files: Files | None) -> tuple[Path, ...]:
     return tuple(path.absolute() for path in (read_list(files) if isinstance(files, Path) else files))
 
 
-def _first_change(options: Any, defaults: Any) -> str:
-    """Return the option of the first field without its default value; empty if there is none."""
-    names = (f.name for f in fields(options) if getattr(options, f.name) != getattr(defaults, f.name))
-    return next((option_name(name) for name in names), "")
+def _first_change(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Return the first option without its default value; empty if there is none."""
+    return next((option_name(name) for name, value in values.items() if value != defaults[name]), "")

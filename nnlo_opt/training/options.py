@@ -5,13 +5,13 @@ option for one trial.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.space.values import is_number
 from nnlo_opt.training.schedules import LearningRateSchedule
-from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.update_rules.registry import RULES, default_values
 from nnlo_opt.update_rules.rule import UpdateRule
 
 TRAIN_PREFIX = "train."
@@ -58,15 +58,8 @@ class TrainingOptions:
     #: optimizer of a worker's own steps between exchanges; None for `optimizer` in easgd, and plain sgd otherwise
     worker_optimizer: str | None = None
     worker_optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: easgd: the paper's beta; each of n workers is tied by beta / n
-    elastic_force: float = 0.9
-    #: easgd: learning rate of the workers' own steps; None for `learning_rate`
-    elastic_lr: float | None = None
-    #: easgd: Nesterov momentum of the workers' own steps (EAMSGD)
-    elastic_momentum: float = 0.0
-    gem_lr: float = 0.01
-    gem_momentum: float = 0.9
-    gem_kappa: float = 2.0
+    #: options that single update rules have (`update_rules.rule.RuleOption`), each with a value
+    of_rules: Mapping[str, Any] = field(default_factory=dict)
     #: Keras name of the loss; None for the loss of the model module, else it is inferred
     loss: str | None = None
     early_stopping: str | None = None
@@ -75,7 +68,15 @@ class TrainingOptions:
     checkpoint_interval: int = 1
     shuffle: bool = True
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "TrainingOptions":
+        """Return the options with these values by name; options of single update rules are among them."""
+        names = default_values()
+        others = {name: value for name, value in given.items() if name not in names}
+        return cls(**others, of_rules={name: value for name, value in given.items() if name in names})
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "of_rules", {**default_values(), **self.of_rules})
         for name, unit in _COUNTS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -171,6 +172,8 @@ class TrainingOptions:
             if not name.startswith(TRAIN_PREFIX):
                 continue
             option, _, parameter = searchable(name).partition(".")
+            if option in self.of_rules:
+                option, parameter = "of_rules", option
             if parameter:
                 changes[option] = {**changes.get(option, getattr(self, option)), parameter: value}
             else:
@@ -181,16 +184,20 @@ class TrainingOptions:
         """Return the options as the update rule takes them from a model that trains itself: differences are added.
 
         Raises:
-            ConfigurationError: the rule is to correct a momentum, of which it knows nothing then.
+            ConfigurationError: the rule is to correct a momentum, which this model hides from it.
         """
         if self.momentum_correction:
             raise _not_corrected("a model that makes its own steps", "train it without")
         plain: dict[str, Any] = {"optimizer_params": {}, "worker_optimizer": None, "worker_optimizer_params": {}}
-        return replace(self, optimizer="sgd", learning_rate=1.0, elastic_lr=None, gem_lr=1.0, **plain)
+        own = {option.name: 1.0 for option in self.rule.options if option.is_rate}
+        return replace(self, optimizer="sgd", learning_rate=1.0, of_rules={**self.of_rules, **own}, **plain)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
+        """Return plain data by name; options of single update rules are among them."""
+        plain: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            plain |= value if name == "of_rules" else {name: value}
+        return plain
 
 
 def _not_corrected(received: str, remedy: str) -> ConfigurationError:
@@ -203,7 +210,7 @@ def _not_corrected(received: str, remedy: str) -> ConfigurationError:
 #: options that are dictionaries: `train.<option>.<name>` names one of their values
 _DICTIONARIES = ("optimizer_params", "worker_optimizer_params")
 #: options that `train.<option>` may name
-SEARCHABLE = tuple(f.name for f in fields(TrainingOptions) if f.name not in (*_DICTIONARIES, "checkpoint_interval"))
+SEARCHABLE = tuple(name for name in TrainingOptions().to_json() if name not in (*_DICTIONARIES, "checkpoint_interval"))
 
 
 def searchable(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.errors import ConfigurationError, ProtocolError
 from nnlo_opt.update_rules.optimizers import Optimizer
 from nnlo_opt.update_rules.rule import Answer, MasterHalf, RuleOptions, SteppingWorker, UpdateRule
 from nnlo_opt.update_rules.vectors import FloatVector
@@ -77,3 +77,14 @@ class Allreduce(UpdateRule):
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> AllreduceWorker:
         return AllreduceWorker(n_weights, self.optimizer(options, n_weights))
+
+    def check_groups(self, n_masters: int, n_processes: int) -> None:
+        for option, number, rule in (
+            ("--n-processes", n_processes, "averages over all ranks"),
+            ("--n-masters", n_masters, "has no masters"),
+        ):
+            if number > 1:
+                raise ConfigurationError(
+                    f"`{option}` must be 1 with `--mode {self.name}`, which {rule}. Received: {number}; leave it out, "
+                    "or take another mode."
+                )

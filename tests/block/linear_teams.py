@@ -33,7 +33,8 @@ SIZES = [4, 4, 4, 4, 4, 4, 2]
 
 
 def options_of(**changes):
-    return TrainingOptions(**{"batch": BATCH, "epochs": EPOCHS, "optimizer": "sgd", "learning_rate": RATE, **changes})
+    given = {"batch": BATCH, "epochs": EPOCHS, "optimizer": "sgd", "learning_rate": RATE, **changes}
+    return TrainingOptions.of(given)
 
 
 # ---------------------------------------------------------------- teams

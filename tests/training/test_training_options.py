@@ -57,7 +57,7 @@ def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, o
     ],
 )
 def test_options_that_do_not_go_together_are_refused_by_name(option, changes):
-    assert "mode" in refusal(TrainingOptions, **changes, says=[f"`{option}`"]).partition("Received: ")[2]
+    assert "mode" in refusal(TrainingOptions.of, changes, says=[f"`{option}`"]).partition("Received: ")[2]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_workers_overlap_unless_they_wait_for_each_other_or_are_told_not_to():
 
 def test_options_are_plain_data():
     options = TrainingOptions(optimizer_params={"momentum": 0.9}, learning_rate=0.1)
-    assert TrainingOptions(**json.loads(json.dumps(options.to_json()))) == options
+    assert TrainingOptions.of(json.loads(json.dumps(options.to_json()))) == options
 
 
 # ---------------------------------------------------------------- points
@@ -114,7 +114,7 @@ def test_an_option_is_named_with_dashes_or_underscores(name):
 
 @pytest.mark.parametrize("option", SEARCHABLE)
 def test_every_option_of_a_training_may_be_searched(option):
-    value = getattr(TrainingOptions(), option)
+    value = TrainingOptions().to_json()[option]
     assert TrainingOptions().with_point({f"train.{option}": value}) == TrainingOptions()
 
 
@@ -153,7 +153,7 @@ def test_values_of_optimizer_params_can_be_searched_and_hold_a_learning_rate():
 
 
 def test_options_without_effect_are_named_unless_the_search_uses_them():
-    given = TrainingOptions(worker_optimizer="adam", elastic_force=0.5, gem_lr=0.1)
+    given = TrainingOptions.of({"worker_optimizer": "adam", "elastic_force": 0.5, "gem_lr": 0.1})
     (line,) = idle_options(given, None)
     assert all(f"`--{name}`" in line for name in ("worker-optimizer", "elastic-force", "gem-lr"))
     space = Space([Categorical(["easgd", "gem"], name="train.mode")])
@@ -175,5 +175,5 @@ def test_options_without_effect_are_named_unless_the_search_uses_them():
     ],
 )
 def test_options_without_effect_depend_on_who_makes_the_steps(options, own, named):
-    line = "".join(idle_options(TrainingOptions(**options), None, own=own))
+    line = "".join(idle_options(TrainingOptions.of(options), None, own=own))
     assert set(re.findall("`(.+?)`", re.sub(r"\(.*?\)", "", line))) == named

@@ -77,7 +77,7 @@ class SubMaster:
         self._endpoints = WorkerEndpoints(setup.below, setup.team.ranks_per_worker)
         self._options, self._world_rank, self._timeline = setup.options, setup.world_rank, setup.timeline
         self._group = setup.team.groups[setup.above.rank - 1]
-        self._n_workers = setup.team.n_workers()
+        self._n_workers = setup.team.n_workers
         #: the assignment under way; None between assignments and after a failure, when messages about it are dropped
         self._fold: _Fold | None = None
 
