@@ -206,7 +206,7 @@ class PartTrainer:
 
     def load_counters(self, values: list[list[int]]) -> None:
         """Inverse of `counters`."""
-        self.optimizer.n_steps = values[0][0]
+        self.optimizer.at_step(values[0][0])
         self.adapter.load_discrete_state(values[1:])
 
 

@@ -10,28 +10,13 @@ the weights once an epoch, from one worker.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
 
 import numpy as np
 
 from nnlo_opt.errors import ConfigurationError, ProtocolError
 from nnlo_opt.update_rules.optimizers import Optimizer
-from nnlo_opt.update_rules.rule import Answer, MasterHalf, RuleOptions, SteppingWorker, UpdateRule
+from nnlo_opt.update_rules.rule import Answer, MasterHalf, PartedStep, RuleOptions, Step, SteppingWorker, UpdateRule
 from nnlo_opt.update_rules.vectors import FloatVector
-
-
-class PartedStep(Protocol):
-    """A step of the optimizer in memory that all ranks see; each rank makes a part of it."""
-
-    weights: FloatVector
-    #: this rank's gradient
-    gradient: FloatVector
-
-    def apply(self) -> None:
-        """Make this rank's part of the step; return when all parts are made."""
-
-
-Step = TypeVar("Step", bound=PartedStep)
 
 
 class AllreduceMaster(MasterHalf):
@@ -49,11 +34,11 @@ class AllreduceMaster(MasterHalf):
 class AllreduceWorker(SteppingWorker):
     """The worker's half: the optimizer's step, whole or the part of this rank."""
 
+    steps_together = True
     #: None: each rank makes the whole step
     _shared: PartedStep | None = None
 
     def share(self, make: Callable[[Optimizer], Step]) -> Step:
-        """Make a part of each step from now on, as the return value of `make` does; it takes over the optimizer."""
         self._shared = shared = make(self._optimizer)
         self.weights, self.gradient = shared.weights, shared.gradient
         return shared

@@ -7,9 +7,9 @@ update of the updates of its workers. All vectors are float32 (n_weights,).
 # ruff: noqa: B027  (what most rules leave alone is empty here)
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -101,8 +101,15 @@ class MasterHalf(Half, ABC):
 
     answers: Answer = Answer.WEIGHTS
 
-    #: updates applied so far, if the next update depends on that number; else left alone
-    n_steps: int = 0
+    @property
+    def n_steps(self) -> int:
+        """Updates applied so far, if the next update depends on that number; else 0."""
+        return 0 if self._optimizer is None else self._optimizer.n_steps
+
+    def at_step(self, n_steps: int) -> None:
+        """Have `n_steps` updates been applied, or begun by `exchange_block`."""
+        if self._optimizer is not None:
+            self._optimizer.at_step(n_steps)
 
     @property
     def vectors(self) -> Sequence[FloatVector]:
@@ -122,7 +129,7 @@ class MasterHalf(Half, ABC):
     def exchange_block(
         self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
     ) -> None:
-        """Do the part of `apply` for one of the `blocks` of all weights, as part of update number `n_steps`.
+        """Do the part of `apply` for one of the `blocks` of all weights, as part of update number `at_step`.
 
         `update` may be spoilt. The block of `answer` (n_weights,) receives what the worker is to adopt. An update of
         weight 0 moves nothing.
@@ -140,9 +147,25 @@ class MasterHalf(Half, ABC):
         raise ProtocolError(f"{type(self).__name__} has no synchronous rounds.")
 
 
+class PartedStep(Protocol):
+    """A step of the optimizer in memory that all ranks see; each rank makes a part of it."""
+
+    weights: FloatVector
+    #: this rank's gradient
+    gradient: FloatVector
+
+    def apply(self) -> None:
+        """Make this rank's part of the step; return when all parts are made."""
+
+
+Step = TypeVar("Step", bound=PartedStep)
+
+
 class WorkerHalf(Half, ABC):
     """An update rule at a worker; here without memory and local steps."""
 
+    #: True if all workers make every step together (`UpdateRule.averages_every_batch`)
+    steps_together: bool = False
     #: True if an unfinished period is pushed at the fence of an epoch; else the period continues behind the fence
     drains: bool = True
 
@@ -169,6 +192,10 @@ class WorkerHalf(Half, ABC):
         np.copyto(memory, self.weights)
         self.answer = memory if self.answer is self.weights else self.answer
         self.weights = memory
+
+    def share(self, make: Callable[[Optimizer], Step]) -> Step:
+        """Make a part of each step from now on, as the return value of `make` does; it takes over the optimizer."""
+        raise ProtocolError(f"{type(self).__name__} makes no steps together with other ranks.")
 
     def point(self) -> FloatVector:
         """Return the weights at which the next gradient is wanted."""
