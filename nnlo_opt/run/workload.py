@@ -32,6 +32,7 @@ from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.checks import check_space, check_training
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import DataFindings, Findings
+from nnlo_opt.run.option_table import FEATURES, LABELS
 from nnlo_opt.run.options import DataOptions, Options, check_objectives
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
@@ -536,8 +537,8 @@ class ModuleWorkload:
         from nnlo_opt.data.hdf5_check import check_files
 
         given, definition, external = self._options.data, self.definition, self._options.data.external_data
-        features, features_adaptor = definition.dataset("get_features") or ("features", None)
-        labels, labels_adaptor = definition.dataset("get_labels") or ("labels", None)
+        features, features_adaptor = definition.dataset("get_features") or (FEATURES, None)
+        labels, labels_adaptor = definition.dataset("get_labels") or (LABELS, None)
         names = given.features_name or features, given.labels_name or labels
         adaptors = features_adaptor, labels_adaptor
         if self._looks_first:

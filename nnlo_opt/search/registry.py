@@ -8,9 +8,12 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import SearchAlgorithm
+from nnlo_opt.search.genetic import DEFAULT_POPULATION
+from nnlo_opt.search.grid import DEFAULT_POINTS
 from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.space import Space
 
+#: the default comes first
 SURROGATES = ("gp", "et", "rf", "gbrt")
 ACQUISITIONS = ("ei", "lcb", "pi")
 #: options that every algorithm takes
@@ -74,7 +77,11 @@ def _checked(option: str, value: Any) -> Any:
         if value not in choices:
             raise ConfigurationError(f"`{option}` must be one of {_listed(choices)}. Received: {value!r}. Choose one.")
         return value
-    least, default = {"n_initial_points": (1, "the default"), "population": (2, "10"), "grid_points": (1, "5")}[option]
+    least, default = {
+        "n_initial_points": (1, "the default"),
+        "population": (2, DEFAULT_POPULATION),
+        "grid_points": (1, DEFAULT_POINTS),
+    }[option]
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(
             f"`{option}` must be a whole number, at least {least}. Received: {value!r}. Leave it out for {default}."

@@ -19,6 +19,7 @@ from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.random import feasible_draws, first_new, may_be_tried, suggestion_rng
+from nnlo_opt.search.registry import ACQUISITIONS, SURROGATES
 from nnlo_opt.search.targets import penalty, warp
 from nnlo_opt.space.space import Point, PointKey, Space
 
@@ -62,7 +63,12 @@ class SkoptSearch:
     """
 
     def __init__(
-        self, space: Space, seed: int, n_initial_points: int = 10, surrogate: str = "gp", acquisition: str = "ei"
+        self,
+        space: Space,
+        seed: int,
+        n_initial_points: int = 10,
+        surrogate: str = SURROGATES[0],
+        acquisition: str = ACQUISITIONS[0],
     ) -> None:
         self._space = space
         self._seed = seed
