@@ -12,7 +12,7 @@ from linear_model import LinearAdapter
 from loopback_team import tasks_from
 from memory_source import linear_source
 
-from nnlo_opt.block.task import FoldTaskFactory
+from nnlo_opt.block.task import FoldTask, FoldTaskFactory
 from nnlo_opt.comm import codec
 from nnlo_opt.comm.messages import FoldRecorded, Message
 from nnlo_opt.comm.mpi import transport as mpi_transport
@@ -171,9 +171,13 @@ class Tasks:
     """A workload, as far as a training in one process needs one."""
 
     def __init__(self, make) -> None:
-        self.tasks = make
+        self._make = make
 
-    def prepare(self) -> None: ...
+    def open(self, start) -> FoldTask:
+        self._tasks = self._make()
+        return self._tasks.open(start)
+
+    def close(self) -> None: ...
 
 
 def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tasks) -> Ledger:
