@@ -19,8 +19,8 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import Seat, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import best_fold, history_of
+from nnlo_opt.run.host import Script
 from nnlo_opt.run.roles import RoleSetup
-from nnlo_opt.run.script import Script
 from nnlo_opt.run.training import TrainingSession
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights

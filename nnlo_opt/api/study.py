@@ -22,13 +22,13 @@ from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.values import checked_report, finished_fold
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import temporary_run
+from nnlo_opt.run.host import Script
 from nnlo_opt.run.inspection import Inspection
 from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.option_kinds import whole
 from nnlo_opt.run.option_table import Option
 from nnlo_opt.run.roles import RankParts
 from nnlo_opt.run.run_data import RunData
-from nnlo_opt.run.script import Script
 from nnlo_opt.run.search import SearchSession
 from nnlo_opt.run.session import LONG_S
 from nnlo_opt.runtime.process import refuse_forked

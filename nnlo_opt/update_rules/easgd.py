@@ -224,30 +224,16 @@ class Easgd(UpdateRule):
     """The rule of `--mode easgd`."""
 
     name = "easgd"
+    # fmt: off
     options = (
-        RuleOption(
-            name="elastic_force",
-            metavar="BETA",
-            help="elastic force; each of n workers is tied by BETA / n",
-            example="0.5",
-            default=ELASTIC_FORCE,
-        ),
-        RuleOption(
-            name="elastic_lr",
-            metavar="RATE",
-            help="learning rate of the workers' own steps",
-            example="0.1",
-            shown="--learning-rate",
-            is_rate=True,
-        ),
-        RuleOption(
-            name="elastic_momentum",
-            metavar="DELTA",
-            help="Nesterov momentum of the workers' own steps (EAMSGD)",
-            example="0.9",
-            default=0.0,
-        ),
+        RuleOption("elastic_force", "BETA", default=ELASTIC_FORCE, example="0.5",
+            help="elastic force; each of n workers is tied by BETA / n"),
+        RuleOption("elastic_lr", "RATE", shown="--learning-rate", example="0.1", is_rate=True,
+            help="learning rate of the workers' own steps"),
+        RuleOption("elastic_momentum", "DELTA", default=0.0, example="0.9",
+            help="Nesterov momentum of the workers' own steps (EAMSGD)"),
     )
+    # fmt: on
     steps_at_workers = True
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> EasgdMaster:

@@ -180,24 +180,15 @@ class GradientEnergyMatching(UpdateRule):
     """The rule of `--mode gem`."""
 
     name = "gem"
+    # fmt: off
     options = (
-        RuleOption(
-            name="gem_lr",
-            metavar="RATE",
-            help="learning rate of a worker; an update is scaled by up to 5",
-            example="0.05",
-            default=RATE,
-            is_rate=True,
-        ),
-        RuleOption(name="gem_momentum", metavar="MU", help="momentum of a worker", example="0.5", default=MU),
-        RuleOption(
-            name="gem_kappa",
-            metavar="KAPPA",
-            help="how much faster than one worker alone all workers together may move the weights",
-            example="1.5",
-            default=KAPPA,
-        ),
+        RuleOption("gem_lr", "RATE", default=RATE, example="0.05", is_rate=True,
+            help="learning rate of a worker; an update is scaled by up to 5"),
+        RuleOption("gem_momentum", "MU", default=MU, example="0.5", help="momentum of a worker"),
+        RuleOption("gem_kappa", "KAPPA", default=KAPPA, example="1.5",
+            help="how much faster than one worker alone all workers together may move the weights"),
     )
+    # fmt: on
     takes_optimizer = False
     may_be_synchronous = False
 

@@ -27,9 +27,9 @@ from nnlo_opt.run.agreement import RankGroup
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import Seat, read_shared_events, temporary_run
 from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.host import Script
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RoleSetup
-from nnlo_opt.run.script import Script
 from nnlo_opt.run.training import TrainingSession
 from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
