@@ -59,9 +59,13 @@ class Settings:
         """Return the plan of a world of `n_ranks`; ConfigurationError if roles cannot be dealt out."""
         for team in plan_single_block(n_ranks, n_fold=self.n_fold).teams:
             self._check_roles(len(team.world_ranks))
-        every_rank = RULES[self.algo.mode].averages_every_batch
-        n_masters, n_processes = self.num_masters, self.num_processes
-        return plan_single_block(n_ranks, n_masters, n_processes, self.n_fold, every_rank_trains=every_rank)
+        return plan_single_block(
+            n_ranks,
+            self.n_fold,
+            n_masters=self.num_masters,
+            ranks_per_worker=self.num_processes,
+            every_rank_trains=RULES[self.algo.mode].averages_every_batch,
+        )
 
     def options(self, training: TrainingOptions) -> Options:
         """Return the options of a session that trains so."""

@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.n_ranks,
         arguments.block_size,
         arguments.n_fold,
-        n_masters,
-        n_processes,
+        n_masters=n_masters,
+        ranks_per_worker=n_processes,
         every_rank_trains=rule.averages_every_batch,
     )
     rule.check_groups(n_masters, n_processes)

@@ -12,6 +12,7 @@ workers that it leads, as equal in size as possible. Ranks of a group are neighb
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise, product
+from typing import TypedDict, Unpack
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.records import Value
@@ -57,6 +58,14 @@ def plan_groups(n_ranks: int, n_masters: int, ranks_per_worker: int = 1) -> tupl
         groups.append(Group(number=number, head=head, workers=workers, n_ranks=1 + len(workers) * ranks_per_worker))
         head += groups[-1].n_ranks
     return tuple(groups)
+
+
+class TeamOptions(TypedDict, total=False):
+    """Options that all teams of a world have, under the names of fields of `Team`."""
+
+    n_masters: int
+    ranks_per_worker: int
+    every_rank_trains: bool
 
 
 class Team(Value):
@@ -178,20 +187,10 @@ class Topology(Value):
         return next((team for team in self.teams if world_rank in team.world_ranks), None)
 
     @classmethod
-    def plan(
-        cls,
-        world_size: int,
-        block_size: int,
-        n_fold: int = 1,
-        n_masters: int = 1,
-        ranks_per_worker: int = 1,
-        *,
-        every_rank_trains: bool = False,
-    ) -> "Topology":
+    def plan(cls, world_size: int, block_size: int, n_fold: int = 1, **of_teams: Unpack[TeamOptions]) -> "Topology":
         """Plan a world of `world_size` ranks in blocks of `block_size` for trials of `n_fold` folds.
 
-        Every team has `n_masters` masters, and workers of `ranks_per_worker` ranks; `every_rank_trains`: as of `Team`.
-        Raises ConfigurationError for a `block_size` below 1.
+        `of_teams` are fields of every `Team`. Raises ConfigurationError for a `block_size` below 1.
         """
         if block_size < 1:
             raise ConfigurationError(
@@ -210,36 +209,22 @@ class Topology(Value):
             for number, ranks in enumerate(blocks, start=1)
             for part in _cut_evenly(ranks, n_fold if len(ranks) >= 2 * n_fold else 1)
         ]
-        teams = _teams(parts, n_masters, ranks_per_worker, every_rank_trains)
-        return cls(world_size=world_size, teams=teams, remark=remark)
+        return cls(world_size=world_size, teams=_teams(parts, of_teams), remark=remark)
 
 
-def plan_single_block(
-    world_size: int, n_masters: int = 1, ranks_per_worker: int = 1, n_fold: int = 1, *, every_rank_trains: bool = False
-) -> Topology:
+def plan_single_block(world_size: int, n_fold: int = 1, **of_teams: Unpack[TeamOptions]) -> Topology:
     """Plan a world that is one block, in which no rank only coordinates, as in `TrainingDriver`.
 
-    `n_fold` folds are trained at the same time if each can have two ranks; `every_rank_trains`: as of `Team`.
+    `n_fold` folds are trained at the same time if each can have two ranks; `of_teams` are fields of every `Team`.
     """
     parts = [(1, part) for part in _cut_evenly(range(world_size), n_fold if world_size >= 2 * n_fold else 1)]
-    teams = _teams(parts, n_masters, ranks_per_worker, every_rank_trains)
-    return Topology(world_size=world_size, teams=teams, remark="")
+    return Topology(world_size=world_size, teams=_teams(parts, of_teams), remark="")
 
 
-def _teams(
-    parts: Sequence[tuple[int, range]], n_masters: int, ranks_per_worker: int, every_rank_trains: bool
-) -> tuple[Team, ...]:
+def _teams(parts: Sequence[tuple[int, range]], of_teams: TeamOptions) -> tuple[Team, ...]:
     """Return a team for each of `parts`: the number of its block, its world ranks."""
     return tuple(
-        Team(
-            index=i,
-            block=block,
-            world_ranks=tuple(ranks),
-            n_masters=n_masters,
-            ranks_per_worker=ranks_per_worker,
-            every_rank_trains=every_rank_trains,
-        )
-        for i, (block, ranks) in enumerate(parts)
+        Team(index=i, block=block, world_ranks=tuple(ranks), **of_teams) for i, (block, ranks) in enumerate(parts)
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from nnlo_opt.comm.topology import TeamOptions
 from nnlo_opt.coordinator.instructions import Budget, SearchPlan, end_of
 from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
@@ -173,6 +174,15 @@ class Options:
     keep_weights: int | None = None
     #: seconds that this start may take; None without a limit
     walltime_s: float | None = None
+
+    @property
+    def of_teams(self) -> TeamOptions:
+        """Options by which ranks are dealt out within every team."""
+        return {
+            "n_masters": self.n_masters,
+            "ranks_per_worker": self.n_processes,
+            "every_rank_trains": self.training.rule.averages_every_batch,
+        }
 
 
 def optimization_options(given: Mapping[str, object], command_line: Sequence[str] = ()) -> Options:

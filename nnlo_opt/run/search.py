@@ -49,14 +49,7 @@ def run(world: "World", options: Options, context: ProcessContext) -> int:
 
 def plan_search(n_ranks: int, options: Options) -> Topology:
     """Return the plan of a world of `n_ranks` for a search."""
-    return Topology.plan(
-        n_ranks,
-        options.block_size,
-        options.plan.n_fold,
-        options.n_masters,
-        options.n_processes,
-        every_rank_trains=options.training.rule.averages_every_batch,
-    )
+    return Topology.plan(n_ranks, options.block_size, options.plan.n_fold, **options.of_teams)
 
 
 class HeldSearch(InlineSearch):

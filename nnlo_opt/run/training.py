@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
-    every_rank = options.training.rule.averages_every_batch
-    topology = plan_single_block(world.size, options.n_masters, options.n_processes, every_rank_trains=every_rank)
+    topology = plan_single_block(world.size, **options.of_teams)
     return run_command(TrainingSession, topology, world, options, context)
 
 

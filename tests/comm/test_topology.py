@@ -146,7 +146,7 @@ def test_groups_take_all_ranks_behind_the_top_master_and_differ_by_one_worker_at
 
 @given(**MASTERS)
 def test_every_rank_of_a_tree_is_a_master_or_part_of_one_worker(n_ranks, n_masters, ranks_per_worker):
-    team = plan_single_block(n_ranks, n_masters, ranks_per_worker).teams[0]
+    team = plan_single_block(n_ranks, n_masters=n_masters, ranks_per_worker=ranks_per_worker).teams[0]
     if not team.groups:
         return
     masters = {team.master_rank, *team.sub_master_ranks}
@@ -219,7 +219,7 @@ def test_an_update_rule_may_need_more_workers_than_are_left():
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.data())
 def test_a_team_that_goes_on_is_one_that_could_have_been_planned(n_ranks, n_masters, per_worker, data):
-    team = plan_single_block(n_ranks, n_masters, per_worker).teams[0]
+    team = plan_single_block(n_ranks, n_masters=n_masters, ranks_per_worker=per_worker).teams[0]
     alive = tuple(sorted(data.draw(st.sets(st.sampled_from(range(n_ranks))))))
     smaller = reformed(team, alive)
     if smaller is None:

@@ -190,7 +190,7 @@ def test_groups_of_ranks_that_cannot_be_are_told(n_ranks, arguments, sentence):
     refused = pytest.raises(ConfigurationError, match="^" + re.escape(sentence)) if sentence else nullcontext()
     with refused:
         options.training.rule.check_groups(options.n_masters, options.n_processes)
-        topology = plan_single_block(n_ranks, options.n_masters, options.n_processes)
+        topology = plan_single_block(n_ranks, **options.of_teams)
         check_teams(topology, options.n_masters, options.n_processes)
 
 
