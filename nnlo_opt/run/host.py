@@ -10,7 +10,7 @@ from nnlo_opt.space.space import Space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What a start of a run may do in its process; here a command, which owns it."""
+    """Process in which a run is started; here a command, which owns the process."""
 
     #: name of the program, for the journal; empty: the driver's
     program: str = ""
