@@ -518,10 +518,11 @@ class Readers:
     @cached_property
     def _folds(self) -> Any:
         """Folders of a fold with a checkpoint of its second epoch, and of a fold that is trained."""
-        given = TrainingOptions(batch=4, epochs=3, mode="easgd", elastic_momentum=0.5, optimizer="sgd")
+        asked = {"batch": 4, "epochs": 3, "mode": "easgd", "elastic_momentum": 0.5, "optimizer": "sgd"}
+        given = TrainingOptions.of(asked)
         tasks = linear_tasks(linear_source(26), [single_fold(20, 6)], given)
         for trial in (0, 1):
-            team = LoneTeam(self._folder / "training", given, tasks, plan_single_block(7, 3))
+            team = LoneTeam(self._folder / "training", given, tasks, plan_single_block(7, n_masters=3))
             team.run_fold(trial=trial)
             while len(team.reported(msg.EpochReported)) < 2 or (trial and not team.reported(msg.FoldFinished)):
                 team.step()

@@ -119,7 +119,7 @@ class Algo:
         """Return the options of a training by `n_workers` workers; `changes` that are None change nothing."""
         settings = self._settings | {name: value for name, value in changes.items() if value is not None}
         beta = ELASTIC_FORCE if self.elastic_force is None else self.elastic_force * n_workers
-        return TrainingOptions(batch=batch, epochs=epochs, elastic_force=beta, **settings)
+        return TrainingOptions.of({"batch": batch, "epochs": epochs, "elastic_force": beta, **settings})
 
     def get_config(self) -> dict[str, str]:
         """Return all settings as text."""

@@ -19,15 +19,14 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import Seat, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import best_fold, history_of
+from nnlo_opt.run.host import Script
 from nnlo_opt.run.roles import RoleSetup
-from nnlo_opt.run.script import Script
 from nnlo_opt.run.training import TrainingSession
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.events import AssignmentFailed, Event
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.update_rules.registry import RULES
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator
@@ -70,18 +69,17 @@ class Manager:
         #: True on the rank that gives the orders
         self.is_master = self.should_validate = group.rank == 0
         self._topology = topology = group.attempt(lambda: settings.topology(group.size))
-        trains_all = RULES[self.algo.mode].averages_every_batch
         team = next(team for team in topology.teams if group.rank in team.world_ranks)
         position = group.rank - team.master_rank
         #: number of workers of this rank's team, and number of this one from 1; -1 on a master
-        self.num_workers = team.n_workers(every_rank=trains_all)
+        self.num_workers = team.n_workers
         self.worker_id = team.worker_of(position) if position else -1
         self._options = options = group.attempt(lambda: settings.options(settings.training_options(team)))
         with noting_environment() as self._undo_environment:
             context = ProcessContext().settled(group, topology, options)
         self._workload = workload_of(settings, options, topology, group, context)
         self._options = options = self._workload.options
-        trains = group.rank in team.trainer_ranks(every_rank=trains_all)
+        trains = group.rank in team.trainer_ranks
         roles = RoleSetup(
             topology=topology,
             training=options.training,

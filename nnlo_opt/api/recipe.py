@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,6 +19,7 @@ from nnlo_opt.api.settings import Settings
 from nnlo_opt.block.task import FoldTask, TaskFactory, model_seed
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.comm.topology import Topology
+from nnlo_opt.data.batches import Samples as FirstSamples
 from nnlo_opt.data.folds import Fold, check_workers
 from nnlo_opt.data.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled
 from nnlo_opt.data.source import DataInfo
@@ -27,8 +28,10 @@ from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.framework import Framework, framework_for, imported_in
 from nnlo_opt.run.agreement import RankGroup
 from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.model_maker import ModelMaker, Samples
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.workload import ModuleWorkload, TrainingData
+from nnlo_opt.run.run_data import RunData, TrainingData
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.trees import Arrays
 from nnlo_opt.user_files import describe
 
@@ -41,22 +44,21 @@ def workload_of(
     settings: Settings, options: Options, topology: Topology, group: RankGroup, context: ProcessContext
 ) -> "ManagerWorkload":
     """Return the workload of this rank, after a look at the data. Collective: every rank of `group`."""
-    every_rank = options.training.rule.averages_every_batch
-    ranks_of_teams = [team.trainer_ranks(every_rank=every_rank) for team in topology.teams]
+    ranks_of_teams = [team.trainer_ranks for team in topology.teams]
     trainers = sorted(rank for ranks in ranks_of_teams for rank in ranks)
     n_shares = max(map(len, ranks_of_teams))
     data = settings.data
     if isinstance(data, H5Data) and data.is_plain:
         files = [*settings.train_list, *settings.files_to_validate]
         group.attempt(lambda: data.check(files) if group.rank == 0 else None)
-        workload = FileWorkload(settings, options, context)
+        workload = ManagerWorkload(settings, options, context)
         group.attempt(lambda: check_workers(workload.data.n_train, n_shares) if group.rank in trainers else None)
         if settings.algo.validate_every:
             n_train = workload.data.n_train if group.rank == trainers[0] else None
             options = _counting_validations(settings, options, group.share_json(n_train, trainers[0]))
-            return FileWorkload(settings, options, context)
+            return ManagerWorkload(settings, options, context)
         return workload
-    pool, validation = _cut_pools(settings, n_shares, by_batches=every_rank)
+    pool, validation = _cut_pools(settings, n_shares, by_batches=topology.teams[0].every_rank_trains)
     train = replace(pool, sizes=_counted(settings.data, pool, group, trainers))
     group.attempt(lambda: _check_pool(train, n_shares, settings.n_fold) if group.rank == 0 else None)
     options = _counting_validations(settings, options, train.n_samples)
@@ -100,62 +102,50 @@ def definition_of(settings: Settings) -> ModelDefinition:
     )
 
 
+def _framework_of(builder: Any) -> Framework:
+    """Return the framework that a builder names; else the one that its class imports, or its script."""
+    asked, source = builder.get_backend_name(), Path()
+    name = _ALIASES.get(asked, asked)
+    with suppress(TypeError, OSError):  # if it has been typed into a console
+        source = Path(inspect.getsourcefile(type(builder)) or "")
+        # A script may have builders of several frameworks.
+        name = name or imported_in(dedent(inspect.getsource(type(builder))))
+    return framework_for(source, name)
+
+
 class ManagerWorkload(ModuleWorkload):
-    """Workload of a manager; a subclass has the data."""
+    """Workload of a manager, whose samples are read from HDF5 files by number."""
 
     def __init__(self, settings: Settings, options: Options, context: ProcessContext) -> None:
-        super().__init__(options, context, searches=False, given=definition_of(settings))
+        builder = settings.model_builder
+        maker = ModelMaker(options, context, definition_of(settings), partial(_framework_of, builder))
+        super().__init__(options, context, searches=False, maker=maker, data=ManagerData(settings, options, maker))
         self._settings = settings
         #: options of the training; its epochs are validations if these do not come after every epoch
         self.options = options
 
-    def _cut(self, task: FoldTask) -> FoldTask:
+    def open(self, start: StartFold) -> FoldTask:
         """Return a task whose epoch ends with the next validation."""
+        task = super().open(start)
         if self.options.training.epochs == self._settings.num_epochs:
             return task
         n_between = self._settings.algo.samples_between_validations(task.n_train, task.options.batch)
         return task.replaced(n_train=n_between)
 
-    @cached_property
-    def _framework(self) -> Framework:
-        """Framework that the builder names; else the one that its class imports, or its script."""
-        builder = self._settings.model_builder
-        asked, source = builder.get_backend_name(), Path()
-        name = _ALIASES.get(asked, asked)
-        with suppress(TypeError, OSError):  # if it has been typed into a console
-            source = Path(inspect.getsourcefile(type(builder)) or "")
-            # A script may have builders of several frameworks.
-            name = name or imported_in(dedent(inspect.getsource(type(builder))))
-        return framework_for(source, name)
 
+class ManagerData(RunData):
+    """Samples of the HDF5 files of a manager."""
 
-# ---------------------------------------------------------------- HDF5 files
+    def __init__(self, settings: Settings, options: Options, maker: ModelMaker) -> None:
+        super().__init__(options, maker)
+        self._settings = settings
 
-
-class _CuttingTasks:
-    """Tasks of a workload, each with the epochs of its manager."""
-
-    def __init__(self, tasks: TaskFactory, cut: Callable[[FoldTask], FoldTask]) -> None:
-        self._tasks, self._cut, self.close = tasks, cut, tasks.close
-
-    def open(self, start: StartFold) -> FoldTask:
-        return self._cut(self._tasks.open(start))
-
-
-class FileWorkload(ManagerWorkload):
-    """Workload of a manager whose samples are read from HDF5 files by number."""
-
-    def tasks(self) -> TaskFactory:
-        return _CuttingTasks(super().tasks(), self._cut)
-
-    @cached_property
-    def data(self) -> TrainingData:
-        """Samples of the files, whose headers are read when this is first asked for."""
+    def read(self) -> TrainingData:
         settings = self._settings
         assert isinstance(settings.data, H5Data)
         source = settings.data.source([*settings.train_list, *settings.files_to_validate], self.finite)
         n_train = sum(file.n_samples for file in source.info.files[: len(settings.train_list)])
-        folds = self._folds(source, n_train)
+        folds = self.folds(source, n_train)
         if not settings.algo.validates:
             folds = [Fold(fold.train, fold.validation[:0]) for fold in folds]
         return TrainingData(source=source, folds=folds, n_train=n_train)
@@ -165,7 +155,7 @@ class FileWorkload(ManagerWorkload):
 
 
 class GeneratedWorkload(ManagerWorkload):
-    """Workload of a manager whose samples come from a user's generator; it makes the tasks itself.
+    """Workload of a manager whose samples come from a user's generator.
 
     Args:
         train: what is trained on, counted; with folds, everything.
@@ -176,13 +166,30 @@ class GeneratedWorkload(ManagerWorkload):
         self, settings: Settings, options: Options, context: ProcessContext, train: Pool, validation: Pool
     ) -> None:
         super().__init__(settings, options, context)
+        self._generated = _GeneratedTasks(settings, options, self.maker, train, validation)
+
+    @property
+    def samples(self) -> Samples:
+        """Samples that the generator yields first."""
+        return self._generated
+
+    def make_tasks(self) -> TaskFactory:
+        return self._generated
+
+
+class _GeneratedTasks:
+    """Tasks whose batches a generator yields."""
+
+    def __init__(self, settings: Settings, options: Options, maker: ModelMaker, train: Pool, validation: Pool) -> None:
+        self._settings = settings
+        self._options = options
+        self._maker = maker
         self._train = train
         self._validation = validation
         #: batches of the task under way; None without one
         self._stream: GeneratedStream | None = None
-
-    def tasks(self) -> TaskFactory:
-        return self
+        #: samples for a model without a task; None before they are asked for
+        self._seen: FirstSamples | None = None
 
     def open(self, start: StartFold) -> FoldTask:
         """Start the generator of this worker's share, and build the model for what it yields first."""
@@ -195,33 +202,42 @@ class GeneratedWorkload(ManagerWorkload):
             )
         stream = self._stream = GeneratedStream(self._generator(mine), mine.n_samples)
         stream.peek()  # before the model is built, for which random numbers are seeded
-        options = replace(self._options.training, trains_itself=self.definition.trains_itself)
-        adapter = self._build({}, options, model_seed(self._options.seed, start))
+        options = self._options.training
+        adapter = self._maker.build({}, options, model_seed(self._options.seed, start), self)
         validates = validation if validation.is_empty else validation.deal(start.n_workers, {start.worker - 1})
         generate = self._generator(validates)
-        task = FoldTask(
+        return FoldTask(
             adapter=adapter,
             stream=stream,
             validation=lambda: map(as_samples, generate()),
-            options=options,
+            options=options.for_updates() if adapter.trains_itself else options,
             n_train=train.n_samples,
             n_shard=mine.n_samples,
             n_validation=0 if validation.is_empty else 1,
             steps_a_pass=None if train.by_files else -(-len(train.sizes or ()) // start.n_workers),
         )
-        return self._cut(task)
 
     def close(self) -> None:
         """Release the model, and end the generator."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-        self._release()
+        self._maker.release()
 
-    def _sample(self) -> tuple[DataInfo, Callable[[], Arrays]]:
-        stream = self._stream or GeneratedStream(self._generator(self._train), self._train.n_samples)
-        first = stream.peek()
-        return DataInfo.of("generated", first.x, first.y), lambda: first.y
+    @property
+    def info(self) -> DataInfo:
+        first = self._first()
+        return DataInfo.of("generated", first.x, first.y)
+
+    def some_labels(self) -> Arrays:
+        return self._first().y
+
+    def _first(self) -> FirstSamples:
+        if self._stream is not None:
+            return self._stream.peek()
+        if self._seen is None:
+            self._seen = GeneratedStream(self._generator(self._train), self._train.n_samples).peek()
+        return self._seen
 
     def _of_fold(self, fold: int) -> tuple[Pool, Pool]:
         n_fold = self._settings.n_fold

@@ -59,14 +59,20 @@ class Settings:
     def topology(self, n_ranks: int) -> Topology:
         """Return the plan of a world of `n_ranks`; ConfigurationError if roles cannot be dealt out."""
         self._check_roles(n_ranks)
-        return plan_single_block(n_ranks, self.num_masters, self.num_processes, self.n_fold)
+        return plan_single_block(
+            n_ranks,
+            self.n_fold,
+            n_masters=self.num_masters,
+            ranks_per_worker=self.num_processes,
+            every_rank_trains=RULES[self.algo.mode].averages_every_batch,
+        )
 
     def options(self, training: TrainingOptions) -> Options:
         """Return the options of a session that trains so."""
         name = type(self.model_builder).__name__
         folder = Path(self.checkpoint or name).resolve()
         # A training in a folder of the user continues with any options.
-        changes = frozenset(field.name for field in fields(TrainingOptions))
+        changes = frozenset(TrainingOptions().to_json())
         run = RunRequest(
             root=folder.parent,
             name=folder.name,
@@ -110,7 +116,7 @@ class Settings:
                 f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
             )
         # Of the master that has the fewest, where a sub-master is one worker to the top master.
-        n_workers = min(plan.n_children(every_rank=RULES[self.algo.mode].averages_every_batch))
+        n_workers = min(plan.n_children)
         options = self.algo.options(
             n_workers=n_workers,
             batch=self.data.batch_size,
@@ -121,7 +127,7 @@ class Settings:
             checkpoint_interval=self.checkpoint_interval,
         )
         check_training(options)
-        options.rule.check(options, n_workers)
+        options.rule.check_workers(options.of_rules, n_workers)
         return options
 
 

@@ -22,13 +22,15 @@ from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.values import checked_report, finished_fold
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import temporary_run
+from nnlo_opt.run.host import Script
+from nnlo_opt.run.inspection import Inspection
+from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.option_kinds import whole
 from nnlo_opt.run.option_table import Option
 from nnlo_opt.run.roles import RankParts
-from nnlo_opt.run.script import Script
+from nnlo_opt.run.run_data import RunData
 from nnlo_opt.run.search import SearchSession
 from nnlo_opt.run.session import LONG_S
-from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.process import refuse_forked
 from nnlo_opt.space.space import Point
 from nnlo_opt.user_files import shortened
@@ -108,10 +110,11 @@ class Study:
             function="nnlo_opt.Study",
             fingerprint="nnlo_opt.Study",
         )
+        maker = ModelMaker(checked, ProcessContext(), definition)
         script = Script(
             program="nnlo_opt.Study",
             space=full_space,
-            findings=ModuleWorkload(checked, ProcessContext(), searches=True, given=definition).inspect(full_space),
+            findings=Inspection(checked, maker, RunData(checked, maker), searches=True).inspect(full_space),
             keeps_files=self._keeps_files,
             n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
         )

@@ -65,6 +65,7 @@ class FoldTask(Value):
             n_train=self.n_train,
             n_shard=self.n_shard,
             has_validation=self.n_validation > 0,
+            trains_itself=self.adapter.trains_itself,
         )
 
     def model_state(self) -> NDArray[np.float32]:
@@ -198,7 +199,7 @@ class FoldTaskFactory:
             adapter=adapter,
             stream=self._stream,
             validation=validation,
-            options=options.for_updates(),
+            options=options.for_updates() if adapter.trains_itself else options,
             n_train=len(fold.train),
             n_shard=len(mine),
             n_validation=len(fold.validation),

@@ -9,7 +9,7 @@ from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.launcher.planning import LEAST_S, NOTICE_S, SCHEDULERS, JobPlan, Memory
-from nnlo_opt.run.checks import check_mode, check_teams
+from nnlo_opt.run.checks import check_teams
 from nnlo_opt.run.option_kinds import duration, one_of, whole
 from nnlo_opt.run.option_table import BY_NAME, Option
 from nnlo_opt.training.options import MODES
@@ -48,12 +48,19 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
             f"{arguments.n_ranks} ranks; take at least {arguments.block_size + 1} ranks, or smaller blocks."
         )
     n_masters, n_processes = arguments.n_masters, arguments.n_processes
-    topology = Topology.plan(arguments.n_ranks, arguments.block_size, arguments.n_fold, n_masters, n_processes)
-    check_mode(arguments.mode, n_masters, n_processes)
+    rule = RULES[arguments.mode]
+    topology = Topology.plan(
+        arguments.n_ranks,
+        arguments.block_size,
+        arguments.n_fold,
+        n_masters=n_masters,
+        ranks_per_worker=n_processes,
+        every_rank_trains=rule.averages_every_batch,
+    )
+    rule.check_groups(n_masters, n_processes)
     check_teams(topology, n_masters, n_processes)
     plan = JobPlan(
         topology=topology,
-        every_rank=RULES[arguments.mode].averages_every_batch,
         ranks_per_node=arguments.node_cores,
         memory=Memory(**{role: getattr(arguments, f"{role}_mb") for role in asdict(_KNOWN)}),
     )

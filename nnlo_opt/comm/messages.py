@@ -164,6 +164,8 @@ class WorkerReady(AssignmentMessage):
     n_train: int
     n_shard: int
     has_validation: bool
+    #: the model makes its own steps: updates are made of differences of its weights
+    trains_itself: bool = False
 
 
 class Train(AssignmentMessage):

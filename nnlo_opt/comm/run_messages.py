@@ -16,8 +16,6 @@ class OpenRun(Message):
     directory: str
     #: a trial is a call of the user's objective
     is_objective: bool = False
-    #: the model makes its own steps (`models.composite`)
-    trains_itself: bool = False
     #: workers that a master must still have for its update rule when ranks have died
     least_children: int = 1
     #: the directory is removed when the search has ended

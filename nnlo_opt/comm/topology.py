@@ -12,6 +12,7 @@ workers that it leads, as equal in size as possible. Ranks of a group are neighb
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise, product
+from typing import TypedDict, Unpack
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.records import Value
@@ -59,6 +60,14 @@ def plan_groups(n_ranks: int, n_masters: int, ranks_per_worker: int = 1) -> tupl
     return tuple(groups)
 
 
+class TeamOptions(TypedDict, total=False):
+    """Options that all teams of a world have, under the names of fields of `Team`."""
+
+    n_masters: int
+    ranks_per_worker: int
+    every_rank_trains: bool
+
+
 class Team(Value):
     """Ranks that train one fold: a block, or a sub-block."""
 
@@ -71,6 +80,8 @@ class Team(Value):
     #: number of masters that was asked for, top master and sub-masters; see `groups`
     n_masters: int = 1
     ranks_per_worker: int = 1
+    #: the master trains, too, as in allreduce
+    every_rank_trains: bool = False
 
     @property
     def master_rank(self) -> int:
@@ -98,28 +109,33 @@ class Team(Value):
         """World ranks of the sub-masters."""
         return tuple(self.world_ranks[group.head] for group in self.groups)
 
-    def n_workers(self, *, every_rank: bool = False) -> int:
-        """Return the number of workers of all groups; without groups as `count_workers`."""
+    @property
+    def n_workers(self) -> int:
+        """the number of workers of all groups; without groups as `count_workers`."""
         if self.groups:
             return self.groups[-1].workers[-1]
         n_ranks = len(self.world_ranks)
-        return count_workers(n_ranks, every_rank=every_rank, ranks_per_worker=self.ranks_per_worker)
+        return count_workers(n_ranks, every_rank=self.every_rank_trains, ranks_per_worker=self.ranks_per_worker)
 
-    def n_children(self, *, every_rank: bool = False) -> tuple[int, ...]:
-        """Return how many workers or sub-masters update the weights of each master, the top master first."""
+    @property
+    def n_children(self) -> tuple[int, ...]:
+        """Numbers of workers or sub-masters that may update the weights of each master, the top master first."""
         if self.groups:
             return (len(self.groups), *(len(group.workers) for group in self.groups))
-        return (self.n_workers(every_rank=every_rank),)
+        return (count_workers(len(self.world_ranks), ranks_per_worker=self.ranks_per_worker),)
 
     @property
     def first_trainer_rank(self) -> int:
         """World rank of worker 1."""
-        return self.trainer_ranks(every_rank=False)[0]
+        return self._ranks_of_workers[0]
 
-    def trainer_ranks(self, *, every_rank: bool) -> tuple[int, ...]:
-        """Return the world ranks that need a framework; `every_rank`: the master trains, too, as in allreduce."""
-        if every_rank:
-            return self.world_ranks
+    @property
+    def trainer_ranks(self) -> tuple[int, ...]:
+        """World ranks that need a framework."""
+        return self.world_ranks if self.every_rank_trains else self._ranks_of_workers
+
+    @property
+    def _ranks_of_workers(self) -> tuple[int, ...]:
         masters = {self.master_rank, *self.sub_master_ranks}
         return tuple(rank for rank in self.world_ranks if rank not in masters) or self.world_ranks
 
@@ -142,7 +158,7 @@ def reformed(team: Team, alive: Sequence[int], least_children: int = 1) -> Team 
             continue
         ranks = tuple(alive[: n_masters + n_whole])
         smaller = team.replaced(world_ranks=ranks, n_masters=n_masters, ranks_per_worker=per_worker)
-        if (n_masters == 1 or smaller.groups) and min(smaller.n_children()) >= least_children:
+        if (n_masters == 1 or smaller.groups) and min(smaller.n_children) >= least_children:
             return smaller
     return None
 
@@ -171,13 +187,10 @@ class Topology(Value):
         return next((team for team in self.teams if world_rank in team.world_ranks), None)
 
     @classmethod
-    def plan(
-        cls, world_size: int, block_size: int, n_fold: int = 1, n_masters: int = 1, ranks_per_worker: int = 1
-    ) -> "Topology":
+    def plan(cls, world_size: int, block_size: int, n_fold: int = 1, **of_teams: Unpack[TeamOptions]) -> "Topology":
         """Plan a world of `world_size` ranks in blocks of `block_size` for trials of `n_fold` folds.
 
-        Every team has `n_masters` masters, and workers of `ranks_per_worker` ranks. Raises ConfigurationError for a
-        `block_size` below 1.
+        `of_teams` are fields of every `Team`. Raises ConfigurationError for a `block_size` below 1.
         """
         if block_size < 1:
             raise ConfigurationError(
@@ -196,23 +209,22 @@ class Topology(Value):
             for number, ranks in enumerate(blocks, start=1)
             for part in _cut_evenly(ranks, n_fold if len(ranks) >= 2 * n_fold else 1)
         ]
-        return cls(world_size=world_size, teams=_teams(parts, n_masters, ranks_per_worker), remark=remark)
+        return cls(world_size=world_size, teams=_teams(parts, of_teams), remark=remark)
 
 
-def plan_single_block(world_size: int, n_masters: int = 1, ranks_per_worker: int = 1, n_fold: int = 1) -> Topology:
+def plan_single_block(world_size: int, n_fold: int = 1, **of_teams: Unpack[TeamOptions]) -> Topology:
     """Plan a world that is one block, in which no rank only coordinates, as in `TrainingDriver`.
 
-    `n_fold` folds are trained at the same time if each can have two ranks.
+    `n_fold` folds are trained at the same time if each can have two ranks; `of_teams` are fields of every `Team`.
     """
     parts = [(1, part) for part in _cut_evenly(range(world_size), n_fold if world_size >= 2 * n_fold else 1)]
-    return Topology(world_size=world_size, teams=_teams(parts, n_masters, ranks_per_worker), remark="")
+    return Topology(world_size=world_size, teams=_teams(parts, of_teams), remark="")
 
 
-def _teams(parts: Sequence[tuple[int, range]], n_masters: int, ranks_per_worker: int) -> tuple[Team, ...]:
+def _teams(parts: Sequence[tuple[int, range]], of_teams: TeamOptions) -> tuple[Team, ...]:
     """Return a team for each of `parts`: the number of its block, its world ranks."""
     return tuple(
-        Team(index=i, block=block, world_ranks=tuple(ranks), n_masters=n_masters, ranks_per_worker=ranks_per_worker)
-        for i, (block, ranks) in enumerate(parts)
+        Team(index=i, block=block, world_ranks=tuple(ranks), **of_teams) for i, (block, ranks) in enumerate(parts)
     )
 
 

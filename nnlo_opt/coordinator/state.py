@@ -102,7 +102,7 @@ class CoordinatorState:
             case ins.Preempt():
                 self._preempt(event.reason, *grace_times(now_s, event.grace_s))
             case ins.Enqueue():
-                self.suggestions.exhausted = False  # the search is asked again, for this point at least
+                self.suggestions.reopen()
                 self._instructions.append(ins.Propose(point=event.point))
             case ins.StopTrial() if self.phase is not Phase.OVER:
                 self._stop(event.trial, event.reason)

@@ -44,6 +44,10 @@ class SuggestionBuffer:
     _suggestions_s: deque[float] = field(default_factory=_latest, init=False)
     _trials_s: deque[float] = field(default_factory=_latest, init=False)
 
+    def reopen(self) -> None:
+        """Ask the search again, though it had no point left: it has been given one."""
+        self.exhausted = False
+
     def ask(self) -> None:
         """Note that the search owes an answer from now on."""
         self.asked = True

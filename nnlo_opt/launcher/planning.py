@@ -33,8 +33,6 @@ class JobPlan:
     """Layout of a search whose ranks fill one node after another."""
 
     topology: Topology
-    #: True if every rank of a team trains, its master included
-    every_rank: bool
     ranks_per_node: int
     memory: Memory = Memory()
 
@@ -50,12 +48,11 @@ class JobPlan:
             return ["coordinator and worker"]
         roles = ["coordinator"] * size
         for team in self.topology.teams:
-            trainers = team.trainer_ranks(every_rank=self.every_rank)
             for rank in team.world_ranks:
                 roles[rank] = "worker"
             for rank in team.sub_master_ranks:
                 roles[rank] = "sub-master"
-            roles[team.master_rank] = "master and worker" if team.master_rank in trainers else "master"
+            roles[team.master_rank] = "master and worker" if team.master_rank in team.trainer_ranks else "master"
         return roles
 
     def megabytes(self) -> list[int]:

@@ -55,6 +55,10 @@ class ModelAdapter(Protocol):
     """
 
     @property
+    def trains_itself(self) -> bool:
+        """True if the model makes its own steps, so that its gradient is the difference of its weights."""
+
+    @property
     def layout(self) -> Layout:
         """Names and shapes of the arrays in the weight vector."""
 

@@ -206,7 +206,7 @@ class PartTrainer:
 
     def load_counters(self, values: list[list[int]]) -> None:
         """Inverse of `counters`."""
-        self.optimizer.n_steps = values[0][0]
+        self.optimizer.at_step(values[0][0])
         self.adapter.load_discrete_state(values[1:])
 
 
@@ -219,6 +219,8 @@ class CompositeAdapter:
         options: options of the training; they name the optimizer of every model.
         seed: seed of the random numbers that training and validation draw.
     """
+
+    trains_itself = True
 
     def __init__(self, composite: CompositeModel, feature_shape: Shapes, options: TrainingOptions, seed: int) -> None:
         with blame_on_trial("building"):

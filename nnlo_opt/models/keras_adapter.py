@@ -78,6 +78,8 @@ class KerasAdapter:
         TrialError: if the model has no trainable weights.
     """
 
+    trains_itself = False
+
     def __init__(self, model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> None:
         if not model.built or not model.trainable_variables:
             raise TrialError(

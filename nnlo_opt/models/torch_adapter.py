@@ -137,6 +137,8 @@ class TorchAdapter:
         TrialError: if the module cannot be trained.
     """
 
+    trains_itself = False
+
     def __init__(self, model: Any, terms: Sequence[LossTerm]) -> None:
         check_parameters(model)
         self._model: Any = model

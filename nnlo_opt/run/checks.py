@@ -1,7 +1,7 @@
 """Checks of training options against ranks, data, search space before a model is built."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import fields, replace
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, product
 from typing import Any
 
@@ -17,12 +17,10 @@ from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.space.values import Value, text, thawed
 from nnlo_opt.training.options import TrainingOptions, option_name
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
-from nnlo_opt.update_rules.easgd import moving_rate
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.update_rules.rule import UpdateRule
 from nnlo_opt.update_rules.staleness import StalenessPolicy, explicit_momentum
-
-_DEFAULTS = TrainingOptions()
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
@@ -40,21 +38,6 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
         EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
         TargetMetric.parse(options.target_metric) if options.target_metric else None,
     )
-
-
-def check_mode(mode: str, n_masters: int, n_processes: int) -> None:
-    """Raise ConfigurationError for worker groups, or sub-masters, under an update rule that has none."""
-    if not RULES[mode].averages_every_batch:
-        return
-    for option, number, rule in (
-        ("--n-processes", n_processes, "averages over all ranks"),
-        ("--n-masters", n_masters, "has no masters"),
-    ):
-        if number > 1:
-            raise ConfigurationError(
-                f"`{option}` must be 1 with `--mode {mode}`, which {rule}. Received: {number}; leave it out, or "
-                "take another mode."
-            )
 
 
 def check_teams(
@@ -82,7 +65,7 @@ def check_teams(
 
 
 def check_shares(options: Options, topology: Topology, findings: Findings) -> tuple[str, ...]:
-    """Raise ConfigurationError for a fold with fewer training samples than workers, or an elastic force too strong.
+    """Raise ConfigurationError for a fold with fewer training samples than workers, or too few for the update rule.
 
     Args:
         findings: description of model and data.
@@ -92,10 +75,9 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
     """
     if findings.data is None:
         return ()
-    every_rank = options.training.rule.averages_every_batch
-    n_workers = max(team.n_workers(every_rank=every_rank) for team in topology.teams)
-    for force in elastic_forces(options, findings):
-        moving_rate(force, min(n for team in topology.teams for n in team.n_children()))
+    n_workers = max(team.n_workers for team in topology.teams)
+    for rule, own in _rules_asked(options, findings):
+        rule.check_workers(own, min(n for team in topology.teams for n in team.n_children))
     check_workers(findings.n_train_smallest, n_workers, options.plan.n_fold)
     name, batch, space = "--batch", options.training.batch, findings.space
     if space is not None and "train.batch" in space.names:
@@ -115,11 +97,11 @@ def check_momentum(options: Options, topology: Topology, findings: Findings) -> 
     Returns:
         A sentence for the user if so many workers alone give the momentum that was asked for, or more.
     """
-    training = replace(options.training, trains_itself=findings.trains_itself)
+    training = options.training.for_updates() if findings.trains_itself else options.training
     if not training.momentum_correction:
         return ()
     # Each update makes the gradients under way of all other workers older by a version.
-    asked, n_workers = training.optimizer_params["momentum"], min(team.n_children()[0] for team in topology.teams)
+    asked, n_workers = training.optimizer_params["momentum"], min(team.n_children[0] for team in topology.teams)
     if round(explicit_momentum(asked, n_workers - 1), 2):
         return ()
     return (
@@ -128,44 +110,64 @@ def check_momentum(options: Options, topology: Topology, findings: Findings) -> 
     )
 
 
-def idle_options(training: TrainingOptions, space: Space | None) -> tuple[str, ...]:
-    """Return a sentence that names options without effect at any point of the search; empty if there are none."""
+def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = False) -> tuple[str, ...]:
+    """Return a sentence that names options without effect at any point of the search; empty if there are none.
+
+    `own`: the model makes its own steps.
+    """
 
     def known(option: str) -> set[Any]:
         name = f"{TRAIN_PREFIX}{option}"
         return {*corners(space, name)} if space is not None and name in space.names else {getattr(training, option)}
 
-    modes, syncs, own = known("mode"), known("sync_every"), training.trains_itself
-    takes_steps = own or "easgd" in modes or any(isinstance(n, int) and n > 1 for n in syncs)
-    # Each model of a composite, and a worker in easgd, has the optimizer of the worker if there is one.
+    rules, syncs = [RULES[mode] for mode in known("mode")], known("sync_every")
+    stepping = [rule.name for rule in RULES.values() if rule.steps_at_workers]
+    takes_steps = own or any(rule.steps_at_workers for rule in rules)
+    takes_steps = takes_steps or any(isinstance(n, int) and n > 1 for n in syncs)
+    # Each model of a composite, and a worker that steps by itself, has the optimizer of the worker if there is one.
     of_worker = None not in known("worker_optimizer")
-    names_optimizer = [not of_worker if own or mode == "easgd" else mode != "gem" for mode in modes]
-    idle = []
-    for start, is_used, reason in (
-        ("optimizer", any(names_optimizer), "the steps are those of `--worker-optimizer` or of gem"),
-        ("learning_rate", own or modes != {"gem"}, "`--gem-lr` is that of gem"),
-        ("worker_optimizer", takes_steps, "for `--mode easgd` and `--sync-every` above 1"),
-        ("elastic_", "easgd" in modes, "for `--mode easgd`"),
-        ("elastic_lr", not own or "easgd" not in modes, "the models have `--learning-rate`"),
-        ("gem_", "gem" in modes, "for `--mode gem`"),
-        ("gem_lr", not own or "gem" not in modes, "the models have `--learning-rate`"),
-    ):
-        names = [f.name for f in fields(training) if f.name.startswith(start) and not is_used]
-        given = [name for name in names if getattr(training, name) != getattr(_DEFAULTS, name)]
+    named = [not of_worker if own or rule.steps_at_workers else rule.takes_optimizer for rule in rules]
+    without = [rule for rule in RULES.values() if not rule.takes_optimizer]
+    idle: list[tuple[list[str], str]] = []
+    if not any(named):
+        others = " or of ".join(["`--worker-optimizer`", *(rule.name for rule in without)])
+        idle.append((["optimizer", "optimizer_params"], f"the steps are those of {others}"))
+    if not own and not any(rule.takes_optimizer for rule in rules):
+        rates = [f"`{option_name(o.name)}` is that of {rule.name}" for rule in rules for o in rule.options if o.is_rate]
+        idle.append((["learning_rate"], ", ".join(rates)))
+    if not takes_steps:
+        reason = f"for `--mode {' or '.join(stepping)}` and `--sync-every` above 1"
+        idle.append((["worker_optimizer", "worker_optimizer_params"], reason))
+    for rule in RULES.values():
+        if rule not in rules:
+            idle.append(([option.name for option in rule.options], f"for `--mode {rule.name}`"))
+        elif own:
+            names = [option.name for option in rule.options if option.is_rate]
+            idle.append((names, "the models have `--learning-rate`"))
+    said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
+    for names, reason in idle:
+        given = [f"`{option_name(name)}`" for name in names if values[name] != defaults[name]]
         if given:
-            idle.append(f"{', '.join(f'`{option_name(name)}`' for name in given)} ({reason})")
-    return (f"Without effect here: {', '.join(idle)}.",) if idle else ()
+            said.append(f"{', '.join(given)} ({reason})")
+    return (f"Without effect here: {', '.join(said)}.",) if said else ()
 
 
-def elastic_forces(options: Options, findings: Findings) -> list[float]:
-    """Return the elastic forces that may occur in a training; `findings` as in `check_shares`."""
+def least_workers(options: Options, findings: Findings) -> int:
+    """Return how many workers a master must have for its update rule; `findings` as in `check_shares`."""
+    return math.ceil(max((rule.least_workers(own) for rule, own in _rules_asked(options, findings)), default=1))
+
+
+def _rules_asked(options: Options, findings: Findings) -> list[tuple[UpdateRule, Mapping[str, Any]]]:
+    """Return update rules of the training, and of options that are searched, each with values of its options."""
     if findings.data is None:
         return []
-    forces = [options.training.elastic_force] if options.training.mode == "easgd" else []
-    space = findings.space
-    if space is not None and "train.elastic_force" in space.names:
-        forces += [value for value in corners(space, "train.elastic_force") if isinstance(value, int | float)]
-    return forces
+    space, given = findings.space, options.training.of_rules
+    asked: list[tuple[UpdateRule, Mapping[str, Any]]] = [(options.training.rule, given)]
+    for rule in RULES.values():
+        for name in (option.name for option in rule.options):
+            if space is not None and TRAIN_PREFIX + name in space.names:
+                asked += [(rule, {**given, name: value}) for value in corners(space, TRAIN_PREFIX + name)]
+    return asked
 
 
 def check_space(space: Space, definition: ModelDefinition, options: Options) -> None:
@@ -218,7 +220,7 @@ def _check_values(space: Space, name: str, options: Options) -> None:
 def _error_at(point: Point, options: Options) -> ConfigurationError | None:
     try:
         training = options.training.with_point(point)
-        check_mode(training.mode, options.n_masters, options.n_processes)
+        training.rule.check_groups(options.n_masters, options.n_processes)
         check_training(training)
     except ConfigurationError as error:
         return error

@@ -115,8 +115,9 @@ class ProcessContext:
 def _share(world: "NodeRanks", topology: Topology, options: Options) -> NodeShare:
     packed = world.on_node(pack_cores(cores()))
     # If a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
-    every_rank = options.training.rule.averages_every_batch or names_objective(options.model)
-    trainers = {rank for team in topology.teams for rank in team.trainer_ranks(every_rank=every_rank)}
+    is_objective = names_objective(options.model)  # which every rank of a team calls
+    ranks_of = [team.world_ranks if is_objective else team.trainer_ranks for team in topology.teams]
+    trainers = {rank for ranks in ranks_of for rank in ranks}
     masters = {rank for team in topology.teams for rank in (team.master_rank, *team.sub_master_ranks)}
     if world.size == 1:
         trainers = masters = {0}

@@ -17,9 +17,10 @@ from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.rank import BlockComm, Objective, Report
 from nnlo_opt.run.agreement import FailedElsewhereError, RankGroup, abort_on_error
 from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.host import Script
+from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RankParts, RoleSetup
-from nnlo_opt.run.script import Script
 from nnlo_opt.run.search import SearchSession, plan_search
 from nnlo_opt.run.session import Session
 from nnlo_opt.run.workload import ModuleWorkload
@@ -64,7 +65,7 @@ def run_search(
     is_objective = model.kind == "objective"
     with noting_environment() as undo:
         context = ProcessContext() if is_objective else ProcessContext().settled(group, topology, options)
-    workload = ScriptWorkload(options, context, searches=True, given=model)
+    workload = ScriptWorkload(options, context, searches=True, maker=ModelMaker(options, context, model))
     roles = RoleSetup(
         topology=topology,
         training=options.training,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import MIRRORS
 from nnlo_opt.run import option_kinds as kinds
@@ -25,16 +26,24 @@ from nnlo_opt.run.option_kinds import (
     one_of,
     whole,
 )
-from nnlo_opt.search.pruning import PRUNERS
-from nnlo_opt.search.registry import ACQUISITIONS, SURROGATES, search_names
+from nnlo_opt.search.base import ACQUISITIONS, SURROGATES
+from nnlo_opt.search.genetic import DEFAULT_POPULATION
+from nnlo_opt.search.grid import DEFAULT_POINTS
+from nnlo_opt.search.pruning import PRUNERS, PruningPlan
+from nnlo_opt.search.registry import search_names
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.objectives import EPOCHS, MEASURED
+from nnlo_opt.trials.objectives import DEFAULT, EPOCHS, MEASURED
+from nnlo_opt.update_rules.registry import RULES
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 #: levels that imply `--quiet`
 QUIET_LEVELS = ("warn", "error")
 #: folder of all runs
 RUNS = "checkpoints"
+#: name of a run in its files
+TRIAL_NAME = "train"
+#: data sets of features and labels
+FEATURES, LABELS = "features", "labels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +129,7 @@ def _group(title: str, *options: Option) -> tuple[Option, ...]:
     return tuple(replace(option, group=title) for option in options)
 
 
-_DEFAULTS = TrainingOptions()
+_DEFAULTS, _PLAN, _PRUNING = TrainingOptions(), SearchPlan(num_iterations=1), PruningPlan(name="none")
 
 
 def _training(name: str, metavar: str, kind: Kind, **more: Any) -> Option:
@@ -131,6 +140,8 @@ def _training(name: str, metavar: str, kind: Kind, **more: Any) -> Option:
 # A table, laid out by hand.
 # fmt: off
 _NUMBER = finite()
+_TOGETHER = [name for name, rule in RULES.items() if rule.averages_every_batch]
+_EACH = [name for name in RULES if name not in _TOGETHER]
 SEED = Option("seed", "N", whole(0), default=0, example="42", common=True,
     help="seed of all draws; of the search, the folds, the initial weights and the shuffling")
 GRACE = Option("grace", "TIME", duration(1), default=60.0, example="120", python=False,
@@ -152,9 +163,9 @@ MODEL_AND_DATA = _group(
     Option("test_data", "LIST", PATH, example="test.list", python=False,
         help="list of HDF5 files on which the saved model is measured once, at the end; a text file with one "
              "name a line"),
-    Option("features_name", "NAME", TEXT, shown="features", example="images",
+    Option("features_name", "NAME", TEXT, shown=FEATURES, example="images",
         help="data set of the features; for several inputs a group, or names separated by commas"),
-    Option("labels_name", "NAME", TEXT, shown="labels", example="classes",
+    Option("labels_name", "NAME", TEXT, shown=LABELS, example="classes",
         help="data set of the labels; for several outputs a group, or names separated by commas"),
     _training("loss", "NAME", TEXT, shown="get_loss of the model module, else inferred and announced",
         example="mean_squared_error", help="Keras name of the loss"),
@@ -197,7 +208,7 @@ TRAINING = _group(
     _training("epochs", "EPOCHS", whole(unit="epochs"), example="10", common=True,
         help="passes over the training data; counted over all workers"),
     _training("mode", "RULE", TEXT, example="allreduce",
-        help="update rule: downpour, easgd, gem, or allreduce, in which every rank trains"),
+        help=f"update rule: {', '.join(_EACH)}, or {' or '.join(_TOGETHER)}, in which every rank trains"),
     _training("synchronous", "", FLAG, shown="each worker trains at its own pace",
         help="average the gradients of all workers"),
     _training("sync_every", "BATCHES", whole(unit="batches"), example="10",
@@ -242,24 +253,15 @@ TRAINING = _group(
         help="optimizer of a worker's own steps between exchanges"),
     _training("worker_optimizer_params", "DICT", kinds.DICTIONARY, example="{'beta_1': 0.5}",
         help="arguments of the worker's optimizer, in the form of --optimizer-params"),
-    _training("elastic_force", "BETA", _NUMBER, example="0.5",
-        help="easgd: elastic force; each of n workers is tied by BETA / n"),
-    _training("elastic_lr", "RATE", _NUMBER, shown="--learning-rate", example="0.1",
-        help="easgd: learning rate of the workers' own steps"),
-    _training("elastic_momentum", "DELTA", _NUMBER, example="0.9",
-        help="easgd: Nesterov momentum of the workers' own steps (EAMSGD)"),
-    _training("gem_lr", "RATE", _NUMBER, example="0.05",
-        help="gem: learning rate of a worker; an update is scaled by up to 5"),
-    _training("gem_momentum", "MU", _NUMBER, example="0.5", help="gem: momentum of a worker"),
-    _training("gem_kappa", "KAPPA", _NUMBER, example="1.5",
-        help="gem: how much faster than one worker alone all workers together may move the weights"),
+    *(Option(own.name, own.metavar, _NUMBER, default=own.default, shown=own.shown, example=own.example,
+        help=f"{rule.name}: {own.help}") for rule in RULES.values() for own in rule.options),
     Option("no_shuffle", "", FLAG, default=False, help="keep the order of samples in every epoch"),
 )
 RUN = _group(
     "run",
     Option("checkpoint", "NAME", PATH, shown="--trial-name, else <model>-001, …", example="my-run", common=True,
         help=f"name of the run; its directory is {RUNS}/NAME, or NAME itself if it is a path"),
-    Option("trial_name", "NAME", TEXT, shown="train", example="first", help="name of the run in its files"),
+    Option("trial_name", "NAME", TEXT, shown=TRIAL_NAME, example="first", help="name of the run in its files"),
     _training("checkpoint_interval", "EPOCHS", whole(unit="epochs"), example="5",
         help="epochs between two checkpoints of a training"),
     GRACE,
@@ -268,7 +270,7 @@ RUN = _group(
              "is built or compiled), or that is stopped, with the stacks of its threads in its log; and start the "
              "search process anew if it makes no suggestion for so long; your own code that computes an objective or a "
              "figure of merit may take any time, which --trial-timeout bounds; 0: no process is watched"),
-    Option("max_attempts", "N", whole(), default=3, example="5",
+    Option("max_attempts", "N", whole(), default=_PLAN.max_attempts, example="5",
         help="fail a trial if one of its folds loses ranks of its block (killed, out of memory, ended by "
              "--hang-timeout) so many times in a row without completing another epoch"),
     Option("overwrite", "", FLAG, default=False, common=True, help="replace a run of the same name"),
@@ -316,15 +318,15 @@ SEARCH = _group(
     Option("hyper_opt", "NAME", one_of(*search_names()), default="bayesian", example="sobol", common=True,
         help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol, grid; with the extra [optuna] tpe, "
              "gp and cmaes"),
-    Option("surrogate", "NAME", one_of(*SURROGATES), shown="gp", example="et",
+    Option("surrogate", "NAME", one_of(*SURROGATES), shown=SURROGATES[0], example="et",
         help="model of bayesian-skopt: gp (Gaussian process), et (extra trees), rf (random forest) or gbrt "
              "(gradient boosting)"),
-    Option("acquisition", "NAME", one_of(*ACQUISITIONS), shown="ei", example="lcb",
+    Option("acquisition", "NAME", one_of(*ACQUISITIONS), shown=ACQUISITIONS[0], example="lcb",
         help="acquisition function of bayesian-skopt: ei (expected improvement), lcb (lower confidence bound) or "
              "pi (probability of improvement)"),
-    Option("ga_populations", "TRIALS", whole(), shown="10", example="20",
+    Option("ga_populations", "TRIALS", whole(), shown=f"{DEFAULT_POPULATION}", example="20",
         help="population of genetic: completed trials of one generation"),
-    Option("grid_points", "N", whole(), shown="5", example="3",
+    Option("grid_points", "N", whole(), shown=f"{DEFAULT_POINTS}", example="3",
         help="number of values that grid takes of a continuous parameter, evenly spaced by its prior, with both "
              "bounds"),
     Option("start_point", "NAME=VALUE,...", many(kinds.START_POINT), default=(), example="n_units=64,dropout=0.3",
@@ -335,7 +337,7 @@ SEARCH = _group(
              "if it holds several), or a CSV with the columns of results.csv"),
     Option("block_size", "RANKS", whole(unit="ranks"), default=2, example="4", common=True,
         help="ranks that train one trial; a master and its workers, or with 1 a single-process trainer"),
-    Option("n_fold", "FOLDS", whole(), default=1, example="5", common=True,
+    Option("n_fold", "FOLDS", whole(), default=_PLAN.n_fold, example="5", common=True,
         help="folds of the cross validation; 1: the given training and validation data"),
     Option("fold_by", "UNIT", TEXT, default="samples", example="files",
         help="unit of which folds are made: samples (stratified by class), files, or the name of a data set whose "
@@ -353,11 +355,11 @@ PRUNING = _group(
         help="none, median, asha or hyperband; median: stop a trial that is worse than the median of the others at the "
              "same epoch; asha: pause all but the best trials at rungs of more and more epochs, and resume a trial "
              "when it is among the best; hyperband: the same with several first rungs"),
-    Option("pruner_eta", "N", whole(2), shown="3", example="4",
+    Option("pruner_eta", "N", whole(2), shown=f"{_PRUNING.eta}", example="4",
         help="asha, hyperband: one trial in N passes a rung, and the next rung has N times its epochs"),
-    Option("pruner_min_epochs", "EPOCHS", whole(unit="epochs"), shown="1", example="2",
+    Option("pruner_min_epochs", "EPOCHS", whole(unit="epochs"), shown=f"{_PRUNING.min_epochs}", example="2",
         help="epochs that every trial gets: the first rung, or the epoch from which the median rule applies"),
-    Option("pruner_min_trials", "TRIALS", whole(unit="trials"), shown="4", example="6",
+    Option("pruner_min_trials", "TRIALS", whole(unit="trials"), shown=f"{_PRUNING.min_trials}", example="6",
         help="median: number of other trials that must have reached the same epoch"),
     Option("pruner_max_epochs", "EPOCHS", whole(unit="epochs"), shown="--epochs", example="27",
         help="asha, hyperband: epochs of a whole training, of which the rungs are fractions"),
@@ -367,7 +369,7 @@ PRUNING = _group(
 )
 COMPARISON = _group(
     "comparing trials",
-    Option("objective", "METRIC:DIRECTION", many(kinds.OBJECTIVE), default=(), shown="figure_of_merit:min", common=True,
+    Option("objective", "METRIC:DIRECTION", many(kinds.OBJECTIVE), default=(), shown=str(DEFAULT), common=True,
         example="val_accuracy:max",
         help="metric to compare trials by, such as val_loss:min or val_acc:max; given several times, the search "
              "looks for the trials that no other trial beats in all objectives (the Pareto set), and the first "
@@ -376,10 +378,10 @@ COMPARISON = _group(
     Option("figure_of_merit", "FUNCTION", TEXT, shown="1 - val_acc, else val_loss", example="my_figure.py:figure",
         help="file.py:function, module:function, or the name of a function of the model module, which is called "
              "with the results of a fold and returns a number"),
-    Option("objective_epoch", "WHICH", one_of(*EPOCHS), default="last", example="best",
+    Option("objective_epoch", "WHICH", one_of(*EPOCHS), default=EPOCHS[0], example="best",
         help=f"{' or '.join(EPOCHS)}: epoch whose weights and metrics count, the last (with --early-stopping its "
              "best) or the one in which the first objective was best"),
-    Option("direction", "WAY", one_of("min", "max"), shown="min", example="max", common=True,
+    Option("direction", "WAY", one_of("min", "max"), shown=DEFAULT.direction, example="max", common=True,
         help="min or max: whether low or high figures are better; for the figure of merit of an objective module or of "
              "--figure-of-merit, unless --objective names a direction"),
 )

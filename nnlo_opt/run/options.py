@@ -1,19 +1,31 @@
 """Options of a command as frozen values, validated when they are made."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from nnlo_opt.comm.topology import TeamOptions
 from nnlo_opt.coordinator.instructions import Budget, SearchPlan, end_of
 from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, QUIET_LEVELS, RUNS, TRAINING_OPTIONS, read
+from nnlo_opt.run.option_table import (
+    BY_NAME,
+    GRACE,
+    OPTIMIZATION_OPTIONS,
+    QUIET_LEVELS,
+    RUNS,
+    SEED,
+    TRAINING_OPTIONS,
+    TRIAL_NAME,
+    read,
+)
 from nnlo_opt.runtime.devices import GpuRequest
+from nnlo_opt.search.genetic import DEFAULT_POPULATION
 from nnlo_opt.search.pruning import PRUNERS, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
 from nnlo_opt.search.registry import options_of, search_names
@@ -49,7 +61,7 @@ class DataOptions:
     features_name: str | None = None
     labels_name: str | None = None
     #: "samples", "files", or the name of a data set whose equal values stay together
-    fold_by: str = "samples"
+    fold_by: str = BY_NAME["fold_by"].default
     #: compare the data files with the checksums beside their lists before anything trains
     verify_data: bool = False
     #: True if data files may lead to other files; files are not copied then, as a copy would lead to none
@@ -61,7 +73,7 @@ class DataOptions:
     #: bytes of samples that a rank may hold; None for a quarter of the node's free memory, divided among its ranks
     memory_bytes: int | None = None
     #: windows of samples read ahead if samples are not held in memory
-    n_ahead: int = 1
+    n_ahead: int = BY_NAME["preload_data"].default
     class_weights: ClassWeights | None = None
     #: data set with a weight for each sample
     sample_weights_name: str | None = None
@@ -71,7 +83,7 @@ class DataOptions:
 class SearchOptions:
     """Search algorithm with its options; None stands for the default of the algorithm."""
 
-    algorithm: str = "bayesian"
+    algorithm: str = BY_NAME["hyper_opt"].default
     surrogate: str | None = None
     acquisition: str | None = None
     #: trials of a generation of the genetic algorithm (`--ga-populations`)
@@ -93,7 +105,8 @@ class SearchOptions:
                 )
         if self.population == 1:
             raise ConfigurationError(
-                "`--ga-populations` must be at least 2, as a child has two parents. Received: 1; leave it out for 10."
+                "`--ga-populations` must be at least 2, as a child has two parents. Received: 1; leave it out for "
+                f"{DEFAULT_POPULATION}."
             )
 
     def to_json(self) -> dict[str, object]:
@@ -111,10 +124,10 @@ class Options:
     run: RunRequest
     data: DataOptions = DataOptions()
     #: name in the history files
-    trial_name: str = "train"
+    trial_name: str = TRIAL_NAME
     #: parameters of the model in a training
     point: Point = field(default_factory=dict)
-    seed: int = 0
+    seed: int = SEED.default
     log_level: str = "info"
     #: write only errors and the end to the terminal
     quiet: bool = False
@@ -132,9 +145,9 @@ class Options:
     #: write the activity of every rank over time
     timeline: bool = False
     #: seconds after SIGUSR1 in which the start must have ended
-    grace_s: float = 60.0
+    grace_s: float = GRACE.default
     #: seconds without progress after which a rank is ended; 0 if it is not watched
-    hang_timeout_s: float = 600.0
+    hang_timeout_s: float = BY_NAME["hang_timeout"].default
     #: sentences for the user about options that were given
     remarks: tuple[str, ...] = ()
     #: library the model is made with; None to read it from its module
@@ -161,6 +174,15 @@ class Options:
     keep_weights: int | None = None
     #: seconds that this start may take; None without a limit
     walltime_s: float | None = None
+
+    @property
+    def of_teams(self) -> TeamOptions:
+        """Options by which ranks are dealt out within every team."""
+        return {
+            "n_masters": self.n_masters,
+            "ranks_per_worker": self.n_processes,
+            "every_rank_trains": self.training.rule.averages_every_batch,
+        }
 
 
 def optimization_options(given: Mapping[str, object], command_line: Sequence[str] = ()) -> Options:
@@ -236,12 +258,13 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
+    training = _known(values, TrainingOptions().to_json())
     log_level = "debug" if values.verbose else values.log_level
     return _same_named(Options, values) | {
         "model": model,
-        "training": TrainingOptions(shuffle=not values.no_shuffle, **_same_named(TrainingOptions, values)),
+        "training": TrainingOptions.of(training | {"shuffle": not values.no_shuffle}),
         "data": _data(values),
-        "trial_name": values.trial_name or "train",
+        "trial_name": values.trial_name or TRIAL_NAME,
         "gpus": GpuRequest(max_gpus=values.max_gpus, master_gpu=values.master_gpu),
         "grace_s": values.grace,
         "hang_timeout_s": values.hang_timeout,
@@ -256,7 +279,11 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
 
 def _same_named(kind: type[Any], values: SimpleNamespace) -> dict[str, Any]:
     """Return the values of the options that have the name of a field of `kind`."""
-    return {f.name: getattr(values, f.name) for f in fields(kind) if hasattr(values, f.name)}
+    return _known(values, [f.name for f in fields(kind)])
+
+
+def _known(values: SimpleNamespace, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(values, name) for name in names if hasattr(values, name)}
 
 
 def _path(text: str | None) -> Path | None:

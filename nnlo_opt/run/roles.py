@@ -2,18 +2,16 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.block.master.master import Master, MasterSetup
 from nnlo_opt.block.master.submaster import SubMaster, SubMasterSetup
-from nnlo_opt.block.task import FoldTask, TaskFactory
 from nnlo_opt.block.worker.group import MemberSetup, WorkerGroupMember
 from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
 from nnlo_opt.clock import Clock, SystemClock
-from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.topology import Topology
@@ -67,21 +65,17 @@ class RankRoles:
         self._setup = setup
         #: communicator of the call of an objective under way, or of the last one; None before there was one
         self._call: GatedComm | None = None
-        #: of the worker or follower, before and after a death
-        self._tasks = _LateTasks(setup.workload, is_one_training=setup.is_one_training)
 
     def open(self, run: OpenRun) -> None:
         """Write to the run directory from now on."""
         if run.is_temporary:
             make_directory(Path(run.directory).parents[1])
             private_directory(Path(run.directory).parent)  # rank 0 may have made it on another node
-        if run.trains_itself:
-            self._setup = replace(self._setup, training=replace(self._setup.training, trains_itself=True))
         self._setup.context.open(Path(run.directory), self._setup.topology)
 
     def close(self) -> None:
         """Release the models of all tasks."""
-        self._tasks.close()
+        self._setup.workload.close()
 
     def regroup(self, run: OpenRun) -> Regrouped:
         """Return this rank's place among the ranks that are left. Collective: all of these."""
@@ -124,7 +118,7 @@ class RankRoles:
         calls_back = setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank
         worker = WorkerSetup(
             block=endpoints.worker_end,
-            tasks=self._tasks,
+            tasks=setup.workload,
             world_rank=world_rank,
             partners=endpoints.partners(),
             timeline=context.timeline,
@@ -156,7 +150,7 @@ class RankRoles:
         member = MemberSetup(
             block=endpoints.worker_end,
             leader=endpoints.leader_end,
-            tasks=self._tasks,
+            tasks=self._setup.workload,
             world_rank=world_rank,
             together=endpoints.ring,
             timeline=timeline,
@@ -194,26 +188,6 @@ class RankRoles:
         with losing_ranks():
             self._call = GatedComm(comm, gate)
         return self._call
-
-
-class _LateTasks:
-    """Tasks of a rank, made when the first is wanted: a master that never trains reads no data."""
-
-    def __init__(self, workload: Workload, *, is_one_training: bool) -> None:
-        self._workload = workload
-        self._is_one_training = is_one_training
-        self._tasks: TaskFactory | None = None
-
-    def open(self, start: msg.StartFold) -> FoldTask:
-        if self._tasks is None:
-            self._workload.prepare()
-            self._tasks = self._workload.tasks()
-        # The pieces of a training that was continued are trials to the journal, and one training to its batches.
-        return self._tasks.open(start.replaced(trial=0) if self._is_one_training else start)
-
-    def close(self) -> None:
-        if self._tasks is not None:
-            self._tasks.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

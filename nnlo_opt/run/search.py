@@ -49,7 +49,7 @@ def run(world: "World", options: Options, context: ProcessContext) -> int:
 
 def plan_search(n_ranks: int, options: Options) -> Topology:
     """Return the plan of a world of `n_ranks` for a search."""
-    return Topology.plan(n_ranks, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes)
+    return Topology.plan(n_ranks, options.block_size, options.plan.n_fold, **options.of_teams)
 
 
 class HeldSearch(InlineSearch):
@@ -87,8 +87,8 @@ class SearchSession(Session):
     _pruning: PruningPlan | None = None
 
     def load_space(self) -> Space | None:
-        if self.script is not None:
-            return self.script.space
+        if not self.host.starts_processes:
+            return self.host.space
         # Started early: it imports its libraries while the trainer ranks import theirs.
         say = partial(self.say, stream=sys.stderr)
         self._search = SearchProcess(timeout_s=self.options.hang_timeout_s, say=say)
@@ -135,8 +135,7 @@ class SearchSession(Session):
     def start_search(self, findings: Findings, identity: RunIdentity, ledger: Ledger) -> Search:
         options, space = self.options.search, findings.search_space
         if self._search is None:
-            of_script = None if self.script is None else self.script.space
-            constraint = None if of_script is None else of_script.constraint
+            constraint = None if self.host.space is None else self.host.space.constraint
             self._search = HeldSearch(constraint, partial(self._may_begin, ledger))
         settings = options.to_json()
         if self.options.plan.objectives:
@@ -164,8 +163,7 @@ class SearchSession(Session):
     def _may_begin(self, ledger: Ledger) -> bool:
         """Return True if another trial can begin in a script."""
         n_by_state = ledger.n_by_state()
-        n_wanted = self.topology.n_blocks if self.script is None else self.script.n_wanted(self.topology.n_blocks)
-        return n_by_state["pending"] + n_by_state["running"] < n_wanted
+        return n_by_state["pending"] + n_by_state["running"] < self.host.n_wanted(self.topology.n_blocks)
 
     def close(self) -> None:
         if self._search is not None:

@@ -18,7 +18,7 @@ from typing import Protocol
 from nnlo_opt.block.answers import PASSED_ON, Results, failures_to, reason_of
 from nnlo_opt.block.master.master import Master
 from nnlo_opt.block.master.submaster import SubMaster
-from nnlo_opt.block.task import FoldTask, TaskFactory
+from nnlo_opt.block.task import FoldTask
 from nnlo_opt.block.worker.group import WorkerGroupMember
 from nnlo_opt.block.worker.worker import Memory, Worker
 from nnlo_opt.comm import messages as msg
@@ -70,8 +70,11 @@ class Workload(Protocol):
             The path with its ending, and with `measure` the metrics on the test data, if there are any.
         """
 
-    def tasks(self) -> TaskFactory:
-        """Return the maker of this rank's tasks."""
+    def open(self, start: msg.StartFold) -> FoldTask:
+        """Build model and data for `start`; any exception fails the trial."""
+
+    def close(self) -> None:
+        """Release the model of the last task."""
 
     def judge(self, fold: dict[str, Json], task: FoldTask) -> object:
         """Return the user's figure of merit of a fold, whose model `task` has."""

@@ -4,7 +4,6 @@ A training is a search of one trial, so both drivers share the checks, the journ
 do differently stands in `run.search` and `run.training`.
 """
 
-import math
 import os
 import signal
 import sys
@@ -46,22 +45,21 @@ from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
 from nnlo_opt.reporting.status_lines import bottom_line
 from nnlo_opt.run import finish
 from nnlo_opt.run.checks import (
-    check_mode,
     check_momentum,
     check_shares,
     check_teams,
     check_training,
-    elastic_forces,
     idle_options,
+    least_workers,
 )
 from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.host import Host
 from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
 from nnlo_opt.run.inbox import Inbox
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RankParts, RoleSetup
-from nnlo_opt.run.script import Script
 from nnlo_opt.run.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.environment import idle_nodes_text
@@ -92,7 +90,7 @@ class RunningSearch:
     directory: RunDirectory
     findings: Findings
     coordinator: Coordinator
-    #: None in a script
+    #: None if the host starts no processes
     reporter: Reporter | None
     #: for other tools
     mirrors: Sequence[Mirror] = ()
@@ -114,7 +112,7 @@ class Session(ABC):
         topology: plan of all ranks.
         parts: of this rank, with the transport to all ranks that serve the start.
         context: of this process.
-        script: what a user's own script asks for; None: this is a command, which owns its process.
+        host: the process of the start.
     """
 
     #: the driver
@@ -123,12 +121,11 @@ class Session(ABC):
     is_one_training: ClassVar[bool] = False
 
     def __init__(
-        self, options: Options, topology: Topology, parts: RankParts, context: ProcessContext, script: Script | None
+        self, options: Options, topology: Topology, parts: RankParts, context: ProcessContext, host: Host
     ) -> None:
         self.options = options
         self.topology = topology
-        self.script = script
-        self._keeps_files = script is None or script.keeps_files
+        self.host = host
         self._ranks = ServingRanks(parts.ranks, parts.pump, context.preemption, options.grace_s)
         self._context = context
         self._timeline = context.timeline
@@ -137,7 +134,7 @@ class Session(ABC):
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
-        self._console = Console(prints=script is None, quiet=options.quiet)
+        self._console = Console(prints=host.prints, quiet=options.quiet)
         #: prints a line for a person
         self.say = self._console.say
         #: observations of other runs with which the search begins; known when it has been started
@@ -236,7 +233,7 @@ class Session(ABC):
     def check_early(self) -> None:
         """Refuse wrong options before any rank imports a heavy package."""
         options = self.options
-        check_mode(options.training.mode, options.n_masters, options.n_processes)
+        options.training.rule.check_groups(options.n_masters, options.n_processes)
         check_teams(self.topology, options.n_masters, options.n_processes)
         if options.log_file is not None:
             self._console.keep(options.log_file)
@@ -266,16 +263,15 @@ class Session(ABC):
             self._ranks.release(EXIT_OK)
 
     def _inspect(self) -> Findings:
-        """Return the findings about model and data, of the script or of a trainer rank."""
-        if self.script is not None and self.script.findings is not None:
-            return self.script.findings
+        """Return the findings about model and data, of the host or of a trainer rank."""
+        if self.host.findings is not None:
+            return self.host.findings
         n_ranks = self.topology.world_size
         self.say(f"{self.program} on {counted(n_ranks, 'rank')}: reading model and data.")
         for remark in self.options.remarks:
             self.say(remark)
         reporter = self.topology.teams[0].first_trainer_rank
-        every_rank = self.options.training.rule.averages_every_batch
-        trainers = [rank for team in self.topology.teams for rank in team.trainer_ranks(every_rank=every_rank)]
+        trainers = [rank for team in self.topology.teams for rank in team.trainer_ranks]
         asked = list[int]()
         with self._console.waiting(lambda: self._awaited(asked)):
             loaded = self.load_space()
@@ -299,8 +295,8 @@ class Session(ABC):
     def _check(self, findings: Findings) -> tuple[str, ...]:
         """Raise ConfigurationError if this request cannot work with this model and these data; return remarks."""
         self.check_findings(findings)
-        training = replace(self.options.training, trains_itself=findings.trains_itself)
-        idle = () if findings.is_objective else idle_options(training, findings.space)
+        training, own = self.options.training, findings.trains_itself
+        idle = () if findings.is_objective else idle_options(training, findings.space, own=own)
         shares = check_shares(self.options, self.topology, findings)
         return (*shares, *check_momentum(self.options, self.topology, findings), *idle)
 
@@ -336,7 +332,7 @@ class Session(ABC):
         name, remark = choose_name(self.options.run, findings.model, self.program)
         if remark:
             self.say(remark)
-        directory = open_run(self.options.run, name, syncs=self._keeps_files)
+        directory = open_run(self.options.run, name, syncs=self.host.keeps_files)
         self._ledger = directory.ledger
         try:
             plan, search = self._open(directory, findings)
@@ -359,7 +355,7 @@ class Session(ABC):
             self.say(f"No journal in `{directory.shown}`: starting a new run.")
         if self.topology.remark:
             self.say(self.topology.remark)
-        if self.script is None:
+        if self.host.prints:
             self.greet(directory, findings)
         plan = self.plan_for(directory)
         search = self.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
@@ -368,13 +364,11 @@ class Session(ABC):
         if self._timeline.keeps:
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
-        least = math.ceil(max(elastic_forces(self.options, findings), default=1.0))
         opened = OpenRun(
             directory=str(directory.path.resolve()),
             is_objective=findings.is_objective,
-            trains_itself=findings.trains_itself,
-            least_children=least,
-            is_temporary=not self._keeps_files,
+            least_children=least_workers(self.options, findings),
+            is_temporary=not self.host.keeps_files,
         )
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):
@@ -395,11 +389,11 @@ class Session(ABC):
     ) -> RunningSearch:
         """Return the search with its coordinator at work."""
         state = CoordinatorState(plan, self.topology, directory.ledger)
-        observers: list[Observer] = [self.lines(state)]
-        if self.script is not None:
-            observers = [*self.script.observers, *([] if self.script.catch else [self])]
+        observers = [*([self.lines(state)] if self.host.prints else []), *self.host.observers]
+        if not self.host.catch:
+            observers.append(self)
         inbox, asked = None, dict[str, Any]()
-        if self._keeps_files:
+        if self.host.keeps_files:
             space = None if self.is_one_training else findings.search_space
             inbox = Inbox(directory.path, space, directory.ledger, self.options.grace_s, self.say)
             observers.append(inbox)
@@ -423,10 +417,9 @@ class Session(ABC):
         last_end = LastEnd(died=first_by_team(deaths), unexplained=is_unexplained)
         coordinator.begin(last_end, unrecorded.read(directory.path))
         unrecorded.forget(directory.path)
-        if self.script is None:
-            ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
-            self._console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
-        reporter = Reporter(directory.path) if self.script is None else None
+        ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
+        self._console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
+        reporter = Reporter(directory.path) if self.host.starts_processes else None
         mirrors = [Mirror(directory.path, tool) for tool in self.options.mirror]
         if inbox is not None:
             inbox.start()
@@ -485,7 +478,7 @@ class Session(ABC):
             n_blocks=self.topology.n_blocks,
             identity=identity.plain,
             settings={
-                "command_line": [self.script.program if self.script else self.program, *options.command_line],
+                "command_line": [self.host.program or self.program, *options.command_line],
                 "versions": versions(),
                 "hyper_opt": options.search.algorithm,
                 "search": options.search.to_json(),
@@ -505,13 +498,12 @@ class Session(ABC):
         directory, findings, coordinator = run.directory, run.findings, run.coordinator
         self._console.hide_bottom()
         stuck = {self.topology.teams[team].block for team in coordinator.membership.suspects}
-        if self.script is None:
+        if self.host.ends_process:
             finish.end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
         if not coordinator.is_complete:
             coordinator.complete()  # there may be no time for more
         model_path, test = None, dict[str, float]()
-        saves = self.script is None or self.script.saves_model
-        if coordinator.all_stopped and not findings.is_objective and saves:
+        if coordinator.all_stopped and not findings.is_objective and self.host.saves_model:
             model_path, test = self._save_best(directory, coordinator)
         if coordinator.is_complete:
             coordinator.complete(test)
@@ -519,11 +511,11 @@ class Session(ABC):
             finish.remove_stale_checkpoints(directory.path, directory.ledger)
         # They work while the reports are written.
         mirrors_until_s = finish.ask_mirrors(run.mirrors, self._preemption.left_s)
-        if self._keeps_files:
+        if self.host.keeps_files:
             finish.write_last_reports(run.reporter, directory, self.say)
         finish.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
         self._console.speak_up()
-        code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
+        code = self.conclude(directory, findings.figure, model_path) if self.host.prints else EXIT_OK
         if test:
             self.say(f"On the test data, `{self.options.data.test_data}`: {metrics_text(test)}")
         if self._timeline.keeps:
@@ -573,7 +565,7 @@ def run_command(
     if world.rank:
         assert parts.server is not None
         return parts.server.serve()
-    session = kind(options, topology, parts, context, script=None)
+    session = kind(options, topology, parts, context, Host())
     return session.run()
 
 

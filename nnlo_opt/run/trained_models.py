@@ -6,18 +6,21 @@ built for the shape of its samples. Nothing here needs MPI.
 
 import hashlib
 import os
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nnlo_opt.errors import CheckpointError, ConfigurationError, TrialError
+from nnlo_opt.models.adapter import Predictor
 from nnlo_opt.models.builders import ModelDefinition, builtin_names, model_file, open_model
 from nnlo_opt.models.framework import framework_for
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.finish import BEST_MODEL, best_fold
+from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.options import DataOptions, Options
-from nnlo_opt.run.workload import ModuleWorkload, TrainingData
+from nnlo_opt.run.run_data import RunData, TrainingData
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.devices import NodeShare
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
@@ -25,6 +28,18 @@ from nnlo_opt.trials.identity import DataFiles, ModelFile
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunRequest
 from nnlo_opt.trials.trial import Trial
+
+
+class _FirstFile(RunData):
+    """Samples of a data file, for whose shape a model is built."""
+
+    def __init__(self, options: Options, maker: ModelMaker, files: Sequence[Path]) -> None:
+        super().__init__(options, maker)
+        self._files = files
+
+    def read(self) -> TrainingData:
+        source, names = self.source(self._files)
+        return TrainingData(source=source, folds=[], n_train=0, names=names)
 
 
 class TrainedModels(ModuleWorkload):
@@ -50,7 +65,7 @@ class TrainedModels(ModuleWorkload):
         options = Options(
             model=named or (model.name if _is_builtin(model) else model.source),
             model_sha256=model.sha256 if named is None else None,
-            training=TrainingOptions(**identity.training.plain),
+            training=TrainingOptions.of(identity.training.plain),
             run=RunRequest(root=run.parent, name=None),
             data=DataOptions(
                 features_name=identity.features_name,
@@ -60,18 +75,15 @@ class TrainedModels(ModuleWorkload):
         )
         n_cores = len(os.sched_getaffinity(0))
         share = NodeShare(n_threads=n_cores, n_cores=n_cores, gpu=None, variable="", n_sharing=0)
-        super().__init__(options, ProcessContext(share=share), searches=not ledger.is_training)
+        files = [Path(path) for path, n_samples in (identity.data or DataFiles()).files if n_samples]
+        context = ProcessContext(share=share)
+        maker = ModelMaker(options, context)
+        data = _FirstFile(options, maker, files[:1])
+        super().__init__(options, context, searches=not ledger.is_training, maker=maker, data=data)
         self.look_first()
         self._run = run
-        self._files = [Path(path) for path, n_samples in (identity.data or DataFiles()).files if n_samples]
         check_model(self.definition, run, ledger)
         self.prepare()
-
-    @cached_property
-    def data(self) -> TrainingData:
-        """Samples of the first data file."""
-        source, names = self._source(self._files[:1])
-        return TrainingData(source=source, folds=[], n_train=0, names=names)
 
     def model(self, trial: Trial, fold: int) -> Any:
         """Return the Keras model or the torch module of a fold, with its trained weights, to predict by it."""
@@ -85,11 +97,11 @@ class TrainedModels(ModuleWorkload):
                 f"it again by `TrainingDriver --from-run {self._run}:{trial.number}`."
             ) from error
         try:
-            self.trained_model(trial.point, *weights, seed=0)
+            adapter = self.trained_model(trial.point, *weights, seed=0)
         except TrialError as error:
             raise ConfigurationError(f"The model of trial {trial.number} cannot be made again. {error}") from error
-        model = self._adapter.synced_model()
-        return model.cpu().eval() if self._framework.SUFFIX == ".pt" else model
+        model = cast(Predictor, adapter).synced_model()
+        return model.cpu().eval() if self.maker.framework.SUFFIX == ".pt" else model
 
 
 def _is_builtin(model: ModelFile) -> bool:

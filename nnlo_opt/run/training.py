@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
-    topology = plan_single_block(world.size, options.n_masters, options.n_processes)
+    topology = plan_single_block(world.size, **options.of_teams)
     return run_command(TrainingSession, topology, world, options, context)
 
 
@@ -97,7 +97,7 @@ class TrainingSession(Session):
         data, training = findings.data, self.options.training
         assert data is not None
         team = self.topology.teams[0]
-        workers, groups = team.n_workers(every_rank=training.rule.averages_every_batch), len(team.groups)
+        workers, groups = team.n_workers, len(team.groups)
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
         own = f"{training.worker_optimizer or training.optimizer} for each of its models"

@@ -322,6 +322,11 @@ def _read_only(view: np.ndarray) -> np.ndarray:
     return view
 
 
+#: choices of options of single algorithms; the default comes first
+SURROGATES = ("gp", "et", "rf", "gbrt")
+ACQUISITIONS = ("ei", "lcb", "pi")
+
+
 class SearchAlgorithm(Protocol):
     """Chooses the next point.
 

@@ -15,6 +15,9 @@ _BLEND = 0.3
 #: standard deviation of a mutation in quantiles: at first, the share left after each generation, and the least
 _STEP, _STEP_LEFT, _LEAST_STEP = 0.2, 0.9, 0.005
 
+#: trials of a generation if nobody says how many
+DEFAULT_POPULATION = 10
+
 
 class GeneticSearch:
     """Steady-state genetic algorithm on the quantiles of the priors.
@@ -32,7 +35,7 @@ class GeneticSearch:
         population: trials of a generation, at least 2.
     """
 
-    def __init__(self, space: Space, seed: int, population: int = 10) -> None:
+    def __init__(self, space: Space, seed: int, population: int = DEFAULT_POPULATION) -> None:
         self._space = space
         self._seed = seed
         self._population = population

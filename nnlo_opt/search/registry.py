@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.base import SearchAlgorithm
+from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, SearchAlgorithm
+from nnlo_opt.search.genetic import DEFAULT_POPULATION
+from nnlo_opt.search.grid import DEFAULT_POINTS
 from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.space import Space
 from nnlo_opt.space.values import check_whole, is_whole
 
-SURROGATES = ("gp", "et", "rf", "gbrt")
-ACQUISITIONS = ("ei", "lcb", "pi")
 #: options that every algorithm takes
 COMMON_OPTIONS = ("start_points",)
 
@@ -75,7 +75,11 @@ def _checked(option: str, value: Any) -> Any:
         if value not in choices:
             raise ConfigurationError(f"`{option}` must be one of {_listed(choices)}. Received: {value!r}. Choose one.")
         return value
-    least, default = {"n_initial_points": (1, "the default"), "population": (2, "10"), "grid_points": (1, "5")}[option]
+    least, default = {
+        "n_initial_points": (1, "the default"),
+        "population": (2, DEFAULT_POPULATION),
+        "grid_points": (1, DEFAULT_POINTS),
+    }[option]
     check_whole(option, value, least, remedy=f" Leave it out for {default}.")
     return value
 

@@ -15,7 +15,7 @@ from skopt import learning
 from skopt.acquisition import gaussian_ei, gaussian_lcb, gaussian_pi
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 
-from nnlo_opt.search.base import History, TrialState
+from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, History, TrialState
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.random import feasible_draws, first_new, may_be_tried, suggestion_rng
@@ -62,7 +62,12 @@ class SkoptSearch:
     """
 
     def __init__(
-        self, space: Space, seed: int, n_initial_points: int = 10, surrogate: str = "gp", acquisition: str = "ei"
+        self,
+        space: Space,
+        seed: int,
+        n_initial_points: int = 10,
+        surrogate: str = SURROGATES[0],
+        acquisition: str = ACQUISITIONS[0],
     ) -> None:
         self._space = space
         self._seed = seed

@@ -5,13 +5,13 @@ option for one trial.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.space.values import check_whole, is_number
 from nnlo_opt.training.schedules import LearningRateSchedule
-from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.update_rules.registry import RULES, default_values
 from nnlo_opt.update_rules.rule import UpdateRule
 
 TRAIN_PREFIX = "train."
@@ -22,6 +22,11 @@ EXCHANGES = ("auto", "messages")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adadelta")
 #: options that count -> what they count
 _COUNTS = {"batch": "samples", "epochs": "epochs", "sync_every": "batches", "checkpoint_interval": "epochs"}
+
+
+def option_name(field_name: str) -> str:
+    """Return the command-line option of a field."""
+    return "--" + field_name.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +63,8 @@ class TrainingOptions:
     #: optimizer of a worker's own steps between exchanges; None for `optimizer` in easgd, and plain sgd otherwise
     worker_optimizer: str | None = None
     worker_optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: easgd: the paper's beta; each of n workers is tied by beta / n
-    elastic_force: float = 0.9
-    #: easgd: learning rate of the workers' own steps; None for `learning_rate`
-    elastic_lr: float | None = None
-    #: easgd: Nesterov momentum of the workers' own steps (EAMSGD)
-    elastic_momentum: float = 0.0
-    gem_lr: float = 0.01
-    gem_momentum: float = 0.9
-    gem_kappa: float = 2.0
+    #: options that single update rules have (`update_rules.rule.RuleOption`), each with a value
+    of_rules: Mapping[str, Any] = field(default_factory=dict)
     #: Keras name of the loss; None for the loss of the model module, else it is inferred
     loss: str | None = None
     early_stopping: str | None = None
@@ -74,10 +72,16 @@ class TrainingOptions:
     #: epochs between two checkpoints
     checkpoint_interval: int = 1
     shuffle: bool = True
-    #: True for a model that makes its own steps (`models.composite`), whose gradient is the difference of its weights
-    trains_itself: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "TrainingOptions":
+        """Return the options with these values by name; options of single update rules are among them."""
+        names = default_values()
+        others = {name: value for name, value in given.items() if name not in names}
+        return cls(**others, of_rules={name: value for name, value in given.items() if name in names})
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "of_rules", {**default_values(), **self.of_rules})
         for name, unit in _COUNTS.items():
             check_whole(option_name(name), getattr(self, name), unit=unit)
         for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
@@ -156,15 +160,11 @@ class TrainingOptions:
             (not self.rule.corrects_momentum, f"`--mode {self.mode}`", "take `--mode downpour`"),
             (self.synchronous, "`--synchronous`", "let each worker train at its own pace"),
             (self.staleness != "none", f"`--staleness {self.staleness}`", "take one of the two"),
-            (self.trains_itself, "a model that makes its own steps", "train it without"),
             (self.optimizer != "sgd", f"`--optimizer {self.optimizer}`", "take `--optimizer sgd`"),
             (is_unfit, f"`--optimizer-params {given}`", "give them a momentum above 0, without nesterov"),
         ):
             if is_wrong:
-                raise ConfigurationError(
-                    "`--momentum-correction` is for asynchronous `--mode downpour` by sgd with momentum, whose updates "
-                    f"count alike. Received: {received}; {remedy}, or leave the correction out."
-                )
+                raise _not_corrected(received, remedy)
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
         """Return these options with the `train.*` parameters of `point`; ConfigurationError for an unknown one."""
@@ -173,6 +173,8 @@ class TrainingOptions:
             if not name.startswith(TRAIN_PREFIX):
                 continue
             option, _, parameter = searchable(name).partition(".")
+            if option in self.of_rules:
+                option, parameter = "of_rules", option
             if parameter:
                 changes[option] = {**changes.get(option, getattr(self, option)), parameter: value}
             else:
@@ -180,23 +182,36 @@ class TrainingOptions:
         return replace(self, **changes)
 
     def for_updates(self) -> "TrainingOptions":
-        """Return the options as the update rule takes them: of a model that trains itself, differences are added."""
-        if not self.trains_itself:
-            return self
+        """Return the options as the update rule takes them from a model that trains itself: differences are added.
+
+        Raises:
+            ConfigurationError: the rule is to correct a momentum, which this model hides from it.
+        """
+        if self.momentum_correction:
+            raise _not_corrected("a model that makes its own steps", "train it without")
         plain: dict[str, Any] = {"optimizer_params": {}, "worker_optimizer": None, "worker_optimizer_params": {}}
-        return replace(self, optimizer="sgd", learning_rate=1.0, elastic_lr=None, gem_lr=1.0, **plain)
+        own = {option.name: 1.0 for option in self.rule.options if option.is_rate}
+        return replace(self, optimizer="sgd", learning_rate=1.0, of_rules={**self.of_rules, **own}, **plain)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {name: value for name, value in asdict(self).items() if name != "trains_itself"}
+        """Return plain data by name; options of single update rules are among them."""
+        plain: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            plain |= value if name == "of_rules" else {name: value}
+        return plain
+
+
+def _not_corrected(received: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        "`--momentum-correction` is for asynchronous `--mode downpour` by sgd with momentum, whose updates count "
+        f"alike. Received: {received}; {remedy}, or leave the correction out."
+    )
 
 
 #: options that are dictionaries: `train.<option>.<name>` names one of their values
 _DICTIONARIES = ("optimizer_params", "worker_optimizer_params")
 #: options that `train.<option>` may name
-SEARCHABLE = tuple(
-    f.name for f in fields(TrainingOptions) if f.name not in (*_DICTIONARIES, "checkpoint_interval", "trains_itself")
-)
+SEARCHABLE = tuple(name for name in TrainingOptions().to_json() if name not in (*_DICTIONARIES, "checkpoint_interval"))
 
 
 def searchable(name: str) -> str:
@@ -217,11 +232,6 @@ def searchable(name: str) -> str:
             f"A parameter that begins with `train.` must name a training option. Received: {name!r}.{hint}"
         )
     return option
-
-
-def option_name(field_name: str) -> str:
-    """Return the command-line option of a field."""
-    return "--" + field_name.replace("_", "-")
 
 
 def model_parameters(point: Mapping[str, Any]) -> dict[str, Any]:

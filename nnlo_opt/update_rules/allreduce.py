@@ -10,28 +10,13 @@ the weights once an epoch, from one worker.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
 
 import numpy as np
 
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.errors import ConfigurationError, ProtocolError
 from nnlo_opt.update_rules.optimizers import Optimizer
-from nnlo_opt.update_rules.rule import Answer, MasterHalf, RuleOptions, SteppingWorker, UpdateRule
+from nnlo_opt.update_rules.rule import Answer, MasterHalf, PartedStep, RuleOptions, Step, SteppingWorker, UpdateRule
 from nnlo_opt.update_rules.vectors import FloatVector
-
-
-class PartedStep(Protocol):
-    """A step of the optimizer in memory that all ranks see; each rank makes a part of it."""
-
-    weights: FloatVector
-    #: this rank's gradient
-    gradient: FloatVector
-
-    def apply(self) -> None:
-        """Make this rank's part of the step; return when all parts are made."""
-
-
-Step = TypeVar("Step", bound=PartedStep)
 
 
 class AllreduceMaster(MasterHalf):
@@ -49,11 +34,11 @@ class AllreduceMaster(MasterHalf):
 class AllreduceWorker(SteppingWorker):
     """The worker's half: the optimizer's step, whole or the part of this rank."""
 
+    steps_together = True
     #: None: each rank makes the whole step
     _shared: PartedStep | None = None
 
     def share(self, make: Callable[[Optimizer], Step]) -> Step:
-        """Make a part of each step from now on, as the return value of `make` does; it takes over the optimizer."""
         self._shared = shared = make(self._optimizer)
         self.weights, self.gradient = shared.weights, shared.gradient
         return shared
@@ -77,3 +62,14 @@ class Allreduce(UpdateRule):
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> AllreduceWorker:
         return AllreduceWorker(n_weights, self.optimizer(options, n_weights))
+
+    def check_groups(self, n_masters: int, n_processes: int) -> None:
+        for option, number, rule in (
+            ("--n-processes", n_processes, "averages over all ranks"),
+            ("--n-masters", n_masters, "has no masters"),
+        ):
+            if number > 1:
+                raise ConfigurationError(
+                    f"`{option}` must be 1 with `--mode {self.name}`, which {rule}. Received: {number}; leave it out, "
+                    "or take another mode."
+                )

@@ -89,14 +89,6 @@ class DownpourMaster(MasterHalf):
         self._mean = aligned_empty(0)
 
     @property
-    def n_steps(self) -> int:
-        return self._optimizer.n_steps
-
-    @n_steps.setter
-    def n_steps(self, n_steps: int) -> None:
-        self._optimizer.n_steps = n_steps
-
-    @property
     def vectors(self) -> Sequence[FloatVector]:
         return self._optimizer.slots
 

@@ -34,7 +34,15 @@ import numpy as np
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.update_rules.optimizers import Optimizer, Slots, check_fraction, check_positive, is_number, make_optimizer
-from nnlo_opt.update_rules.rule import Answer, GroupHalf, MasterHalf, RuleOptions, SteppingWorker, UpdateRule
+from nnlo_opt.update_rules.rule import (
+    Answer,
+    GroupHalf,
+    MasterHalf,
+    RuleOption,
+    RuleOptions,
+    SteppingWorker,
+    UpdateRule,
+)
 from nnlo_opt.update_rules.vectors import FloatVector, blocks
 from nnlo_opt.vectors import aligned_empty
 
@@ -216,31 +224,48 @@ class Easgd(UpdateRule):
     """The rule of `--mode easgd`."""
 
     name = "easgd"
+    # fmt: off
+    options = (
+        RuleOption("elastic_force", "BETA", default=ELASTIC_FORCE, example="0.5",
+            help="elastic force; each of n workers is tied by BETA / n"),
+        RuleOption("elastic_lr", "RATE", shown="--learning-rate", example="0.1", is_rate=True,
+            help="learning rate of the workers' own steps"),
+        RuleOption("elastic_momentum", "DELTA", default=0.0, example="0.9",
+            help="Nesterov momentum of the workers' own steps (EAMSGD)"),
+    )
+    # fmt: on
+    steps_at_workers = True
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> EasgdMaster:
-        return EasgdMaster(moving_rate(options.elastic_force, n_workers))
+        return EasgdMaster(moving_rate(options.of_rules["elastic_force"], n_workers))
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> EasgdWorker:
         return EasgdWorker(n_weights, self.optimizer(options, n_weights))
 
     def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> EasgdGroup:
-        return EasgdGroup(n_weights, moving_rate(options.elastic_force, n_workers))
+        return EasgdGroup(n_weights, moving_rate(options.of_rules["elastic_force"], n_workers))
 
     def optimizer(self, options: RuleOptions, n_weights: int) -> Optimizer:
-        rate = options.learning_rate if options.elastic_lr is None else options.elastic_lr
-        if options.elastic_momentum:
+        rate, momentum = options.of_rules["elastic_lr"], options.of_rules["elastic_momentum"]
+        rate = options.learning_rate if rate is None else rate
+        if momentum:
             rate = ElasticMomentum.default_learning_rate if rate is None else rate
-            return ElasticMomentum(n_weights, rate, options.elastic_momentum)
+            return ElasticMomentum(n_weights, rate, momentum)
         if options.worker_optimizer is None:
             parameters = {**options.optimizer_params, **options.worker_optimizer_params}
             return make_optimizer(options.optimizer, n_weights, rate, parameters)
         return make_optimizer(options.worker_optimizer, n_weights, rate, options.worker_optimizer_params)
 
-    def check(self, options: RuleOptions, n_workers: int = 0) -> None:
-        if options.elastic_momentum and options.worker_optimizer not in (None, "sgd"):
+    def check(self, options: RuleOptions) -> None:
+        momentum = options.of_rules["elastic_momentum"]
+        if momentum and options.worker_optimizer not in (None, "sgd"):
             raise ConfigurationError(
                 "`--elastic-momentum` brings its own steps: leave `--worker-optimizer` out, or give sgd. "
-                f"Received: {options.elastic_momentum!r} with `--mode {self.name}`."
+                f"Received: {momentum!r} with `--mode {self.name}`."
             )
-        if n_workers:
-            moving_rate(options.elastic_force, n_workers)
+
+    def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:
+        moving_rate(own["elastic_force"], n_workers)
+
+    def least_workers(self, own: Mapping[str, Any]) -> float:
+        return float(own["elastic_force"])

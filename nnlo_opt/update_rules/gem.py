@@ -30,12 +30,14 @@ import numpy as np
 
 from nnlo_opt.update_rules.downpour import DownpourGroup, gradient_worker
 from nnlo_opt.update_rules.optimizers import check_fraction, check_positive, check_state
-from nnlo_opt.update_rules.rule import Answer, MasterHalf, RuleOptions, UpdateRule, WorkerHalf
+from nnlo_opt.update_rules.rule import Answer, MasterHalf, RuleOption, RuleOptions, UpdateRule, WorkerHalf
 from nnlo_opt.update_rules.vectors import FLUSH_EVERY, TINY, FloatVector, blocks, scratch_for
 from nnlo_opt.vectors import aligned_empty
 
 #: upper end of the clip in (2)
 MAX_PI = 5.0
+#: lr, mu and kappa, if they are not given
+RATE, MU, KAPPA = 0.01, 0.9, 2.0
 
 
 class Gem:
@@ -43,11 +45,11 @@ class Gem:
 
     name = "gem"
 
-    def __init__(self, n_weights: int, learning_rate: float = 0.01, momentum: float = 0.9, kappa: float = 2.0) -> None:
+    def __init__(self, n_weights: int, learning_rate: float = RATE, momentum: float = MU, kappa: float = KAPPA) -> None:
         """ConfigurationError for a value that is out of range."""
-        check_positive("--gem-lr", learning_rate, "0.01")
-        check_positive("--gem-kappa", kappa, "2.0")
-        check_fraction("--gem-momentum", momentum, "0.9")
+        check_positive("--gem-lr", learning_rate, str(RATE))
+        check_positive("--gem-kappa", kappa, str(KAPPA))
+        check_fraction("--gem-momentum", momentum, str(MU))
         #: lr of (1), and of local steps; may be set between updates
         self.learning_rate = float(learning_rate)
         self._mu = float(momentum)
@@ -178,17 +180,27 @@ class GradientEnergyMatching(UpdateRule):
     """The rule of `--mode gem`."""
 
     name = "gem"
+    # fmt: off
+    options = (
+        RuleOption("gem_lr", "RATE", default=RATE, example="0.05", is_rate=True,
+            help="learning rate of a worker; an update is scaled by up to 5"),
+        RuleOption("gem_momentum", "MU", default=MU, example="0.5", help="momentum of a worker"),
+        RuleOption("gem_kappa", "KAPPA", default=KAPPA, example="1.5",
+            help="how much faster than one worker alone all workers together may move the weights"),
+    )
+    # fmt: on
+    takes_optimizer = False
     may_be_synchronous = False
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> GemMaster:
         return GemMaster()
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> GemWorker:
-        gem = Gem(n_weights, options.gem_lr, options.gem_momentum, options.gem_kappa)
+        gem = Gem(n_weights, *(options.of_rules[option.name] for option in self.options))
         return GemWorker(gradient_worker(options, n_weights, gem.learning_rate), gem)
 
     def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> GemGroup:
         return GemGroup(n_weights)
 
     def base_learning_rate(self, options: RuleOptions) -> float:
-        return options.gem_lr
+        return float(options.of_rules["gem_lr"])

@@ -117,6 +117,10 @@ class Optimizer(ABC):
         #: by first and last element of a block, what `_part` has found
         self._parts: dict[tuple[int, int], tuple[Slots, list[FloatVector]]] = {}
 
+    def at_step(self, n_steps: int) -> None:
+        """Have `n_steps` steps been made, or begun by `apply_block`."""
+        self.n_steps = n_steps
+
     def apply(self, weights: FloatVector, gradient: FloatVector) -> None:
         """Move `weights` (n_weights,) in place by one step along `gradient` (n_weights,), which is only read."""
         for vector in (weights, gradient):
@@ -132,7 +136,7 @@ class Optimizer(ABC):
                 self.apply_block(weights, gradient, block)
 
     def apply_block(self, weights: FloatVector, gradient: FloatVector, block: slice) -> None:
-        """Do the part of step `n_steps` that is of one of the `blocks` of all weights.
+        """Do the part of step `n_steps` (`at_step`) that is of one of the `blocks` of all weights.
 
         The caller ignores floating-point errors, as `apply` does.
         """

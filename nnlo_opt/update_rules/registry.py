@@ -10,3 +10,8 @@ from nnlo_opt.update_rules.rule import UpdateRule
 RULES: dict[str, UpdateRule] = {
     rule.name: rule for rule in (Downpour(), Easgd(), GradientEnergyMatching(), Allreduce())
 }
+
+
+def default_values() -> dict[str, float | None]:
+    """Return the options that single rules have, each with its default."""
+    return {option.name: option.default for rule in RULES.values() for option in rule.options}

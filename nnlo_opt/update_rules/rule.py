@@ -7,9 +7,9 @@ update of the updates of its workers. All vectors are float32 (n_weights,).
 # ruff: noqa: B027  (what most rules leave alone is empty here)
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,28 @@ class Answer(StrEnum):
     NOTHING = "nothing"
 
 
+class RuleOption(NamedTuple):
+    """An option that one update rule alone has; its values are numbers.
+
+    Args:
+        name: as in Python, with underscores; unique among all options.
+        metavar: unit of the value, or its symbol.
+        help: what the option does, without its default.
+        example: a value as text, for the reference page.
+        default: value if the option is not given; None if `shown` says what holds then.
+        shown: the default in words if its value alone does not say it.
+        is_rate: the option is the learning rate of the steps; a model that makes its own steps has another.
+    """
+
+    name: str
+    metavar: str
+    help: str
+    example: str
+    default: float | None = None
+    shown: str = ""
+    is_rate: bool = False
+
+
 class RuleOptions(Protocol):
     """The options that update rules read, as `training.options.TrainingOptions` has them."""
 
@@ -46,19 +68,10 @@ class RuleOptions(Protocol):
     @property
     def worker_optimizer_params(self) -> Mapping[str, Any]: ...
     @property
-    def elastic_force(self) -> float: ...
-    @property
-    def elastic_lr(self) -> float | None: ...
-    @property
-    def elastic_momentum(self) -> float: ...
-    @property
-    def gem_lr(self) -> float: ...
-    @property
-    def gem_momentum(self) -> float: ...
-    @property
-    def gem_kappa(self) -> float: ...
-    @property
     def momentum_correction(self) -> bool: ...
+    @property
+    def of_rules(self) -> Mapping[str, Any]:
+        """Values of the options that single rules have, by name."""
 
 
 class Half:
@@ -88,8 +101,15 @@ class MasterHalf(Half, ABC):
 
     answers: Answer = Answer.WEIGHTS
 
-    #: updates applied so far, if the next update depends on that number; else left alone
-    n_steps: int = 0
+    @property
+    def n_steps(self) -> int:
+        """Updates applied so far, if the next update depends on that number; else 0."""
+        return 0 if self._optimizer is None else self._optimizer.n_steps
+
+    def at_step(self, n_steps: int) -> None:
+        """Have `n_steps` updates been applied, or begun by `exchange_block`."""
+        if self._optimizer is not None:
+            self._optimizer.at_step(n_steps)
 
     @property
     def vectors(self) -> Sequence[FloatVector]:
@@ -109,7 +129,7 @@ class MasterHalf(Half, ABC):
     def exchange_block(
         self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
     ) -> None:
-        """Do the part of `apply` for one of the `blocks` of all weights, as part of update number `n_steps`.
+        """Do the part of `apply` for one of the `blocks` of all weights, as part of update number `at_step`.
 
         `update` may be spoilt. The block of `answer` (n_weights,) receives what the worker is to adopt. An update of
         weight 0 moves nothing.
@@ -127,9 +147,25 @@ class MasterHalf(Half, ABC):
         raise ProtocolError(f"{type(self).__name__} has no synchronous rounds.")
 
 
+class PartedStep(Protocol):
+    """A step of the optimizer in memory that all ranks see; each rank makes a part of it."""
+
+    weights: FloatVector
+    #: this rank's gradient
+    gradient: FloatVector
+
+    def apply(self) -> None:
+        """Make this rank's part of the step; return when all parts are made."""
+
+
+Step = TypeVar("Step", bound=PartedStep)
+
+
 class WorkerHalf(Half, ABC):
     """An update rule at a worker; here without memory and local steps."""
 
+    #: True if all workers make every step together (`UpdateRule.averages_every_batch`)
+    steps_together: bool = False
     #: True if an unfinished period is pushed at the fence of an epoch; else the period continues behind the fence
     drains: bool = True
 
@@ -156,6 +192,10 @@ class WorkerHalf(Half, ABC):
         np.copyto(memory, self.weights)
         self.answer = memory if self.answer is self.weights else self.answer
         self.weights = memory
+
+    def share(self, make: Callable[[Optimizer], Step]) -> Step:
+        """Make a part of each step from now on, as the return value of `make` does; it takes over the optimizer."""
+        raise ProtocolError(f"{type(self).__name__} makes no steps together with other ranks.")
 
     def point(self) -> FloatVector:
         """Return the weights at which the next gradient is wanted."""
@@ -212,10 +252,16 @@ class GroupHalf(Half, ABC):
 
 
 class UpdateRule(ABC):
-    """One update rule: what it can do, and the makers of its halves."""
+    """One update rule: its options, what it can do, and the makers of its halves."""
 
     #: value of `--mode`
     name: ClassVar[str]
+    #: options of this rule alone
+    options: ClassVar[tuple[RuleOption, ...]] = ()
+    #: `--optimizer` makes the steps, at `--learning-rate`; else the rule has a formula and a rate of its own
+    takes_optimizer: ClassVar[bool] = True
+    #: workers always make steps of their own, by `--worker-optimizer` if it is given
+    steps_at_workers: ClassVar[bool] = False
     #: all workers make every step together, along the mean of their gradients: they wait for each other, the master's
     #: rank trains too, and there are neither sub-masters nor worker groups
     averages_every_batch: ClassVar[bool] = False
@@ -248,5 +294,15 @@ class UpdateRule(ABC):
         """Return the learning rate that a training begins with, before schedules and callbacks."""
         return self.optimizer(options, 1).learning_rate
 
-    def check(self, options: RuleOptions, n_workers: int = 0) -> None:
-        """Raise ConfigurationError if options contradict this rule; `n_workers`: of a master, 0 if not known yet."""
+    def check(self, options: RuleOptions) -> None:
+        """Raise ConfigurationError if options contradict this rule."""
+
+    def check_groups(self, n_masters: int, n_processes: int) -> None:
+        """Raise ConfigurationError if this rule has no sub-masters, or no worker groups of several ranks."""
+
+    def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:
+        """Raise ConfigurationError if a master has too few workers for these values of the rule's `options`."""
+
+    def least_workers(self, own: Mapping[str, Any]) -> float:
+        """Return how many workers a master must have for these values of the rule's `options`."""
+        return 1.0

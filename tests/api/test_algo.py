@@ -28,14 +28,15 @@ def test_parameters_of_the_optimizer_are_arguments():
 
 def test_the_elastic_force_is_alpha_and_ours_is_beta():
     algo = Algo(None, mode="easgd", worker_optimizer="adam", elastic_force=0.3, elastic_lr=0.01)
-    assert options_of(algo, n_workers=3).elastic_force == pytest.approx(0.9)
-    assert options_of(Algo(None, mode="easgd"), n_workers=3).elastic_force == 0.9
+    assert options_of(algo, n_workers=3).of_rules["elastic_force"] == pytest.approx(0.9)
+    assert options_of(Algo(None, mode="easgd"), n_workers=3).of_rules["elastic_force"] == 0.9
     assert options_of(Algo(None, mode="easgd")).worker_optimizer == "sgd"
 
 
 def test_gem_as_nnlo_has_it():
     options = options_of(Algo("gem", mode="gem", learning_rate=0.02, momentum=0.8, kappa=3.0))
-    assert (options.mode, options.gem_lr, options.gem_momentum, options.gem_kappa) == ("gem", 0.02, 0.8, 3.0)
+    own = {name: value for name, value in options.of_rules.items() if name.startswith("gem")}
+    assert (options.mode, own) == ("gem", {"gem_lr": 0.02, "gem_momentum": 0.8, "gem_kappa": 3.0})
 
 
 def test_a_validate_every_of_0_switches_validation_off():

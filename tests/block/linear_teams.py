@@ -33,7 +33,8 @@ SIZES = [4, 4, 4, 4, 4, 4, 2]
 
 
 def options_of(**changes):
-    return TrainingOptions(**{"batch": BATCH, "epochs": EPOCHS, "optimizer": "sgd", "learning_rate": RATE, **changes})
+    given = {"batch": BATCH, "epochs": EPOCHS, "optimizer": "sgd", "learning_rate": RATE, **changes}
+    return TrainingOptions.of(given)
 
 
 # ---------------------------------------------------------------- teams
@@ -41,7 +42,7 @@ def options_of(**changes):
 
 def tree_of(n_workers, n_masters):
     """The plan of a world that is one team; one master has no sub-masters."""
-    return plan_single_block(n_workers + n_masters, n_masters)
+    return plan_single_block(n_workers + n_masters, n_masters=n_masters)
 
 
 def team_of(directory, options, workers=1, data=SMALL, **how):

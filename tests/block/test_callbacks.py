@@ -182,5 +182,5 @@ def test_nothing_else_is_taken_meanwhile_and_stopping_ends_it():
     ],
 )
 def test_the_base_learning_rate(changes, rate):
-    options = TrainingOptions(**changes)
+    options = TrainingOptions.of(changes)
     assert options.rule.base_learning_rate(options) == rate

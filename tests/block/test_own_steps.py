@@ -14,6 +14,8 @@ pytestmark = pytest.mark.many
 class Stepping(LinearAdapter):
     """The linear model that makes steps of SGD itself."""
 
+    trains_itself = True
+
     def gradient(self, x, y, out, sample_weight=None):
         metrics = super().gradient(x, y, out, sample_weight)
         out *= RATE
@@ -42,12 +44,6 @@ def differences(directory, options, workers):
     ids=str,
 )
 def test_differences_move_the_weights_as_the_steps_that_made_them(tmp_path, how, workers):
-    own = options_of(**how | {"gem_lr": 0.5}, optimizer="adam", learning_rate=0.3, trains_itself=True)
+    own = options_of(**how | {"gem_lr": 0.5}, optimizer="adam", learning_rate=0.3)
     expected = central_of(trained(tmp_path / "rule", options_of(**how), workers, seed=0))
     np.testing.assert_allclose(differences(tmp_path / "own", own, workers), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_options_of_the_rule_are_left_alone_for_other_models():
-    options = options_of(optimizer="adam", worker_optimizer="rmsprop")
-    assert options.for_updates() is options
-    assert "trains_itself" not in options.to_json()

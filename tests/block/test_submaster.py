@@ -202,7 +202,7 @@ def test_what_fails_below_a_sub_master_is_told_above_as_it_is(tmp_path, fault, s
     report, expected = (fail(one, 3, point) for one in (team, team_of(tmp_path / "flat", options, 5)))
     assert (report.reason, report.host) == (expected.reason, expected.host)
     if expected.world_rank >= 0:
-        assert report.world_rank in team.plan.trainer_ranks(every_rank=False)
+        assert report.world_rank in team.plan.trainer_ranks
     # Everybody has let go of the trial, and takes the next.
     finish(team, 4, trial=1)
 
@@ -212,7 +212,7 @@ def test_a_worker_that_fails_alone_ends_its_trial_with_its_rank(tmp_path):
     factory = team.factories[3]
     factory._setup = factory._setup.replaced(build=lambda parameters, options, seed: 1 / 0)
     report = fail(team, 0)
-    assert report.world_rank == team.plan.trainer_ranks(every_rank=False)[3]
+    assert report.world_rank == team.plan.trainer_ranks[3]
     assert "ZeroDivisionError" in report.traceback
 
 

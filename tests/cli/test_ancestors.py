@@ -39,9 +39,9 @@ def test_words_and_an_option_for_the_same_are_refused_and_a_search_takes_no_word
 
 def test_what_has_no_effect_is_said_in_a_line():
     options = driver_options("MPIDriver", [*FILES, "--tf", "--profile", "--elastic-lr", "1.0"])
-    assert options.training.elastic_lr is None
+    assert options.training.of_rules["elastic_lr"] is None
     assert [remark.split("`")[1] for remark in options.remarks] == ["--tf", "--profile", "--elastic-lr 1.0"]
-    assert driver_options("TrainingDriver", [*FILES, "--elastic-lr", "1.0"]).training.elastic_lr == 1.0
+    assert driver_options("TrainingDriver", [*FILES, "--elastic-lr", "1.0"]).training.of_rules["elastic_lr"] == 1.0
 
 
 def test_a_search_without_a_model_is_of_mnist_and_says_so():

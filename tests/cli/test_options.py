@@ -36,7 +36,7 @@ refused = partial(check_refused, "")
 
 def value_at(options, path):
     for name in path.split("."):
-        options = getattr(options, name)
+        options = options[name] if isinstance(options, dict) else getattr(options, name)
     return options
 
 
@@ -92,12 +92,12 @@ COMMON = [
     ),
     (["--worker-optimizer", "adam"], "training.worker_optimizer", "adam"),
     (["--worker-optimizer-params", "{'beta_1': 0.5}"], "training.worker_optimizer_params", {"beta_1": 0.5}),
-    (["--elastic-force", "0.5"], "training.elastic_force", 0.5),
-    (["--elastic-lr", "1.0"], "training.elastic_lr", 1.0),
-    (["--elastic-momentum", "0.9"], "training.elastic_momentum", 0.9),
-    (["--gem-lr", "0.1"], "training.gem_lr", 0.1),
-    (["--gem-momentum", "0.5"], "training.gem_momentum", 0.5),
-    (["--gem-kappa", "1.0"], "training.gem_kappa", 1.0),
+    (["--elastic-force", "0.5"], "training.of_rules.elastic_force", 0.5),
+    (["--elastic-lr", "1.0"], "training.of_rules.elastic_lr", 1.0),
+    (["--elastic-momentum", "0.9"], "training.of_rules.elastic_momentum", 0.9),
+    (["--gem-lr", "0.1"], "training.of_rules.gem_lr", 0.1),
+    (["--gem-momentum", "0.5"], "training.of_rules.gem_momentum", 0.5),
+    (["--gem-kappa", "1.0"], "training.of_rules.gem_kappa", 1.0),
     (["--no-shuffle"], "training.shuffle", False),
     (["--checkpoint", "my-run"], "run.name", "my-run"),
     (["--trial-name", "mine"], "trial_name", "mine"),

@@ -48,7 +48,7 @@ def weights_of(place):
     adapter = place._build({}, TrainingOptions(loss=place._options.training.loss), seed=0)
     adapter.read_weights(weights := aligned_empty(adapter.n_weights))
     adapter.gradient(*place.data.source.read(np.arange(8)), aligned_empty(adapter.n_weights))
-    place._release()
+    place.maker.release()
     return weights
 
 

@@ -39,7 +39,7 @@ def test_teams_are_numbered_contiguous_and_never_empty(world_size, block_size, n
         assert team.master_rank == first
         assert team.first_trainer_rank in team.world_ranks
         assert (team.first_trainer_rank == team.master_rank) == (len(team.world_ranks) == 1)
-        assert team.n_workers() == max(1, len(team.world_ranks) - 1)
+        assert team.n_workers == max(1, len(team.world_ranks) - 1)
     assert sorted({team.block for team in topology.teams}) == list(range(1, topology.n_blocks + 1))
     assert [team.block for team in topology.teams] == sorted(team.block for team in topology.teams)
 
@@ -146,18 +146,18 @@ def test_groups_take_all_ranks_behind_the_top_master_and_differ_by_one_worker_at
 
 @given(**MASTERS)
 def test_every_rank_of_a_tree_is_a_master_or_part_of_one_worker(n_ranks, n_masters, ranks_per_worker):
-    team = plan_single_block(n_ranks, n_masters, ranks_per_worker).teams[0]
+    team = plan_single_block(n_ranks, n_masters=n_masters, ranks_per_worker=ranks_per_worker).teams[0]
     if not team.groups:
         return
     masters = {team.master_rank, *team.sub_master_ranks}
     assert len(masters) == n_masters
-    assert sorted({*masters, *team.trainer_ranks(every_rank=False)}) == list(team.world_ranks)
+    assert sorted({*masters, *team.trainer_ranks}) == list(team.world_ranks)
     numbers = [team.worker_of(rank) for rank in team.world_ranks[1:]]
     assert numbers.count(-1) == n_masters - 1
-    for worker in range(1, team.n_workers() + 1):
+    for worker in range(1, team.n_workers + 1):
         assert numbers.count(worker) == ranks_per_worker
     assert team.worker_of(team.first_trainer_rank) == 1
-    assert team.n_children() == (n_masters - 1, *(len(group.workers) for group in team.groups))
+    assert team.n_children == (n_masters - 1, *(len(group.workers) for group in team.groups))
 
 
 def test_one_master_has_no_groups():
@@ -169,9 +169,9 @@ def test_a_tree_of_a_block_and_of_its_sub_blocks():
     team = Topology.plan(10, 9, n_masters=3).teams[0]
     assert [(g.head, g.workers, g.n_ranks) for g in team.groups] == [(1, range(1, 4), 4), (5, range(4, 7), 4)]
     assert team.sub_master_ranks == (2, 6)
-    assert team.trainer_ranks(every_rank=False) == (3, 4, 5, 7, 8, 9)
+    assert team.trainer_ranks == (3, 4, 5, 7, 8, 9)
     halves = Topology.plan(11, 10, n_fold=2, n_masters=3).teams
-    assert [half.n_workers() for half in halves] == [2, 2]
+    assert [half.n_workers for half in halves] == [2, 2]
 
 
 # ---------------------------------------------------------------- ranks that die
@@ -180,8 +180,8 @@ def test_a_tree_of_a_block_and_of_its_sub_blocks():
 def test_the_lowest_rank_that_is_left_leads_the_team():
     team = plan_single_block(5).teams[0]
     smaller = reformed(team, (1, 3, 4))
-    assert (smaller.world_ranks, smaller.master_rank, smaller.n_workers()) == ((1, 3, 4), 1, 2)
-    assert reformed(team, (4,)).n_workers() == 1
+    assert (smaller.world_ranks, smaller.master_rank, smaller.n_workers) == ((1, 3, 4), 1, 2)
+    assert reformed(team, (4,)).n_workers == 1
     assert reformed(team, ()) is None
 
 
@@ -193,10 +193,10 @@ def test_ranks_that_make_no_whole_worker_are_left_out_and_needed_again():
 
 def test_workers_have_fewer_ranks_when_there_would_be_none_otherwise():
     team = plan_single_block(7, ranks_per_worker=3).teams[0]
-    assert (reformed(team, (0, 1, 2, 3)).ranks_per_worker, reformed(team, (0, 1, 2, 3)).n_workers()) == (3, 1)
-    assert (reformed(team, (0, 2, 6)).ranks_per_worker, reformed(team, (0, 2, 6)).n_workers()) == (2, 1)
-    assert (reformed(team, (0, 6)).ranks_per_worker, reformed(team, (0, 6)).n_workers()) == (1, 1)
-    assert reformed(team, (6,)).n_workers() == 1
+    assert (reformed(team, (0, 1, 2, 3)).ranks_per_worker, reformed(team, (0, 1, 2, 3)).n_workers) == (3, 1)
+    assert (reformed(team, (0, 2, 6)).ranks_per_worker, reformed(team, (0, 2, 6)).n_workers) == (2, 1)
+    assert (reformed(team, (0, 6)).ranks_per_worker, reformed(team, (0, 6)).n_workers) == (1, 1)
+    assert reformed(team, (6,)).n_workers == 1
     # An update rule that needs two workers has two of fewer ranks.
     assert reformed(team, (0, 1, 2, 3, 4), least_children=2).ranks_per_worker == 2
     # Sub-masters go first.
@@ -219,7 +219,7 @@ def test_an_update_rule_may_need_more_workers_than_are_left():
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.data())
 def test_a_team_that_goes_on_is_one_that_could_have_been_planned(n_ranks, n_masters, per_worker, data):
-    team = plan_single_block(n_ranks, n_masters, per_worker).teams[0]
+    team = plan_single_block(n_ranks, n_masters=n_masters, ranks_per_worker=per_worker).teams[0]
     alive = tuple(sorted(data.draw(st.sets(st.sampled_from(range(n_ranks))))))
     smaller = reformed(team, alive)
     if smaller is None:
@@ -229,4 +229,4 @@ def test_a_team_that_goes_on_is_one_that_could_have_been_planned(n_ranks, n_mast
     assert len(alive) - len(smaller.world_ranks) < smaller.ranks_per_worker <= per_worker
     assert 1 <= smaller.n_masters <= n_masters
     assert bool(smaller.groups) == (smaller.n_masters > 1)
-    assert all(n >= 1 for n in smaller.n_children())
+    assert all(n >= 1 for n in smaller.n_children)

@@ -89,7 +89,7 @@ class System:
         folds = make_folds(shape.n_fold, n_samples=24, seed=0) if shape.n_fold > 1 else [single_fold(18, 6)]
         tasks = linear_tasks(SOURCE, folds, shape.options)
         self.teams = [
-            LoopbackTeam(network.end(team.master_rank), directory, shape.options, tasks, team.n_workers())
+            LoopbackTeam(network.end(team.master_rank), directory, shape.options, tasks, team.n_workers)
             for team in topology.teams
         ]
         budget = Budget(deadline_s=None if walltime_s is None else start_s + walltime_s)

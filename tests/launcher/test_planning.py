@@ -14,8 +14,8 @@ MEMORY = Memory(coordinator=1, search=10, master=100, worker=1000)
 
 
 def plan_of(n, block_size, n_fold=1, every_rank=False, ranks_per_node=64):
-    topology = Topology.plan(n, block_size, n_fold)
-    return JobPlan(topology=topology, every_rank=every_rank, ranks_per_node=ranks_per_node, memory=MEMORY)
+    topology = Topology.plan(n, block_size, n_fold, every_rank_trains=every_rank)
+    return JobPlan(topology=topology, ranks_per_node=ranks_per_node, memory=MEMORY)
 
 
 def test_roles_and_memory_of_each_node():

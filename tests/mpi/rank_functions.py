@@ -12,7 +12,7 @@ from linear_model import LinearAdapter
 from loopback_team import tasks_from
 from memory_source import linear_source
 
-from nnlo_opt.block.task import FoldTaskFactory
+from nnlo_opt.block.task import FoldTask, FoldTaskFactory
 from nnlo_opt.comm import codec
 from nnlo_opt.comm.messages import FoldRecorded, Message
 from nnlo_opt.comm.mpi import transport as mpi_transport
@@ -27,9 +27,9 @@ from nnlo_opt.run.agreement import RankGroup
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import Seat, read_shared_events, temporary_run
 from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.host import Script
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RoleSetup
-from nnlo_opt.run.script import Script
 from nnlo_opt.run.training import TrainingSession
 from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
@@ -171,9 +171,13 @@ class Tasks:
     """A workload, as far as a training in one process needs one."""
 
     def __init__(self, make) -> None:
-        self.tasks = make
+        self._make = make
 
-    def prepare(self) -> None: ...
+    def open(self, start) -> FoldTask:
+        self._tasks = self._make()
+        return self._tasks.open(start)
+
+    def close(self) -> None: ...
 
 
 def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tasks) -> Ledger:

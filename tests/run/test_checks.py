@@ -12,7 +12,7 @@ from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.run.checks import check_mode, check_momentum, check_shares, check_space, check_teams, check_training
+from nnlo_opt.run.checks import check_momentum, check_shares, check_space, check_teams, check_training
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 from nnlo_opt.space.constraint import Constraint
@@ -191,8 +191,8 @@ def test_groups_of_ranks_that_cannot_be_are_told(n_ranks, arguments, sentence):
     options = driver_options("TrainingDriver", ["--model", "m.py", *arguments])
     refused = pytest.raises(ConfigurationError, match="^" + re.escape(sentence)) if sentence else nullcontext()
     with refused:
-        check_mode(options.training.mode, options.n_masters, options.n_processes)
-        topology = plan_single_block(n_ranks, options.n_masters, options.n_processes)
+        options.training.rule.check_groups(options.n_masters, options.n_processes)
+        topology = plan_single_block(n_ranks, **options.of_teams)
         check_teams(topology, options.n_masters, options.n_processes)
 
 
@@ -210,7 +210,8 @@ def test_a_batch_larger_than_the_samples_of_a_worker_is_remarked_on(arguments, s
     data = DataFiles(files=(), n_train=4200, n_validation=0)
     found = Findings(model="m", kind="model", source="", sha256="", space=space, data=data, n_train_smallest=4200)
     options = driver_options("TrainingDriver", ["--model", "m.py", *arguments])
-    remarks = check_shares(options, plan_single_block(3), found)
+    every_rank = options.training.mode == "allreduce"
+    remarks = check_shares(options, plan_single_block(3, every_rank_trains=every_rank), found)
     assert len(remarks) == bool(says)
     assert says in "".join(remarks)
 

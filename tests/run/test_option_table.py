@@ -1,5 +1,3 @@
-from dataclasses import fields
-
 import pytest
 from refusals import check_refused
 
@@ -29,9 +27,9 @@ def test_every_example_is_a_value_that_the_option_takes(option):
 
 
 def test_a_training_option_has_the_default_of_its_field():
-    defaults = TrainingOptions()
-    for name in {f.name for f in fields(TrainingOptions)} - {"shuffle", "trains_itself"}:
-        assert BY_NAME[name].default == getattr(defaults, name)
+    defaults = TrainingOptions().to_json()
+    for name in defaults.keys() - {"shuffle"}:
+        assert BY_NAME[name].default == defaults[name]
 
 
 #: (name, value in Python, the same as text)

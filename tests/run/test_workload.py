@@ -13,6 +13,9 @@ from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.data.lists import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.inspection import Inspection
+from nnlo_opt.run.model_maker import ModelMaker
+from nnlo_opt.run.run_data import RunData
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.training.options import TrainingOptions
@@ -127,19 +130,20 @@ def test_a_point_whose_model_does_not_fit_is_the_trials_fault(workplace):
 def test_a_model_that_fails_alike_wherever_it_is_built_is_refused(tmp_path, buildable, most, n_tried):
     """In a space of nine points; `n_tried` None: it is not refused."""
 
-    class Built(ModuleWorkload):
-        def _new_model(self, parameters, seed):
+    class Built(ModelMaker):
+        def new_model(self, parameters, seed):
             if parameters["n"] not in buildable:
                 raise TrialError(f"`get_model` failed at {parameters}, line 3, ValueError: {parameters['n']} units.")
 
     options = driver_options("OptimizationDriver", ["--model", "m.py", "--max-failures", str(most)])
-    place, space = Built(options, ProcessContext(), searches=True), Space([Integer(1, 9, name="n")])
+    maker, space = Built(options, ProcessContext()), Space([Integer(1, 9, name="n")])
+    place = Inspection(options, maker, RunData(options, maker), searches=True)
     error = TrialError("`get_model` failed at {'n': 5}, line 3, ValueError: 5 units.")
     if n_tried is None:
-        place._refuse_if_alike(error, {"n": 5}, space)
+        place.refuse_if_alike(error, {"n": 5}, space)
         return
     with pytest.raises(ConfigurationError, match=rf"5 units\. So it failed at {n_tried} points\."):
-        place._refuse_if_alike(error, {"n": 5}, space)
+        place.refuse_if_alike(error, {"n": 5}, space)
 
 
 @pytest.mark.needs("torch")
@@ -152,7 +156,7 @@ def test_a_module_whose_text_does_not_say_torch(workplace, tmp_path):
     other = place._build({}, TrainingOptions(), seed=3)
     other.read_weights(again := aligned_empty(one.n_weights))
     assert np.array_equal(weights, again)
-    place._release()
+    place.maker.release()
 
 
 def test_batches_of_the_data_train_the_model(workplace):
@@ -163,7 +167,7 @@ def test_batches_of_the_data_train_the_model(workplace):
     assert [array.shape for array in leaves(x)] == [(10, 6), (10, 4, 2)]
     metrics = adapter.gradient(x, y, aligned_empty(adapter.n_weights))
     assert tuple(metrics.sums) == adapter.figures == ("loss", "acc", "kind_loss", "energy_loss", "kind_acc")
-    place._release()
+    place.maker.release()
 
 
 def test_data_are_compared_with_their_checksums_where_that_is_asked_for(workplace, tmp_path):
@@ -186,8 +190,9 @@ def test_samples_that_are_trained_on_are_no_test_data(workplace, tmp_path):
 
 def test_data_that_a_module_names_file_by_file_have_no_checksums(workplace, tmp_path):
     source = f"def get_model():\n    pass\n\ndef get_train():\n    return [{str(tmp_path / 'data.h5')!r}]\n"
-    made = workplace(source, "--verify-data")
-    made._options = replace(made._options, data=replace(made._options.data, train_data=None))
+    workplace(source)
+    options = driver_options("TrainingDriver", ["--model", str(tmp_path / "model.py"), "--verify-data"])
+    made = ModuleWorkload(options, ProcessContext(), searches=False)
     check_refused("file by file; give `--train-data`", made.inspect, None)
 
 
@@ -226,7 +231,7 @@ def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(wor
     made = ModuleWorkload(options, ProcessContext(), searches=False)
     assert made.data.source.info.n_samples == 40
     made.data.source.read(np.arange(3))
-    assert made.figure.name == "own"
+    assert made.maker.figure.name == "own"
     assert made.definition.source.resolve() == tmp_path / "model.py"
     assert made.definition.sha256
     assert [path.name for path in (tmp_path / "cache").iterdir()]

@@ -237,7 +237,7 @@ def simulated_search(directory, shape):
     directory.mkdir()
     journal, search, topology = Journal(directory / "journal.jsonl"), InlineSearch(), shape.topology
     search.start("random", SPACE, RealSearch.seed, {})
-    n_train, n_workers = 18 if shape.n_fold == 1 else 24 // shape.n_fold, topology.teams[0].n_workers()
+    n_train, n_workers = 18 if shape.n_fold == 1 else 24 // shape.n_fold, topology.teams[0].n_workers
     likewise = workload(n_train // n_workers // shape.options.batch)
     simulation = Simulation(SimulationPlan(search=shape.plan, topology=topology, workload=likewise), search, journal)
     told = simulation._coordinator._ranks = Told(simulation._ranks)

@@ -1,5 +1,9 @@
 """A fifth update rule, made in this file and named in the registry: it trains in every way that a team has."""
 
+import subprocess
+import sys
+from dataclasses import replace
+
 import linear_teams
 import numpy as np
 import pytest
@@ -7,10 +11,17 @@ from linear_teams import data_of, options_of, tree_of, val_losses
 from loopback_team import LoopbackTeam
 
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.checks import check_shares, idle_options, least_workers
+from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.options import training_options
+from nnlo_opt.space.parameters import Real
+from nnlo_opt.space.space import Space
 from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.identity import DataFiles
 from nnlo_opt.update_rules.registry import RULES
-from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, RuleOption, UpdateRule, WorkerHalf
 
 DATA = data_of(36, 9, n_features=3)
 RATE = 0.01
@@ -40,17 +51,33 @@ class SignSgd(UpdateRule):
     """signSGD (Bernstein et al., arXiv:1802.04434): workers push signs; a group pushes those of its majority."""
 
     name = "sign"
+    options = (
+        RuleOption("sign_rate", "RATE", "length of a step", "0.1", default=RATE, is_rate=True),
+        RuleOption("sign_votes", "N", "workers without which there is no majority", "3", default=1.0),
+    )
+    takes_optimizer = False
     makes_local_steps = False
     may_be_synchronous = False
 
     def master_half(self, options, n_weights, n_workers):
-        return SignMaster(options.learning_rate)
+        return SignMaster(options.of_rules["sign_rate"])
 
     def worker_half(self, options, n_weights):
         return SignWorker(n_weights)
 
     def group_half(self, options, n_weights, n_workers):
         return SignGroup()
+
+    def check_groups(self, n_masters, n_processes):
+        if n_processes > 1:
+            raise ConfigurationError(f"`--n-processes` must be 1 with `--mode sign`. Received: {n_processes}.")
+
+    def check_workers(self, own, n_workers):
+        if own["sign_votes"] > n_workers:
+            raise ConfigurationError(f"`--sign-votes` must be at most {n_workers}. Received: {own['sign_votes']}.")
+
+    def least_workers(self, own):
+        return own["sign_votes"]
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +87,7 @@ def _is_registered(monkeypatch):
 
 def trained(directory, workers):
     return linear_teams.trained(
-        directory, options_of(mode="sign", epochs=30, learning_rate=RATE), workers, seed=0, data=DATA
+        directory, options_of(mode="sign", epochs=30, sign_rate=RATE), workers, seed=0, data=DATA
     )
 
 
@@ -93,3 +120,54 @@ def test_what_a_new_rule_cannot_do_is_refused_by_name():
     for changes in ({"synchronous": True}, {"sync_every": 2}, {"staleness": "scale"}):
         with pytest.raises(ConfigurationError, match="`--mode sign`"):
             TrainingOptions(mode="sign", **changes)
+
+
+def test_options_of_a_new_rule_are_those_of_a_training():
+    options = TrainingOptions.of({"mode": "sign", "sign_votes": 2, "learning_rate": 0.1})
+    assert (options.of_rules["sign_rate"], options.to_json()["sign_votes"]) == (RATE, 2)
+    assert options.for_updates().of_rules["sign_rate"] == 1.0
+    assert idle_options(options, None) == ("Without effect here: `--learning-rate` (`--sign-rate` is that of sign).",)
+    (line,) = idle_options(TrainingOptions.of({"sign_rate": 0.5}), None)
+    assert "`--sign-rate` (for `--mode sign`)" in line
+
+
+def test_ranks_are_checked_for_a_new_rule():
+    asked = replace(training_options({"model": "m.py"}), training=TrainingOptions(mode="sign"))
+    space = Space([Real(1, 4, name="train.sign_votes")])
+    data = DataFiles(files=(), n_train=9, n_validation=0)
+    found = Findings(model="m", kind="model", source="", sha256="", space=space, data=data, n_train_smallest=9)
+    assert least_workers(asked, found) == 4
+    with pytest.raises(ConfigurationError, match="`--sign-votes` must be at most 2"):
+        check_shares(asked, plan_single_block(3), found)
+    with pytest.raises(ConfigurationError, match="`--n-processes` must be 1"):
+        asked.training.rule.check_groups(1, 2)
+
+
+#: a process in which a rule is registered before anything else is imported, as by a line in the registry
+PROGRAM = """
+from nnlo_opt.update_rules.downpour import Downpour
+from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.update_rules.rule import RuleOption
+
+class Sign(Downpour):
+    name = "sign"
+    options = (RuleOption("sign_rate", "RATE", "length of a step", "0.1", default=0.01, is_rate=True),)
+
+RULES["sign"] = Sign()
+
+from nnlo_opt.cli.driver_options import driver_options
+from nnlo_opt.run.option_table import BY_NAME
+
+training = driver_options("TrainingDriver", ["--model", "m.py", "--mode", "sign", "--sign-rate", "0.5"]).training
+print(training.of_rules["sign_rate"], training.with_point({"train.sign_rate": 0.25}).of_rules["sign_rate"])
+print(BY_NAME["sign_rate"].help_text, BY_NAME["mode"].help, sep="\\n")
+"""
+
+
+def test_options_of_a_new_rule_are_options_of_the_commands():
+    made = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120)
+    assert made.stdout.splitlines() == [
+        "0.5 0.25",
+        "sign: length of a step (default: 0.01, example: 0.1)",
+        "update rule: downpour, easgd, gem, sign, or allreduce, in which every rank trains",
+    ]

@@ -16,7 +16,7 @@ from nnlo_opt.block.answers import PASSED_ON, failures_to
 from nnlo_opt.block.exchange.shared_step import Averaging
 from nnlo_opt.block.task import FoldTask
 from nnlo_opt.comm.transport import Collective
-from nnlo_opt.errors import TrialError
+from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.runtime.pulse import PULSE, SLOW, TOGETHER
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
@@ -44,6 +44,8 @@ class OwnBatches:
 
     def __init__(self, task: FoldTask, gradient: np.ndarray, timeline: Timeline = NO_TIMELINE) -> None:
         """Write the gradient of every step to `gradient`, float32 (n_weights,)."""
+        #: handle of memory from which other ranks read the weights; [] without any
+        self.place: list[int] = []
         self._timeline = timeline
         self._task = task
         self._gradient = gradient
@@ -65,6 +67,14 @@ class OwnBatches:
     def at(self, weights: np.ndarray) -> None:
         """Compute the next gradients at `weights` (n_weights,), which stay as they are until the next call."""
         self._task.adapter.borrow_weights(weights)
+
+    def share_weights(self) -> np.ndarray | None:
+        """Make memory that other ranks read the weights from; return the vector in it, None if there is no use."""
+        return None
+
+    def average_by(self, averaging: Averaging) -> None:
+        """Average in another way from now on; between two steps."""
+        raise ProtocolError(f"{type(self).__name__} averages no gradients.")
 
     def step(self) -> Step:
         """Compute the next gradient; a failure on this rank is raised."""
@@ -175,7 +185,6 @@ class CommonBatches(OwnBatches):
         return own, of_all
 
     def average_by(self, averaging: Averaging) -> None:
-        """Average in another way from now on; between two steps."""
         self._averaging = averaging
 
     def position(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class SharedStep:
     def apply(self) -> None:
         """Make this rank's part of the step along the average; return when `weights` have all parts."""
         try:
-            self._optimizer.n_steps += 1
+            self._optimizer.at_step(self._optimizer.n_steps + 1)
             # Numbers that are not finite stay visible in the weights.
             with np.errstate(all="ignore"):
                 for block, gradients in zip(self._part, self._gradients, strict=True):

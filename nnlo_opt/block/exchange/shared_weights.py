@@ -142,7 +142,7 @@ class SharedWeights:
 
     def settle(self) -> MasterHalf:
         """Return the rule as all updates have left it. For the master, when the workers are at rest."""
-        self._rule.n_steps = self._numbers[_N_STEPS]
+        self._rule.at_step(self._numbers[_N_STEPS])
         return self._rule
 
     def exchange(self, update: np.ndarray, answer: np.ndarray, n_samples: int, base_version: int) -> Exchanged:
@@ -162,7 +162,7 @@ class SharedWeights:
             if weight:
                 numbers[_VERSION] += 1
                 numbers[_N_STEPS] += 1
-                rule.n_steps = numbers[_N_STEPS]
+                rule.at_step(numbers[_N_STEPS])
                 if rates is not None and rates.vary:
                     rule.scale_learning_rate(rates.factor(numbers[_N_APPLIED], trained))
                 numbers[_N_APPLIED] = trained

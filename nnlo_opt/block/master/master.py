@@ -357,7 +357,7 @@ class Master:
         waited_s = None if self._idle_since_s is None else self._setup.clock.monotonic_s() - self._idle_since_s
         directory, ends = fold_directory(self._setup.directory, order.trial, order.fold), self._endpoints
         try:
-            options = self._setup.options.with_point(order.point).for_updates()
+            options = self._setup.options.with_point(order.point)
             resumed = checkpoint.load_latest(directory)
             state = self._state(order, options, ends, resumed)
         except Exception as error:

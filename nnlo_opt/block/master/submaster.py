@@ -77,7 +77,7 @@ class SubMaster:
         self._endpoints = WorkerEndpoints(setup.below, setup.team.ranks_per_worker)
         self._options, self._world_rank, self._timeline = setup.options, setup.world_rank, setup.timeline
         self._group = setup.team.groups[setup.above.rank - 1]
-        self._n_workers = setup.team.n_workers()
+        self._n_workers = setup.team.n_workers
         #: the assignment under way; None between assignments and after a failure, when messages about it are dropped
         self._fold: _Fold | None = None
 
@@ -110,7 +110,7 @@ class SubMaster:
         self._above.send(TOP, fold_failed(assignment, error, self._world_rank))
 
     def _begin(self, start: msg.StartFold) -> None:
-        options = self._options.with_point(start.point).for_updates()
+        options = self._options.with_point(start.point)
         state = GroupState(self._group.workers, synchronous=options.waits)
         self._fold = _Fold(assignment=start.assignment, options=options, state=state)
         for worker in self._group.workers:
@@ -135,7 +135,7 @@ class SubMaster:
         match instruction:
             case ins.SayReady(message=message):
                 fold.n_weights = message.n_weights
-                options = fold.options
+                options = fold.options.for_updates() if message.trains_itself else fold.options
                 fold.rule = options.rule.group_half(options, message.n_weights, len(self._group.workers))
                 self._above.send(TOP, message, fold.initial)
                 fold.initial = None

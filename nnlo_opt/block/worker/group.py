@@ -107,16 +107,11 @@ class GroupBatches(CommonBatches):
         self._shared: np.ndarray | None = None
 
     def share_weights(self) -> np.ndarray | None:
-        """Make memory that all members read the weights from; return the vector in it, None if they cannot."""
         self._memory = self._group.share(self._gradient.nbytes)
         if self._memory is not None:
             self._shared = self._memory.bytes[: self._gradient.nbytes].view(np.float32)
+            self.place = [*self._memory.place]
         return self._shared
-
-    @property
-    def place(self) -> list[int]:
-        """Handle by which members join the memory; [] without memory."""
-        return [] if self._memory is None else [*self._memory.place]
 
     def at(self, weights: np.ndarray) -> None:
         # The members are through with the last weights: they have given their gradients.

@@ -23,7 +23,6 @@ from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.runtime.timeline import Timeline
 from nnlo_opt.training.schedules import LearningRates
 from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
-from nnlo_opt.update_rules.allreduce import AllreduceWorker
 from nnlo_opt.update_rules.rule import Answer
 from nnlo_opt.update_rules.staleness import StalenessPolicy
 
@@ -103,7 +102,7 @@ class LocalTraining:
         self._start = start
         self._rule = task.options.rule.worker_half(task.options, task.adapter.n_weights)
         #: True if all workers make every step together
-        self._together = task.options.rule.averages_every_batch
+        self._together = self._rule.steps_together
         #: source of the gradients of its steps
         self.gradients = self._gradients()
         #: True if the master has sent something to train on, and no fence since
@@ -280,8 +279,6 @@ class LocalTraining:
 
     def _share_with_members(self) -> list[int]:
         """Have the weights in memory that the members of the worker group read; return its handle, [] without one."""
-        if not isinstance(self.gradients, GroupBatches):
-            return []
         weights = self.gradients.share_weights()
         if weights is not None:
             self._rule.live_in(weights)
@@ -299,8 +296,6 @@ class LocalTraining:
             raise
         if self._together:
             rank, n_ranks, together = start.worker - 1, start.n_workers, self._partners.team
-            assert isinstance(self._rule, AllreduceWorker)
-            assert isinstance(self.gradients, CommonBatches)
             assert together is not None
             shared_step = self._rule.share(
                 lambda optimizer: SharedStep(memory, optimizer, adapter.n_weights, rank, n_ranks, together)

@@ -20,6 +20,8 @@ class NumpyAdapter:
         state: initial float state (n_state,) float32.
     """
 
+    trains_itself = False
+
     def __init__(self, layout: Layout, weights: FloatVector, state: FloatVector) -> None:
         self.layout = layout
         self.n_weights, self.n_state = len(weights), len(state)

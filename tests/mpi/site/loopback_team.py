@@ -136,7 +136,8 @@ class LoopbackTeam:
         """Return the roles of the rank at `position`, which trains if it has `tasks`."""
         alone = Placement.of(self.plan, self._orders, None)
         placement = replace(alone, world_rank=self.plan.world_ranks[position], endpoints=endpoints)
-        workload: Any = SimpleNamespace(prepare=lambda: None, tasks=lambda: tasks, judge=self.figure)
+        opened = {} if tasks is None else {"open": tasks.open, "close": tasks.close}
+        workload: Any = SimpleNamespace(judge=self.figure, **opened)
         setup = RoleSetup(
             topology=self._topology,
             training=self._options,
