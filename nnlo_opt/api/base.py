@@ -26,7 +26,6 @@ from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.events import AssignmentFailed, Event
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import Comparison
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator
@@ -82,8 +81,7 @@ class Manager:
         trains = group.rank in team.trainer_ranks
         roles = RoleSetup(
             topology=topology,
-            training=options.training,
-            comparison=Comparison(),
+            options=options,
             workload=self._workload,
             context=context if trains else replace(context, monitor=None),
             is_one_training=True,

@@ -27,9 +27,9 @@ from nnlo_opt.run.inspection import Inspection
 from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.option_kinds import whole
 from nnlo_opt.run.option_table import Option
-from nnlo_opt.run.roles import RankParts
 from nnlo_opt.run.run_data import RunData
 from nnlo_opt.run.search import SearchSession
+from nnlo_opt.run.serving_ranks import RankParts
 from nnlo_opt.run.session import LONG_S
 from nnlo_opt.runtime.process import refuse_forked
 from nnlo_opt.space.space import Point

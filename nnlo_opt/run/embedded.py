@@ -20,8 +20,9 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.host import Script
 from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.roles import RankParts, RoleSetup
+from nnlo_opt.run.roles import RoleSetup
 from nnlo_opt.run.search import SearchSession, plan_search
+from nnlo_opt.run.serving_ranks import RankParts
 from nnlo_opt.run.session import Session
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.process import only_here
@@ -68,8 +69,7 @@ def run_search(
     workload = ScriptWorkload(options, context, searches=True, maker=ModelMaker(options, context, model))
     roles = RoleSetup(
         topology=topology,
-        training=options.training,
-        comparison=options.comparison,
+        options=options,
         workload=workload,
         context=context,
         is_one_training=False,
@@ -206,8 +206,7 @@ class Seat:
         Returns:
             The run directory of rank 0; None without a run. If the run has ended with an error, no rank returns.
         """
-        if self._parts.roles is not None:
-            self._parts.roles.close()
+        self._setup.workload.close()
         if self._world is not None:
             placement = self._parts.placement
             self._world.let_go([] if placement is None else placement.made)

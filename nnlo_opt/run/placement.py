@@ -151,6 +151,11 @@ class Placement:
         return [Watch(self.comm)]
 
     @property
+    def new_team(self) -> Team | None:
+        """The team that trains, of the ranks that live; None on a rank that does not train."""
+        return None if self.endpoints is None else self.endpoints.team
+
+    @property
     def leads(self) -> bool:
         """True if this rank is the lowest of the team that lives."""
         return self.world_rank == self.alive[0]

@@ -2,16 +2,24 @@
 
 import time
 from collections.abc import Callable, Set
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared, Shutdown
 from nnlo_opt.comm.transport import Received, Transport, wait_until
 from nnlo_opt.errors import NnloError, OutOfTimeError
+from nnlo_opt.run.placement import Placement
+from nnlo_opt.run.roles import RankRoles, RoleSetup
+from nnlo_opt.run.server import RankServer
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.pulse import PULSE
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import World
 
 Answer = TypeVar("Answer", bound=Message)
 #: reasons for which a preempted start ends, without a launcher and with one, which may have heard another signal
@@ -137,3 +145,38 @@ class WithOwnRank(Transport):
 
     def flush(self, timeout_s: float) -> None:
         self._others.flush(timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParts:
+    """Parts of one rank in a start of a run; only rank 0 may have no team, and then only coordinates."""
+
+    #: leads to all ranks, on rank 0
+    ranks: Transport
+    #: None on a rank that only coordinates, as is the server
+    placement: Placement | None = None
+    server: RankServer | None = None
+
+    @classmethod
+    def of(cls, world: "World | None", setup: RoleSetup) -> "RankParts":
+        """Make the parts of this rank. Collective: every rank of `world`, which is None without MPI."""
+        topology, context, own = setup.topology, setup.context, LoopbackNetwork(2)
+        rank, is_alone = (0, True) if world is None else (world.rank, world.size == 1)
+        team = topology.teams[0] if is_alone else topology.team_of_rank(rank)
+        ranks: Transport = LoopbackNetwork(1).end(0) if world is None else world.transport()
+        comm = None
+        if world is not None:
+            teams = [team.world_ranks for team in topology.teams]
+            comm = world.alone() if is_alone else world.team_communicator(teams)
+        if team is None:
+            return cls(ranks=ranks)
+        placement = Placement.of(team, ranks if rank else own.end(1), comm)
+        if not rank:
+            ranks = WithOwnRank(ranks, own.end(0)) if 0 in team.world_ranks else own.end(0)
+        context.start_watching()
+        server = RankServer(RankRoles(placement, setup), setup.workload, context)
+        return cls(ranks=ranks, placement=placement, server=server)
+
+    def pump(self) -> bool:
+        """Let this rank serve a step; return True if there was anything to do."""
+        return self.server is not None and self.server.step()

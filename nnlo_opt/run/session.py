@@ -59,8 +59,8 @@ from nnlo_opt.run.host import Host
 from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
 from nnlo_opt.run.inbox import Inbox
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.roles import RankParts, RoleSetup
-from nnlo_opt.run.serving_ranks import ASKED, PREEMPTED, ServingRanks
+from nnlo_opt.run.roles import RoleSetup
+from nnlo_opt.run.serving_ranks import ASKED, PREEMPTED, RankParts, ServingRanks
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.environment import idle_nodes_text
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN
@@ -554,8 +554,7 @@ def run_command(
 
     roles = RoleSetup(
         topology=topology,
-        training=options.training,
-        comparison=options.comparison,
+        options=options,
         workload=ModuleWorkload(options, context, searches=not kind.is_one_training),
         context=context,
         is_one_training=kind.is_one_training,

@@ -28,7 +28,7 @@ from nnlo_opt.trials.checkpoint import load_weights
 
 
 class ModuleWorkload:
-    """Model and data of this rank, or its objective; a `Workload` of its server.
+    """Model and data of this rank, or its objective.
 
     Args:
         searches: there is a search space (OptimizationDriver); else the model is built as it is.
