@@ -116,7 +116,6 @@ class Manager:
         lines = TrainingLines(partial(print, flush=True), training, self._settings.n_fold)
         script = Script(
             program=type(self).__name__,
-            space=None,
             findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
             keeps_files=folder is not None,
             observers=[lines] if self.verbose else [],

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.rank import BlockComm, Objective, Report
@@ -22,7 +21,7 @@ from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RoleSetup
 from nnlo_opt.run.search import SearchSession, plan_search
-from nnlo_opt.run.serving_ranks import RankParts
+from nnlo_opt.run.serving_ranks import ServingRanks
 from nnlo_opt.run.session import Session
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.process import only_here
@@ -161,7 +160,7 @@ class Seat:
         self._setup = setup
         self._world = group.world()
         coordinate = None if group.rank else self._work_within_call
-        self._parts = RankParts.of(self._world, replace(setup, coordinate=coordinate))
+        self._ranks = ServingRanks.of(self._world, replace(setup, coordinate=coordinate))
         #: start of the run, on rank 0 while it coordinates
         self._session: Session | None = None
         #: run directory on rank 0; None without a run
@@ -171,7 +170,7 @@ class Seat:
 
     def serve(self) -> None:
         """Train, or call the objective, until rank 0 says that the run is over. Every rank but 0."""
-        server = self._parts.server
+        server = self._ranks.server
         assert server is not None
         server.serve()
         if server.is_orphaned:
@@ -183,7 +182,7 @@ class Seat:
         Raises:
             NnloError: the run has broken down, and other ranks may still be at work: end the job.
         """
-        self._session = session = kind(options, self._setup.topology, self._parts, self._setup.context, script)
+        self._session = session = kind(options, self._setup.topology, self._ranks, self._setup.context, script)
         try:
             self._directory = session.run_in_script()
         except (ConfigurationError, TrialError) as error:
@@ -197,8 +196,7 @@ class Seat:
 
     def dismiss(self) -> None:
         """Have every other rank leave without a run, on rank 0."""
-        for rank in range(1, self._group.size):
-            self._parts.ranks.send(rank, Shutdown(exit_code=EXIT_OK))
+        self._ranks.release(EXIT_OK)
 
     def end(self) -> Path | None:
         """Release the models, take in what has come late, and free the communicators. Collective: every rank.
@@ -208,8 +206,7 @@ class Seat:
         """
         self._setup.workload.close()
         if self._world is not None:
-            placement = self._parts.placement
-            self._world.let_go([] if placement is None else placement.made)
+            self._world.let_go(self._ranks.made)
         self._group.attempt(self._check)
         directory = self._group.share_json(str(self._directory or ""))
         return Path(str(directory)) if directory else None
