@@ -107,7 +107,9 @@ class RankRoles:
         if run.is_objective or endpoints is None or not endpoints.is_worker:
             return None
         world_rank, context = self.placement.world_rank, setup.context
-        calls_back = setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank
+        callbacks = None
+        if setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank:
+            callbacks = setup.make_callbacks()
         worker = WorkerSetup(
             block=endpoints.worker_end,
             tasks=setup.workload,
@@ -115,7 +117,7 @@ class RankRoles:
             partners=endpoints.partners(),
             timeline=context.timeline,
             monitor=context.monitor,
-            callbacks=setup.make_callbacks() if setup.make_callbacks is not None and calls_back else None,
+            callbacks=callbacks,
             figure=None if setup.options.comparison.function is None else setup.workload.judge,
             memory=memory,
         )
@@ -137,7 +139,7 @@ class RankRoles:
                 timeline=timeline,
             )
             return SubMaster(sub_master)
-        if endpoints.ring is None or not endpoints.is_follower:
+        if endpoints.ring is None or endpoints.is_worker or endpoints.master_end is not None:
             return None
         member = MemberSetup(
             block=endpoints.worker_end,
