@@ -84,7 +84,6 @@ class Manager:
             options=options,
             workload=self._workload,
             context=context if trains else replace(context, monitor=None),
-            is_one_training=True,
             writes_checkpoints=settings.checkpoint is not None,
             make_callbacks=self._make_callbacks if self.callbacks else None,
             ends_with_a_death="A rank has died: the training ends here; a manager that restores resumes from its "

@@ -71,7 +71,6 @@ def run_search(
         options=options,
         workload=workload,
         context=context,
-        is_one_training=False,
         ends_with_a_death=_RANK_DIED,
     )
     script = Script(
@@ -84,7 +83,16 @@ def run_search(
     )
     try:
         with temporary_run() as temporary:
-            found = _start(group, roles, options if keeps_files else replace(options, run=temporary), script)
+            seat = Seat(group, roles)
+            if group.rank == 0:
+                seat.coordinate(options if keeps_files else replace(options, run=temporary), script, SearchSession)
+            else:
+                seat.serve()
+            directory = seat.end()
+            assert directory is not None
+            ledger = Ledger(read_shared_events(group, directory))
+            if not keeps_files and group.rank:
+                shutil.rmtree(directory.parent, ignore_errors=True)  # what masters on other nodes have written
     except (TrialError, FailedElsewhereError):
         if workload.raised is not None:
             raise workload.raised from None
@@ -93,21 +101,7 @@ def run_search(
         undo()
     forgive()
     group.close()
-    return found
-
-
-def _start(group: RankGroup, roles: RoleSetup, options: Options, script: Script) -> tuple[Ledger, Path | None]:
-    seat = Seat(group, roles)
-    if group.rank == 0:
-        seat.coordinate(options, script, SearchSession)
-    else:
-        seat.serve()
-    directory = seat.end()
-    assert directory is not None
-    ledger = Ledger(read_shared_events(group, directory))
-    if not script.keeps_files and group.rank:
-        shutil.rmtree(directory.parent, ignore_errors=True)  # what masters on other nodes have written
-    return ledger, options.run.root / str(options.run.name) if script.keeps_files else None
+    return ledger, options.run.root / str(options.run.name) if keeps_files else None
 
 
 @contextmanager

@@ -40,8 +40,6 @@ class RoleSetup:
     workload: ModuleWorkload
     context: ProcessContext
     clock: Clock = field(default_factory=SystemClock)
-    #: all trials are pieces of one training, whose checkpoints stay when a fold has ended
-    is_one_training: bool
     #: if False, no checkpoint is written
     writes_checkpoints: bool = True
     #: makes the user's callbacks on worker 1; None: there are none on any rank
@@ -93,7 +91,7 @@ class RankRoles:
             comparison=setup.options.comparison,
             writes_checkpoints=setup.writes_checkpoints,
             # A search keeps the weights of every fold; a training also what it takes to train on.
-            keeps_checkpoints=setup.is_one_training,
+            keeps_checkpoints=not setup.workload.searches,
             calls_back=setup.make_callbacks is not None,
         )
         return Master(master)

@@ -562,7 +562,6 @@ def run_command(
         options=options,
         workload=ModuleWorkload(options, context, searches=not kind.is_one_training),
         context=context,
-        is_one_training=kind.is_one_training,
         coordinate=None if world.rank else coordinate,
     )
     ranks = ServingRanks.of(world, roles)

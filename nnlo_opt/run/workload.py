@@ -49,7 +49,8 @@ class ModuleWorkload:
         #: of the run
         self.options = options
         self._context = context
-        self._searches = searches
+        #: False: all trials are pieces of one training
+        self.searches = searches
         #: True once a task was opened
         self._has_opened = False
         #: makes the tasks; None before the first
@@ -80,7 +81,7 @@ class ModuleWorkload:
 
     @property
     def _inspection(self) -> Inspection:
-        return Inspection(self.options, self.maker, self.data, searches=self._searches)
+        return Inspection(self.options, self.maker, self.data, searches=self.searches)
 
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
@@ -94,7 +95,7 @@ class ModuleWorkload:
             self.prepare()
             self._has_opened = True
         # The pieces of a training that was continued are trials to the journal, and one training to its batches.
-        return self.open_task(start if self._searches else start.replaced(trial=0))
+        return self.open_task(start if self.searches else start.replaced(trial=0))
 
     def close(self) -> None:
         """Release the model of the last task."""

@@ -171,6 +171,8 @@ def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) 
 class Tasks:
     """A workload, as far as a training in one process needs one."""
 
+    searches = False
+
     def __init__(self, make) -> None:
         self._make = make
 
@@ -188,7 +190,6 @@ def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tas
         options=Options(model="linear", training=options, run=RunRequest(root=Path(), name=None)),
         workload=Tasks(make_tasks),
         context=ProcessContext(),
-        is_one_training=True,
         writes_checkpoints=False,
     )
     seat = Seat(group, roles)

@@ -88,12 +88,13 @@ class LoopbackTeam:
 
         `n_workers`: their number, or the plan of one team, whose sub-masters have workers of one rank each.
         `apart`: as if every rank had a process of its own, so that workers overlap.
-        `roles`: further values of `RoleSetup`.
+        `roles`: further values of `RoleSetup`, `comparison`, and `is_one_training` of its workload.
         """
         self.clock = ManualClock()
         self._run = OpenRun(directory=str(directory))
         self._orders, self._options, self._tasks, self._apart = orders, options, tasks, apart
-        self._given: dict[str, Any] = {"is_one_training": False} | roles
+        self._given = roles
+        self._is_one_training = self._given.pop("is_one_training", False)
         self._comparison = self._given.pop("comparison", Comparison())
         self._join(n_workers if isinstance(n_workers, Topology) else plan_single_block(1 + n_workers))
         master = self._roles(MASTER, self.endpoints_at(MASTER)).master(self._run)
@@ -140,7 +141,7 @@ class LoopbackTeam:
         alone = Placement.of(self.plan, self._orders, None)
         placement = replace(alone, world_rank=self.plan.world_ranks[position], endpoints=endpoints)
         opened = {} if tasks is None else {"open": tasks.open, "close": tasks.close}
-        workload: Any = SimpleNamespace(judge=self.figure, **opened)
+        workload: Any = SimpleNamespace(judge=self.figure, searches=not self._is_one_training, **opened)
         run = RunRequest(root=Path(), name=None)
         setup = RoleSetup(
             topology=self._topology,
