@@ -105,27 +105,24 @@ class ModuleWorkload:
     def open_task(self, start: StartFold) -> FoldTask:
         """Build model and data for `start`; the framework is imported."""
         if self._tasks is None:
-            self._tasks = self._make_tasks()
+            data, given = self.data.training, self.options.data
+            setup = TaskSetup(
+                build=self.build,
+                release=self.maker.release,
+                source=data.source,
+                folds=data.folds,
+                options=self.options.training,
+                seed=self.options.seed,
+                feeding=Feeding(
+                    memory_bytes=given.memory_bytes,
+                    n_ahead=given.n_ahead,
+                    gathers_ahead=self._context.has_spare_core,
+                    class_tables=data.class_tables,
+                    sample_weights_name=given.sample_weights_name,
+                ),
+            )
+            self._tasks = FoldTaskFactory(setup)
         return self._tasks.open(start)
-
-    def _make_tasks(self) -> FoldTaskFactory:
-        data, given = self.data.training, self.options.data
-        setup = TaskSetup(
-            build=self.build,
-            release=self.maker.release,
-            source=data.source,
-            folds=data.folds,
-            options=self.options.training,
-            seed=self.options.seed,
-            feeding=Feeding(
-                memory_bytes=given.memory_bytes,
-                n_ahead=given.n_ahead,
-                gathers_ahead=self._context.has_spare_core,
-                class_tables=data.class_tables,
-                sample_weights_name=given.sample_weights_name,
-            ),
-        )
-        return FoldTaskFactory(setup)
 
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         """Return a model with fresh weights, which depend on the seed alone; TrialError if it cannot be built."""
