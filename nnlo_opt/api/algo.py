@@ -12,14 +12,15 @@ from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
 #: names of modes in mpi_learn, and ours
 _MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}
 # fmt: off
-#: options of ours that the ancestors do not have, under their own names
+#: options of ours under their own names
 _OPTIONS = (
-    "early_stopping", "gem_kappa", "gem_lr", "gem_momentum", "lr_schedule", "momentum_correction", "overlap", "shuffle",
-    "staleness", "synchronous", "target_metric", "warmup_epochs",
+    "early_stopping", "gem_kappa", "gem_lr", "gem_momentum", "learning_rate", "lr_schedule", "momentum_correction",
+    "overlap", "shuffle", "staleness", "synchronous", "target_metric", "warmup_epochs",
 )
 # fmt: on
-#: parameters of the optimizer `gem` in NNLO
-_OF_GEM = {"learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa"}
+#: other names of options, and the parameters of the optimizer `gem` in NNLO
+_ALIASES = {"lr": "learning_rate"}
+_OF_GEM = {"lr": "gem_lr", "learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa"}
 
 
 class Algo:
@@ -79,10 +80,8 @@ class Algo:
                 f"`optimizer` of Algo must be named in mode {mode!r}. Received: None. Take sgd, adam, rmsprop or "
                 "adadelta."
             )
-        if "lr" in others:
-            others["learning_rate"] = others.pop("lr")
-        if optimizer in (None, "gem"):
-            others = {_OF_GEM.get(name, name) if optimizer == "gem" else name: v for name, v in others.items()}
+        aliases = _OF_GEM if optimizer == "gem" else _ALIASES
+        others = {aliases.get(name, name): value for name, value in others.items()}
         self._settings: dict[str, Any] = {
             "mode": self.mode,
             "sync_every": sync_every,
@@ -91,7 +90,7 @@ class Algo:
             "worker_optimizer_params": _mapping(worker_optimizer_params),
             "elastic_lr": elastic_lr,
             "elastic_momentum": elastic_momentum,
-            "learning_rate": others.pop("learning_rate", None),
+            "learning_rate": None,
             **{name: others.pop(name) for name in _OPTIONS if name in others},
         }
         if optimizer in (None, "gem"):

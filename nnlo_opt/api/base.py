@@ -26,7 +26,6 @@ from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.events import AssignmentFailed, Event
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import Comparison
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator
@@ -82,11 +81,9 @@ class Manager:
         trains = group.rank in team.trainer_ranks
         roles = RoleSetup(
             topology=topology,
-            training=options.training,
-            comparison=Comparison(),
+            options=options,
             workload=self._workload,
             context=context if trains else replace(context, monitor=None),
-            is_one_training=True,
             writes_checkpoints=settings.checkpoint is not None,
             make_callbacks=self._make_callbacks if self.callbacks else None,
             ends_with_a_death="A rank has died: the training ends here; a manager that restores resumes from its "
@@ -118,7 +115,6 @@ class Manager:
         lines = TrainingLines(partial(print, flush=True), training, self._settings.n_fold)
         script = Script(
             program=type(self).__name__,
-            space=None,
             findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
             keeps_files=folder is not None,
             observers=[lines] if self.verbose else [],

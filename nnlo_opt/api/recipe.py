@@ -16,22 +16,24 @@ import numpy as np
 
 from nnlo_opt.api.data import Data, H5Data
 from nnlo_opt.api.settings import Settings
-from nnlo_opt.block.task import FoldTask, TaskFactory, model_seed
+from nnlo_opt.block.task import FoldTask, model_seed
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.data.batches import Samples as FirstSamples
+from nnlo_opt.data.batches import Samples
 from nnlo_opt.data.folds import Fold, check_workers
 from nnlo_opt.data.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled
 from nnlo_opt.data.source import DataInfo
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
+from nnlo_opt.models.adapter import FrameworkAdapter
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.framework import Framework, framework_for, imported_in
 from nnlo_opt.run.agreement import RankGroup
 from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.model_maker import ModelMaker, Samples
+from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.run_data import RunData, TrainingData
 from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import Arrays
 from nnlo_opt.user_files import describe
 
@@ -52,9 +54,10 @@ def workload_of(
         files = [*settings.train_list, *settings.files_to_validate]
         group.attempt(lambda: data.check(files) if group.rank == 0 else None)
         workload = ManagerWorkload(settings, options, context)
-        group.attempt(lambda: check_workers(workload.data.n_train, n_shares) if group.rank in trainers else None)
+        samples = workload.data
+        group.attempt(lambda: check_workers(samples.training.n_train, n_shares) if group.rank in trainers else None)
         if settings.algo.validate_every:
-            n_train = workload.data.n_train if group.rank == trainers[0] else None
+            n_train = samples.training.n_train if group.rank == trainers[0] else None
             options = _counting_validations(settings, options, group.share_json(n_train, trainers[0]))
             return ManagerWorkload(settings, options, context)
         return workload
@@ -114,15 +117,16 @@ def _framework_of(builder: Any) -> Framework:
 
 
 class ManagerWorkload(ModuleWorkload):
-    """Workload of a manager, whose samples are read from HDF5 files by number."""
+    """Workload of a manager, whose samples are read from HDF5 files by number.
+
+    The epochs of its options are validations if these do not come after every epoch.
+    """
 
     def __init__(self, settings: Settings, options: Options, context: ProcessContext) -> None:
         builder = settings.model_builder
         maker = ModelMaker(options, context, definition_of(settings), partial(_framework_of, builder))
         super().__init__(options, context, searches=False, maker=maker, data=ManagerData(settings, options, maker))
         self._settings = settings
-        #: options of the training; its epochs are validations if these do not come after every epoch
-        self.options = options
 
     def open(self, start: StartFold) -> FoldTask:
         """Return a task whose epoch ends with the next validation."""
@@ -166,32 +170,18 @@ class GeneratedWorkload(ManagerWorkload):
         self, settings: Settings, options: Options, context: ProcessContext, train: Pool, validation: Pool
     ) -> None:
         super().__init__(settings, options, context)
-        self._generated = _GeneratedTasks(settings, options, self.maker, train, validation)
-
-    @property
-    def samples(self) -> Samples:
-        """Samples that the generator yields first."""
-        return self._generated
-
-    def make_tasks(self) -> TaskFactory:
-        return self._generated
-
-
-class _GeneratedTasks:
-    """Tasks whose batches a generator yields."""
-
-    def __init__(self, settings: Settings, options: Options, maker: ModelMaker, train: Pool, validation: Pool) -> None:
-        self._settings = settings
-        self._options = options
-        self._maker = maker
         self._train = train
         self._validation = validation
         #: batches of the task under way; None without one
         self._stream: GeneratedStream | None = None
         #: samples for a model without a task; None before they are asked for
-        self._seen: FirstSamples | None = None
+        self._seen: Samples | None = None
 
-    def open(self, start: StartFold) -> FoldTask:
+    def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
+        """Return the model for what the generator yields first."""
+        return self.maker.build(parameters, options, seed, self)
+
+    def open_task(self, start: StartFold) -> FoldTask:
         """Start the generator of this worker's share, and build the model for what it yields first."""
         train, validation = self._of_fold(start.fold)
         mine = train.deal(start.n_workers, {start.worker - 1})
@@ -202,8 +192,8 @@ class _GeneratedTasks:
             )
         stream = self._stream = GeneratedStream(self._generator(mine), mine.n_samples)
         stream.peek()  # before the model is built, for which random numbers are seeded
-        options = self._options.training
-        adapter = self._maker.build({}, options, model_seed(self._options.seed, start), self)
+        options = self.options.training
+        adapter = self.build({}, options, model_seed(self.options.seed, start))
         validates = validation if validation.is_empty else validation.deal(start.n_workers, {start.worker - 1})
         generate = self._generator(validates)
         return FoldTask(
@@ -222,17 +212,20 @@ class _GeneratedTasks:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-        self._maker.release()
+            self.maker.release()
 
     @property
     def info(self) -> DataInfo:
+        """Description of the samples."""
         first = self._first()
         return DataInfo.of("generated", first.x, first.y)
 
+    @property
     def some_labels(self) -> Arrays:
+        """Some labels, by which a loss is inferred."""
         return self._first().y
 
-    def _first(self) -> FirstSamples:
+    def _first(self) -> Samples:
         if self._stream is not None:
             return self._stream.peek()
         if self._seen is None:

@@ -19,18 +19,17 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.values import checked_report, finished_fold
+from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import temporary_run
 from nnlo_opt.run.host import Script
-from nnlo_opt.run.inspection import Inspection
 from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.option_kinds import whole
 from nnlo_opt.run.option_table import Option
-from nnlo_opt.run.roles import RankParts
-from nnlo_opt.run.run_data import RunData
 from nnlo_opt.run.search import SearchSession
+from nnlo_opt.run.serving_ranks import ServingRanks
 from nnlo_opt.run.session import LONG_S
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.process import refuse_forked
 from nnlo_opt.space.space import Point
 from nnlo_opt.user_files import shortened
@@ -110,11 +109,12 @@ class Study:
             function="nnlo_opt.Study",
             fingerprint="nnlo_opt.Study",
         )
-        maker = ModelMaker(checked, ProcessContext(), definition)
+        context = ProcessContext()
+        workload = ModuleWorkload(checked, context, searches=True, maker=ModelMaker(checked, context, definition))
         script = Script(
             program="nnlo_opt.Study",
             space=full_space,
-            findings=Inspection(checked, maker, RunData(checked, maker), searches=True).inspect(full_space),
+            findings=workload.inspect(full_space),
             keeps_files=self._keeps_files,
             n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
         )
@@ -125,7 +125,8 @@ class Study:
         #: number of trials that may be under way
         self._n_wanted = 0
         self._is_closed = False
-        self._session = SearchSession(checked, topology, RankParts(ranks=network.end(0)), ProcessContext(), script)
+        ranks = ServingRanks(network.end(0), context.preemption, checked.grace_s)
+        self._session = SearchSession(checked, topology, ranks, context, script)
         try:
             self._run = self._session.begin()
         except BaseException:
@@ -211,14 +212,8 @@ class Study:
 
     def _report(self, trial: AskedTrial, epoch: int, value: float) -> bool:
         call = self._call(trial)
-        call.last_epoch, figure = checked_report(epoch, value)
-        reported = msg.EpochReported(
-            assignment=call.order.assignment,
-            epoch=call.last_epoch,
-            metrics={"value": figure},
-            figure_of_merit=figure,
-            waits=call.order.waits_for_decision,
-        )
+        reported = epoch_reported(call.order, epoch, value)
+        call.last_epoch = reported.epoch
         call.rank.send(0, reported)
         self._turn()
         return not call.stop_asked

@@ -16,7 +16,7 @@ from nnlo_opt.run.earlier import ledger_of
 from nnlo_opt.run.finish import BEST_MODEL, best_fold, weights_text, without_validation
 from nnlo_opt.run.option_table import MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
 from nnlo_opt.run.options import Options, optimization_options, training_options
-from nnlo_opt.run.trained_models import TrainedModels, check_model
+from nnlo_opt.run.trained_models import TrainedModels, prepare
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.training.options import TRAIN_PREFIX, model_parameters
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -57,8 +57,8 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     )
 
 
-def model_of_run(run: Path, model: str | None) -> tuple[Ledger, Options, ModuleWorkload]:
-    """Return the ledger of a run of models, its options, and model with data in this process, their framework imported.
+def model_of_run(run: Path, model: str | None) -> tuple[Ledger, ModuleWorkload]:
+    """Return the ledger of a run of models, and its workload in this process, with its framework imported.
 
     `model`: file of the model that the user names; None for the one of the journal.
 
@@ -71,10 +71,8 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, Options, ModuleW
     options = training_options(given) if ledger.is_training else optimization_options(given)
     options = replace(options, model_sha256=None if model else ledger.identity.model.sha256)
     workload = ModuleWorkload(options, ProcessContext(), searches=not ledger.is_training)
-    workload.look_first()
-    check_model(workload.definition, run, ledger)
-    workload.prepare()
-    return ledger, options, workload
+    prepare(workload, run, ledger)
+    return ledger, workload
 
 
 def best_model(parser: Parser, argv: Sequence[str]) -> int:

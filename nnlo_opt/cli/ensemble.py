@@ -35,18 +35,17 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     path = Path(arguments.out or checked_run(arguments.run) / "ensemble").absolute()
     if not path.parent.is_dir():
         raise ConfigurationError(f"`--out` must name a file in a folder that exists. Received: `{path}`.")
-    ledger, options, workload = model_of_run(arguments.run, arguments.model)
+    ledger, workload = model_of_run(arguments.run, arguments.model)
     setup = EnsembleSetup(
         run=arguments.run,
         ledger=ledger,
-        options=options,
         workload=workload,
         size=arguments.size,
         seed=arguments.seed,
         path=path,
     )
     ensemble = make_ensemble(setup)
-    figure, direction = str(ledger.identity.figure_of_merit), options.plan.direction
+    figure, direction = str(ledger.identity.figure_of_merit), workload.options.plan.direction
     shown = [f"{count} x trial {n}" if count > 1 else f"trial {n}" for n, count in ensemble.counts.items()]
     print(f"Ensemble of {counted(ensemble.n_trials, 'trial')}: the mean of {', '.join(shown)}.")
     print(figure_text(figure, direction))

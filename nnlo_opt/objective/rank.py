@@ -18,7 +18,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
-from nnlo_opt.objective.values import checked_report, finished_fold
+from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
 from nnlo_opt.trials.objectives import Comparison
@@ -74,11 +74,8 @@ class ObjectiveRank:
     """One rank of a block that runs objectives."""
 
     def __init__(self, setup: ObjectiveSetup) -> None:
-        self._orders, self._block = setup.orders, setup.block
-        self._objective, self._make_comm = setup.objective, setup.make_comm
-        self._clock = setup.clock
-        self._coordinate = setup.coordinate
-        self._comparison = setup.comparison
+        self._setup = setup
+        self._orders, self._block, self._clock = setup.orders, setup.block, setup.clock
         self._is_root = setup.block.rank == ROOT
         self._world_rank = setup.orders.rank
         #: number of this process, which a child that the objective forks does not have
@@ -100,8 +97,9 @@ class ObjectiveRank:
         #: the root's answer to the last arrival of this rank
         self._proceed: ObjectiveProceed | None = None
         self._stop_asked = False
-        #: True if a report waits for the coordinator's verdict; True if the verdict is to continue (at the root only)
-        self._waits_for_decision = False
+        #: order of the call under way, or of the last one (at the root only); None before the first
+        self._order: msg.RunFold | None = None
+        #: True if the coordinator's verdict on the last report is to continue (at the root only)
         self._told_to_go_on = False
         #: number of the last epoch reported in this call
         self._last_epoch = 0
@@ -116,7 +114,7 @@ class ObjectiveRank:
                 call = CallObjective(assignment=message.assignment, point=message.point)
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
-                self._waits_for_decision = message.waits_for_decision
+                self._order = message
                 self._run_at_root(message, call)
             case msg.GoOn():
                 self._told_to_go_on = self._told_to_go_on or message.assignment == self._assignment
@@ -164,9 +162,9 @@ class ObjectiveRank:
         if self._comm is not None:
             self._comm.close()
         try:
-            self._comm = comm = self._make_comm(self)
+            self._comm = comm = self._setup.make_comm(self)
             try:
-                value = self._objective(dict(call.point), comm, self._report)
+                value = self._setup.objective(dict(call.point), comm, self._report)
             finally:
                 end_if_forked(self._pid)
                 check_files()
@@ -222,30 +220,25 @@ class ObjectiveRank:
             self._block.send(rank, proceed)
         return proceed.go_on
 
-    def _pass_on(self, reported_epoch: Any, reported_value: Any) -> None:
+    def _pass_on(self, epoch: Any, value: Any) -> None:
+        order = self._order
+        assert order is not None
         try:
-            epoch, value = checked_report(reported_epoch, reported_value)
+            reported = epoch_reported(order, epoch, value)
         except TrialError as error:
             self._give_up(str(error))
-        reported = msg.EpochReported(
-            assignment=self._assignment,
-            epoch=epoch,
-            metrics={"value": value},
-            figure_of_merit=value,
-            waits=self._waits_for_decision,
-        )
         self._told_to_go_on = False
         self._orders.send(ROOT, reported)
-        self._last_epoch = epoch
-        if self._coordinate is not None:
-            self._coordinate()
+        self._last_epoch = reported.epoch
+        if self._setup.coordinate is not None:
+            self._setup.coordinate()
         try:
             self._look_for_orders()
         except RanksLost:
-            if self._waits_for_decision:
+            if order.waits_for_decision:
                 raise
             return  # the coordinator is gone; the result of the call will be kept
-        if self._waits_for_decision:
+        if order.waits_for_decision:
             self._await(self._has_heard)
 
     def _has_heard(self) -> bool:
@@ -255,14 +248,10 @@ class ObjectiveRank:
 
     def _give_up(self, reason: str) -> NoReturn:
         """Fail the call on every rank, even if the objective catches the error raised here."""
-        self._spread(self._failed(reason))
+        host = socket.gethostname()
+        failed = msg.FoldFailed(assignment=self._assignment, reason=reason, world_rank=self._world_rank, host=host)
+        self._spread(failed)
         raise TrialError(reason)
-
-    def _failed(self, reason: str) -> msg.FoldFailed:
-        """Return the message that the call has failed on this rank, without an exception of the objective."""
-        return msg.FoldFailed(
-            assignment=self._assignment, reason=reason, world_rank=self._world_rank, host=socket.gethostname()
-        )
 
     def _await(self, done: Callable[[], bool]) -> None:
         def look() -> bool:
@@ -347,7 +336,8 @@ class ObjectiveRank:
 
     def _result(self, value: Any, train_s: float) -> msg.Message:
         try:
-            return finished_fold(self._comparison, self._assignment, value, n_epochs=self._last_epoch, train_s=train_s)
+            comparison, n_epochs = self._setup.comparison, self._last_epoch
+            return finished_fold(comparison, self._assignment, value, n_epochs=n_epochs, train_s=train_s)
         except PASSED_ON:
             raise
         except BaseException as error:  # the value is an object of the user

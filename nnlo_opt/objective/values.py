@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from nnlo_opt.comm.messages import FoldFinished
+from nnlo_opt.comm.messages import EpochReported, FoldFinished, RunFold
 from nnlo_opt.errors import TrialError
 from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
@@ -63,11 +63,18 @@ def returned_values(value: Any) -> dict[str, float]:
     }
 
 
-def checked_report(epoch: Any, value: Any) -> tuple[int, float]:
-    """Return the number of an epoch with its value, as a user's code reports them; TrialError unless they are both."""
+def epoch_reported(order: RunFold, epoch: Any, value: Any) -> EpochReported:
+    """Return the report of a user's code about an epoch; TrialError unless `epoch` and `value` are numbers."""
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 1 <= int(epoch) <= 2**53:
         raise TrialError(
             f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; count them by "
             "`range(1, n + 1)`"
         )
-    return int(epoch), finite_number(value, f"the objective must report a finite number at epoch {epoch}")
+    figure = finite_number(value, f"the objective must report a finite number at epoch {epoch}")
+    return EpochReported(
+        assignment=order.assignment,
+        epoch=int(epoch),
+        metrics={"value": figure},
+        figure_of_merit=figure,
+        waits=order.waits_for_decision,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, rank_label
@@ -25,17 +25,11 @@ from nnlo_opt.runtime.watchdog import Watchdog
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.deaths import Death, leave_note
 
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.run.agreement import RankGroup
+
 logger = logging.getLogger(__name__)
-
-
-class NodeRanks(Protocol):
-    """Ranks, not all of them on this node."""
-
-    rank: int
-    size: int
-
-    def on_node(self, given: bytes) -> dict[int, bytes]:
-        """Return what each rank on this node gave. Collective: every rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +54,7 @@ class ProcessContext:
     #: measures what the rank takes of its machine; None: nothing is measured
     monitor: Monitor | None = None
 
-    def settled(self, world: "NodeRanks", topology: Topology, options: Options) -> "ProcessContext":
+    def settled(self, world: "World | RankGroup", topology: Topology, options: Options) -> "ProcessContext":
         """Return the context with this rank's share of its node, which is taken before a framework is imported.
 
         Collective: every rank of `world`.
@@ -112,7 +106,7 @@ class ProcessContext:
             _begin_watch(self.watchdog, topology, run, tells_work=self.tells_work)
 
 
-def _share(world: "NodeRanks", topology: Topology, options: Options) -> NodeShare:
+def _share(world: "World | RankGroup", topology: Topology, options: Options) -> NodeShare:
     packed = world.on_node(pack_cores(cores()))
     # If a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
     is_objective = names_objective(options.model)  # which every rank of a team calls
@@ -125,7 +119,7 @@ def _share(world: "NodeRanks", topology: Topology, options: Options) -> NodeShar
     return share_node(world.rank, cores_of, trainers, masters, options.gpus)
 
 
-def _meet_node(watchdog: Watchdog, world: "NodeRanks") -> None:
+def _meet_node(watchdog: Watchdog, world: "World | RankGroup") -> None:
     """Have the watchdog watch the other ranks of the node. Collective: every rank of `world`."""
     handle = watchdog.heart.handle if watchdog.heart is not None else bytes(HANDLE_BYTES)
     handles = world.on_node(handle)

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.rank import BlockComm, Objective, Report
@@ -20,8 +19,9 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.host import Script
 from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.roles import RankParts, RoleSetup
+from nnlo_opt.run.roles import RoleSetup
 from nnlo_opt.run.search import SearchSession, plan_search
+from nnlo_opt.run.serving_ranks import ServingRanks
 from nnlo_opt.run.session import Session
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.process import only_here
@@ -68,11 +68,9 @@ def run_search(
     workload = ScriptWorkload(options, context, searches=True, maker=ModelMaker(options, context, model))
     roles = RoleSetup(
         topology=topology,
-        training=options.training,
-        comparison=options.comparison,
+        options=options,
         workload=workload,
         context=context,
-        is_one_training=False,
         ends_with_a_death=_RANK_DIED,
     )
     script = Script(
@@ -85,7 +83,16 @@ def run_search(
     )
     try:
         with temporary_run() as temporary:
-            found = _start(group, roles, options if keeps_files else replace(options, run=temporary), script)
+            seat = Seat(group, roles)
+            if group.rank == 0:
+                seat.coordinate(options if keeps_files else replace(options, run=temporary), script, SearchSession)
+            else:
+                seat.serve()
+            directory = seat.end()
+            assert directory is not None
+            ledger = Ledger(read_shared_events(group, directory))
+            if not keeps_files and group.rank:
+                shutil.rmtree(directory.parent, ignore_errors=True)  # what masters on other nodes have written
     except (TrialError, FailedElsewhereError):
         if workload.raised is not None:
             raise workload.raised from None
@@ -94,21 +101,7 @@ def run_search(
         undo()
     forgive()
     group.close()
-    return found
-
-
-def _start(group: RankGroup, roles: RoleSetup, options: Options, script: Script) -> tuple[Ledger, Path | None]:
-    seat = Seat(group, roles)
-    if group.rank == 0:
-        seat.coordinate(options, script, SearchSession)
-    else:
-        seat.serve()
-    directory = seat.end()
-    assert directory is not None
-    ledger = Ledger(read_shared_events(group, directory))
-    if not script.keeps_files and group.rank:
-        shutil.rmtree(directory.parent, ignore_errors=True)  # what masters on other nodes have written
-    return ledger, options.run.root / str(options.run.name) if script.keeps_files else None
+    return ledger, options.run.root / str(options.run.name) if keeps_files else None
 
 
 @contextmanager
@@ -161,7 +154,7 @@ class Seat:
         self._setup = setup
         self._world = group.world()
         coordinate = None if group.rank else self._work_within_call
-        self._parts = RankParts.of(self._world, replace(setup, coordinate=coordinate))
+        self._ranks = ServingRanks.of(self._world, replace(setup, coordinate=coordinate))
         #: start of the run, on rank 0 while it coordinates
         self._session: Session | None = None
         #: run directory on rank 0; None without a run
@@ -171,7 +164,7 @@ class Seat:
 
     def serve(self) -> None:
         """Train, or call the objective, until rank 0 says that the run is over. Every rank but 0."""
-        server = self._parts.server
+        server = self._ranks.server
         assert server is not None
         server.serve()
         if server.is_orphaned:
@@ -183,7 +176,7 @@ class Seat:
         Raises:
             NnloError: the run has broken down, and other ranks may still be at work: end the job.
         """
-        self._session = session = kind(options, self._setup.topology, self._parts, self._setup.context, script)
+        self._session = session = kind(options, self._setup.topology, self._ranks, self._setup.context, script)
         try:
             self._directory = session.run_in_script()
         except (ConfigurationError, TrialError) as error:
@@ -197,8 +190,7 @@ class Seat:
 
     def dismiss(self) -> None:
         """Have every other rank leave without a run, on rank 0."""
-        for rank in range(1, self._group.size):
-            self._parts.ranks.send(rank, Shutdown(exit_code=EXIT_OK))
+        self._ranks.release(EXIT_OK)
 
     def end(self) -> Path | None:
         """Release the models, take in what has come late, and free the communicators. Collective: every rank.
@@ -206,11 +198,9 @@ class Seat:
         Returns:
             The run directory of rank 0; None without a run. If the run has ended with an error, no rank returns.
         """
-        if self._parts.roles is not None:
-            self._parts.roles.close()
+        self._setup.workload.close()
         if self._world is not None:
-            placement = self._parts.placement
-            self._world.let_go([] if placement is None else placement.made)
+            self._world.let_go(self._ranks.made)
         self._group.attempt(self._check)
         directory = self._group.share_json(str(self._directory or ""))
         return Path(str(directory)) if directory else None

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.block.task import validation_batch
-from nnlo_opt.data.folds import first_classes, make_folds
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import Predictor
 from nnlo_opt.models.framework import framework_of
-from nnlo_opt.run.options import Options
+from nnlo_opt.run.run_data import cut
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
@@ -45,7 +44,6 @@ class EnsembleSetup:
 
     run: Path
     ledger: Ledger
-    options: Options
     workload: ModuleWorkload
     #: most selections of trials
     size: int
@@ -109,7 +107,7 @@ def make_ensemble(setup: EnsembleSetup) -> Ensemble:
     Raises:
         ConfigurationError: there is no choice of trials, or the figure of merit does not follow from outputs.
     """
-    data, objective = setup.workload.data, setup.options.comparison.objectives[0]
+    data, objective = setup.workload.data.training, setup.workload.options.comparison.objectives[0]
     trials, rows = _trials(setup), np.sort(np.concatenate([fold.validation for fold in data.folds]))
     try:
         judge, outputs = _predicted(setup, trials, rows)
@@ -152,14 +150,14 @@ def _mean(outputs: Sequence[Outputs]) -> Outputs:
 
 def _trials(setup: EnsembleSetup) -> list[Trial]:
     """Return the trials that can be selected; ConfigurationError if there are none, or they cannot be compared."""
-    comparison, known = setup.options.comparison, setup.ledger.identity.data or DataFiles()
-    first, data = comparison.objectives[0].name, setup.workload.data
+    comparison, known = setup.workload.options.comparison, setup.ledger.identity.data or DataFiles()
+    first, data = comparison.objectives[0].name, setup.workload.data.training
     if not comparison.is_of_epochs or not (first.startswith("val_") or first == FIGURE):
         raise ConfigurationError(
             "An ensemble is selected by a loss or an accuracy on validation samples. Received: a run that compares "
             f"trials by {comparison.function or first}. Take its best model, or search by `--objective val_loss:min`."
         )
-    if setup.workload.definition.trains_itself:
+    if setup.workload.maker.definition.trains_itself:
         raise ConfigurationError(
             "An ensemble is the mean of single models. Received: a run of composites of several. Take its best model."
         )
@@ -182,18 +180,18 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
 
 def _places(setup: EnsembleSetup, trial: Trial) -> list[SafePath]:
     """Return the folders with the weights of the folds of a trial."""
-    return [fold_directory(setup.run, trial.number, fold) for fold in range(len(setup.workload.data.folds))]
+    return [fold_directory(setup.run, trial.number, fold) for fold in range(len(setup.workload.data.training.folds))]
 
 
 def _predicted(setup: EnsembleSetup, trials: Sequence[Trial], rows: Indices) -> tuple[Predictor, list[Outputs]]:
     """Return an adapter that measures outputs, and the outputs of each trial for the samples `rows`."""
-    data, outputs, judge = setup.workload.data, list[Outputs](), None
+    data, outputs, judge = setup.workload.data.training, list[Outputs](), None
     for trial in trials:
         found: Outputs = []
         for fold, place in zip(data.folds, _places(setup, trial), strict=True):
             adapter = cast(Predictor, setup.workload.trained_model(trial.point, *load_weights(place), seed=0))
             numbers = fold.validation
-            n_parts = -(-len(numbers) // validation_batch(setup.options.training))
+            n_parts = -(-len(numbers) // validation_batch(setup.workload.options.training))
             parts = [adapter.predict(padded(data.source.read(part)[0])) for part in np.array_split(numbers, n_parts)]
             if len({tuple(output.shape[1:] for output in part) for part in parts}) > 1:
                 raise TrialError("its outputs are as long as the samples, which differ")
@@ -212,13 +210,8 @@ def _predicted(setup: EnsembleSetup, trials: Sequence[Trial], rows: Indices) -> 
 
 def _halves(setup: EnsembleSetup, rows: Indices) -> tuple[Indices, Indices]:
     """Return the positions in `rows` of the samples of each half, cut as folds are: by classes, or by groups."""
-    source, by = setup.workload.data.source, setup.options.data.fold_by
-    groups = labels = None
-    if by == "samples":
-        _, labels = first_classes(source.read_labels(rows)) or (0, None)
-    else:
-        groups = (source.info.file_numbers() if by == "files" else source.read_column(by))[rows]
-    first, second = make_folds(2, n_samples=len(rows), seed=setup.seed, labels=labels, groups=groups)
+    by, source = setup.workload.options.data.fold_by, setup.workload.data.training.source
+    first, second = cut(source, by, 2, setup.seed, rows)
     return first.validation, second.validation
 
 

@@ -14,12 +14,8 @@ class Host:
 
     #: name of the program, for the journal; empty: the driver's
     program: str = ""
-    #: lines are printed, for a person who waits for them
-    prints: bool = True
-    #: search and reports have processes of their own
-    starts_processes: bool = True
-    #: the process may be ended, though a rank is stuck
-    ends_process: bool = True
+    #: lines are printed, search and reports have processes of their own, and the process may be ended by a stuck rank
+    owns_process: bool = True
     #: if False, the journal is in a temporary folder: it is not synced, and no reports are written
     keeps_files: bool = True
     #: the best model is written to the run directory
@@ -40,7 +36,5 @@ class Host:
 class Script(Host):
     """A user's own script, which goes on after the run; errors are raised."""
 
-    prints: bool = False
-    starts_processes: bool = False
-    ends_process: bool = False
+    owns_process: bool = False
     saves_model: bool = False

@@ -105,21 +105,20 @@ def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[s
         return f"the data differ: {_data_difference(known.data, asked.data)}"
     were, are = _objectives(known), _objectives(asked)
     if len(were) == len(are) == 1 and were[0].name == are[0].name and were != are:
-        return f"`--direction` differs: it was {were[0].direction}, now {are[0].direction}"
+        return _differing("--direction", were[0].direction, are[0].direction)
     if were != are:
-        return f"`--objective` differs: it was {', '.join(map(str, were))}, now {', '.join(map(str, are))}"
+        return _differing("--objective", ", ".join(map(str, were)), ", ".join(map(str, are)))
     for key, value in asked.plain.items():
         # An option that came later than the run is no difference.
         if known.plain.get(key, value) != value and key not in _BY_ITSELF | _DERIVED:
             return _differing(_OPTIONS.get(key, option_name(key)), known.plain[key], value)
     if asked.warm_start not in ([], known.warm_start):
-        begun_with = ", ".join(known.warm_start) or "not given"
-        return f"`--warm-start` differs: it was {begun_with}, now {', '.join(asked.warm_start)}"
+        return _differing("--warm-start", ", ".join(known.warm_start) or None, ", ".join(asked.warm_start))
     for name, value in asked.training.plain.items():
         before = known.training.plain.get(name, value)
         if before != value and name not in may_change:
             if name == "shuffle":
-                return f"`--no-shuffle` differs: it was {not before}, now {not value}"
+                return _differing("--no-shuffle", not before, not value)
             return _differing(option_name(name), before, value)
     return ""
 

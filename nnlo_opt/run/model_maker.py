@@ -29,8 +29,9 @@ class Samples(Protocol):
     def info(self) -> DataInfo:
         """Description of the samples."""
 
+    @property
     def some_labels(self) -> Arrays:
-        """Return some labels, by which a loss is inferred."""
+        """Some labels, by which a loss is inferred."""
 
 
 class ModelMaker:
@@ -166,7 +167,7 @@ class ModelMaker:
         outputs = self.framework.describe_outputs(model, info.feature_shape)
         request = split_losses(options.loss) if options.loss else self.definition.loss()
         shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
-        values = [None] * len(shapes) if request else [*leaves(samples.some_labels())]
+        values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
         return make_terms(request, self.definition.loss_weights(), outputs, labels, self.framework.RULES)
 

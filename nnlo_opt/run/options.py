@@ -1,7 +1,7 @@
 """Options of a command as frozen values, validated when they are made."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -258,7 +258,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
-    training = _known(values, TrainingOptions().to_json())
+    training = {name: value for name, value in vars(values).items() if name in TrainingOptions().to_json()}
     log_level = "debug" if values.verbose else values.log_level
     return _same_named(Options, values) | {
         "model": model,
@@ -279,11 +279,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
 
 def _same_named(kind: type[Any], values: SimpleNamespace) -> dict[str, Any]:
     """Return the values of the options that have the name of a field of `kind`."""
-    return _known(values, [f.name for f in fields(kind)])
-
-
-def _known(values: SimpleNamespace, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(values, name) for name in names if hasattr(values, name)}
+    return {f.name: getattr(values, f.name) for f in fields(kind) if hasattr(values, f.name)}
 
 
 def _path(text: str | None) -> Path | None:

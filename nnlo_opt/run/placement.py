@@ -86,12 +86,6 @@ class Endpoints:
             return False
         return self.ring is None or (self.master_end is None and self.worker_end.rank == self.leader_end)
 
-    @property
-    def is_follower(self) -> bool:
-        """True if this rank is in a worker group, and not its first rank."""
-        is_behind = self.master_end is None and self.above is None
-        return self.ring is not None and is_behind and self.worker_end.rank != self.leader_end
-
     def partners(self) -> Partners:
         """Return the ranks with which the worker of this rank computes gradients."""
         if self.ring is None:
@@ -149,6 +143,11 @@ class Placement:
 
         assert self.comm is not None
         return [Watch(self.comm)]
+
+    @property
+    def new_team(self) -> Team | None:
+        """The team that trains, of the ranks that live; None on a rank that does not train."""
+        return None if self.endpoints is None else self.endpoints.team
 
     @property
     def leads(self) -> bool:

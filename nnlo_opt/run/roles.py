@@ -15,22 +15,18 @@ from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import NnloError
 from nnlo_opt.files import make_directory
 from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
 from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.options import Options
 from nnlo_opt.run.placement import Placement
-from nnlo_opt.run.server import RankServer, Regrouped, ServerSetup, Workload
-from nnlo_opt.run.serving_ranks import WithOwnRank
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.safe_path import private_directory
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.objectives import Comparison
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.gated import Gate, GatedComm
-    from nnlo_opt.comm.mpi.world import World
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +36,10 @@ class RoleSetup:
     """Everything that the roles of one rank are made from."""
 
     topology: Topology
-    training: TrainingOptions
-    comparison: Comparison
-    workload: Workload
+    options: Options
+    workload: ModuleWorkload
     context: ProcessContext
     clock: Clock = field(default_factory=SystemClock)
-    #: all trials are pieces of one training, whose checkpoints stay when a fold has ended
-    is_one_training: bool
     #: if False, no checkpoint is written
     writes_checkpoints: bool = True
     #: makes the user's callbacks on worker 1; None: there are none on any rank
@@ -61,7 +54,8 @@ class RankRoles:
     """Makes the roles of one rank once the run is open, and once more each time its team has regrouped."""
 
     def __init__(self, placement: Placement, setup: RoleSetup) -> None:
-        self._placement = placement
+        #: where this rank stands, which changes when ranks of its team die
+        self.placement = placement
         self._setup = setup
         #: communicator of the call of an objective under way, or of the last one; None before there was one
         self._call: GatedComm | None = None
@@ -73,49 +67,47 @@ class RankRoles:
             private_directory(Path(run.directory).parent)  # rank 0 may have made it on another node
         self._setup.context.open(Path(run.directory), self._setup.topology)
 
-    def close(self) -> None:
-        """Release the models of all tasks."""
-        self._setup.workload.close()
-
-    def regroup(self, run: OpenRun) -> Regrouped:
-        """Return this rank's place among the ranks that are left. Collective: all of these."""
+    def regroup(self, run: OpenRun) -> None:
+        """Place this rank among the ranks that are left. Collective: all of these; the call waits for all."""
         if self._setup.ends_with_a_death is not None:
             raise NnloError(self._setup.ends_with_a_death)
         calls = [] if self._call is None else self._call.communicators
-        placement = self._placement.regrouped(run.least_children, calls)
-        self._placement, self._call = placement, None
-        team = None if placement.endpoints is None else placement.endpoints.team
-        logger.warning("of world ranks %s are left %s", placement.team.world_ranks, placement.alive)
-        return Regrouped(ends=placement.transports, alive=placement.alive, team=team, leads=placement.leads)
+        self.placement, self._call = self.placement.regrouped(run.least_children, calls), None
+        logger.warning("of world ranks %s are left %s", self.placement.team.world_ranks, self.placement.alive)
 
     def master(self, run: OpenRun) -> Master | None:
         """Return the master of the team; None on a rank that is another one's."""
-        setup, endpoints = self._setup, self._placement.endpoints
+        setup, endpoints = self._setup, self.placement.endpoints
         end = None if endpoints is None else endpoints.master_end
         if endpoints is None or end is None or run.is_objective:
             return None
         master = MasterSetup(
-            orders=self._placement.orders,
+            orders=self.placement.orders,
             endpoints=WorkerEndpoints.of(end, endpoints.team),
             directory=Path(run.directory),
-            options=setup.training,
+            options=setup.options.training,
             clock=setup.clock,
             timeline=setup.context.timeline,
-            comparison=setup.comparison,
+            comparison=setup.options.comparison,
             writes_checkpoints=setup.writes_checkpoints,
             # A search keeps the weights of every fold; a training also what it takes to train on.
-            keeps_checkpoints=setup.is_one_training,
+            keeps_checkpoints=not setup.workload.searches,
             calls_back=setup.make_callbacks is not None,
         )
         return Master(master)
 
     def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
-        """Return the worker of this rank, or the first rank of a worker group."""
-        setup, endpoints = self._setup, self._placement.endpoints
+        """Return the worker of this rank, or the first rank of a worker group.
+
+        `memory`: what the worker before it remembers, if ranks of the team have died.
+        """
+        setup, endpoints = self._setup, self.placement.endpoints
         if run.is_objective or endpoints is None or not endpoints.is_worker:
             return None
-        world_rank, context = self._placement.world_rank, setup.context
-        calls_back = setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank
+        world_rank, context = self.placement.world_rank, setup.context
+        callbacks = None
+        if setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank:
+            callbacks = setup.make_callbacks()
         worker = WorkerSetup(
             block=endpoints.worker_end,
             tasks=setup.workload,
@@ -123,15 +115,15 @@ class RankRoles:
             partners=endpoints.partners(),
             timeline=context.timeline,
             monitor=context.monitor,
-            callbacks=setup.make_callbacks() if setup.make_callbacks is not None and calls_back else None,
-            figure=None if setup.comparison.function is None else setup.workload.judge,
+            callbacks=callbacks,
+            figure=None if setup.options.comparison.function is None else setup.workload.judge,
             memory=memory,
         )
         return Worker(worker)
 
     def follower(self, run: OpenRun) -> WorkerGroupMember | SubMaster | None:
         """Return the sub-master of this rank, or another rank of a worker group than the first."""
-        endpoints, world_rank = self._placement.endpoints, self._placement.world_rank
+        endpoints, world_rank = self.placement.endpoints, self.placement.world_rank
         timeline = self._setup.context.timeline
         if run.is_objective or endpoints is None:
             return None
@@ -140,12 +132,12 @@ class RankRoles:
                 above=endpoints.above,
                 below=endpoints.worker_end,
                 team=endpoints.team,
-                options=self._setup.training,
+                options=self._setup.options.training,
                 world_rank=world_rank,
                 timeline=timeline,
             )
             return SubMaster(sub_master)
-        if endpoints.ring is None or not endpoints.is_follower:
+        if endpoints.ring is None or endpoints.is_worker or endpoints.master_end is not None:
             return None
         member = MemberSetup(
             block=endpoints.worker_end,
@@ -159,7 +151,7 @@ class RankRoles:
 
     def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None:
         """Return what calls the objective on this rank; `before`: the same before the team has regrouped."""
-        placement = self._placement
+        placement = self.placement
         if not run.is_objective or placement.endpoints is None:
             return None
         # A team of one has two endpoints, master and worker; an objective needs one, with no other rank.
@@ -172,14 +164,14 @@ class RankRoles:
             make_comm=self._make_comm,
             clock=self._setup.clock,
             coordinate=self._setup.coordinate,
-            comparison=self._setup.comparison,
+            comparison=self._setup.options.comparison,
             before=before,
         )
         return ObjectiveRank(setup)
 
     def _make_comm(self, gate: "Gate") -> BlockComm | None:
         """Return the communicator for a call of the objective; None without MPI. Collective: every rank of the team."""
-        comm = self._placement.training_comm
+        comm = self.placement.training_comm
         if comm is None:
             return None
         from nnlo_opt.comm.mpi.gated import GatedComm
@@ -188,47 +180,3 @@ class RankRoles:
         with losing_ranks():
             self._call = GatedComm(comm, gate)
         return self._call
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankParts:
-    """Parts of one rank in a start of a run; only rank 0 may have no team, and then only coordinates."""
-
-    #: leads to all ranks, on rank 0
-    ranks: Transport
-    #: None on a rank that only coordinates, like the two below
-    placement: Placement | None = None
-    roles: RankRoles | None = None
-    server: RankServer | None = None
-
-    @classmethod
-    def of(cls, world: "World | None", setup: RoleSetup) -> "RankParts":
-        """Make the parts of this rank. Collective: every rank of `world`, which is None without MPI."""
-        topology, context, own = setup.topology, setup.context, LoopbackNetwork(2)
-        rank, is_alone = (0, True) if world is None else (world.rank, world.size == 1)
-        team = topology.teams[0] if is_alone else topology.team_of_rank(rank)
-        ranks: Transport = LoopbackNetwork(1).end(0) if world is None else world.transport()
-        comm = None
-        if world is not None:
-            teams = [team.world_ranks for team in topology.teams]
-            comm = world.alone() if is_alone else world.team_communicator(teams)
-        if team is None:
-            return cls(ranks=ranks)
-        placement = Placement.of(team, ranks if rank else own.end(1), comm)
-        if not rank:
-            ranks = WithOwnRank(ranks, own.end(0)) if 0 in team.world_ranks else own.end(0)
-        context.start_watching()
-        roles = RankRoles(placement, setup)
-        server = ServerSetup(
-            orders=placement.orders,
-            team_ends=placement.transports,
-            workload=setup.workload,
-            roles=roles,
-            timeline=context.timeline,
-            preemption=context.preemption,
-        )
-        return cls(ranks=ranks, placement=placement, roles=roles, server=RankServer(server))
-
-    def pump(self) -> bool:
-        """Let this rank serve a step; return True if there was anything to do."""
-        return self.server is not None and self.server.step()

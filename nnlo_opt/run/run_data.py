@@ -74,12 +74,9 @@ class RunData:
         """Description of the samples."""
         return self.training.source.info
 
-    def some_labels(self) -> Arrays:
-        """Return some labels, by which a loss is inferred."""
-        return self._label_hint
-
     @cached_property
-    def _label_hint(self) -> Arrays:
+    def some_labels(self) -> Arrays:
+        """Some labels, by which a loss is inferred."""
         source = self.training.source
         return padded(source.read_labels(np.arange(min(_N_HINT, source.info.n_samples))))
 
@@ -174,18 +171,24 @@ class RunData:
 
     def folds(self, source: DataSource, n_train: int) -> list[Fold]:
         """Return the folds; the first `n_train` samples are to train on."""
-        n_fold, by, info = self._options.plan.n_fold, self._options.data.fold_by, source.info
+        n_fold = self._options.plan.n_fold
         if n_fold == 1:
-            return [single_fold(n_train, info.n_samples - n_train)]
-        groups = labels = None
-        match by:
-            case "samples":
-                _, labels = first_classes(source.read_labels()) or (0, None)
-            case "files":
-                groups = info.file_numbers()
-            case _:
-                groups = source.read_column(by)
-        return make_folds(n_fold, n_samples=info.n_samples, seed=self._options.seed, labels=labels, groups=groups)
+            return [single_fold(n_train, source.info.n_samples - n_train)]
+        return cut(source, self._options.data.fold_by, n_fold, self._options.seed)
+
+
+def cut(source: DataSource, by: str, n_fold: int, seed: int, rows: Indices | None = None) -> list[Fold]:
+    """Return the folds of all samples, or of the samples `rows`: by classes, by files, or by a data set."""
+    groups = labels = None
+    match by:
+        case "samples":
+            _, labels = first_classes(source.read_labels(rows)) or (0, None)
+        case "files":
+            groups = source.info.file_numbers()[slice(None) if rows is None else rows]
+        case _:
+            groups = source.read_column(by, rows)
+    n_samples = source.info.n_samples if rows is None else len(rows)
+    return make_folds(n_fold, n_samples=n_samples, seed=seed, labels=labels, groups=groups)
 
 
 def _paths(files: Files | None) -> tuple[Path, ...]:

@@ -87,7 +87,7 @@ class SearchSession(Session):
     _pruning: PruningPlan | None = None
 
     def load_space(self) -> Space | None:
-        if not self.host.starts_processes:
+        if not self.host.owns_process:
             return self.host.space
         # Started early: it imports its libraries while the trainer ranks import theirs.
         say = partial(self.say, stream=sys.stderr)
@@ -188,11 +188,7 @@ class SearchSession(Session):
             self.say(figure_text(findings.figure, options.plan.direction))
         if budget := budget_text(options.plan.budget, options.walltime_s):
             self.say(f"Ends early after {budget}.")
-        if (data := findings.data) is not None:
-            folds = f", pooled and cut into {options.plan.n_fold} folds" if options.plan.n_fold > 1 else ""
-            self.say(f"Data: {data.n_train:,} training and {data.n_validation:,} validation samples{folds}.")
-        for line in findings.remarks:
-            self.say(line)
+        self.say_data(findings)
         if self._pruning is not None:
             self.say(describe(self._pruning))
         ledger = directory.ledger

@@ -11,30 +11,26 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from nnlo_opt.block.answers import PASSED_ON, Results, failures_to, reason_of
 from nnlo_opt.block.master.master import Master
 from nnlo_opt.block.master.submaster import SubMaster
-from nnlo_opt.block.task import FoldTask
 from nnlo_opt.block.worker.group import WorkerGroupMember
 from nnlo_opt.block.worker.worker import Memory, Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm import run_messages as run_msg
 from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import RanksLost, Received, Transport, receive
 from nnlo_opt.errors import EXIT_FAILURE, NnloError, ProtocolError
-from nnlo_opt.objective.rank import Objective, ObjectiveRank
+from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
-from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.run.roles import RankRoles
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.process import end_if_forked
 from nnlo_opt.runtime.pulse import PULSE, SLOW
-from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.space import Space
 from nnlo_opt.trials.checkpoint import of_message
 from nnlo_opt.user_files import place_of
 
@@ -45,102 +41,13 @@ COORDINATOR = 0
 LOOK_S = 5e-2
 
 
-class Workload(Protocol):
-    """The user's model and data, or the user's objective, on one rank, whatever the framework."""
-
-    def check(self, space: Space | None) -> Findings | None:
-        """As `inspect`, before `prepare`: the findings that need no framework; None if they are unknown."""
-
-    def prepare(self) -> None:
-        """Import what training will need."""
-
-    def inspect(self, space: Space | None) -> Findings:
-        """Describe model and data; `space`: the search space if it does not come from the model module.
-
-        Raises:
-            ConfigurationError: model, space and data do not fit together.
-        """
-
-    def export(
-        self, point: Point, weights_directory: SafePath, path: Path, *, measure: bool = False
-    ) -> tuple[Path, dict[str, float]]:
-        """Save the model of `point` with the weights in `weights_directory`.
-
-        Returns:
-            The path with its ending, and with `measure` the metrics on the test data, if there are any.
-        """
-
-    def open(self, start: msg.StartFold) -> FoldTask:
-        """Build model and data for `start`; any exception fails the trial."""
-
-    def close(self) -> None:
-        """Release the model of the last task."""
-
-    def judge(self, fold: dict[str, Json], task: FoldTask) -> object:
-        """Return the user's figure of merit of a fold, whose model `task` has."""
-
-    @property
-    def objective(self) -> Objective:
-        """The user's objective."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regrouped:
-    """Position of a rank in its team after ranks of the team have died."""
-
-    #: endpoints of the rank in the team
-    ends: Sequence[Transport]
-    #: world ranks of the team that live, ascending; and the team that trains, None if they are too few
-    alive: tuple[int, ...]
-    team: Team | None
-    #: True if this rank is the lowest that lives, and so the master
-    leads: bool
-
-
-class Roles(Protocol):
-    """Makes the roles of this rank once the run is open, and once more when its team has been regrouped."""
-
-    def open(self, run: run_msg.OpenRun) -> None:
-        """Take note that the run is open, before the first role is made."""
-
-    def regroup(self, run: run_msg.OpenRun) -> Regrouped:
-        """Regroup the ranks of the team that live. Collective: each of them; the call waits for all."""
-
-    def master(self, run: run_msg.OpenRun) -> Master | None: ...
-
-    def worker(self, run: run_msg.OpenRun, memory: Memory | None) -> Worker | None:
-        """The worker of this rank; `memory`: what the one before it remembers, if ranks of the team have died."""
-
-    def follower(self, run: run_msg.OpenRun) -> WorkerGroupMember | SubMaster | None: ...
-
-    def objective(self, run: run_msg.OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSetup:
-    """Everything that a rank's server is made from."""
-
-    #: leads to the coordinator
-    orders: Transport
-    #: endpoints of this rank in its team; two in a team of one
-    team_ends: Sequence[Transport]
-    workload: Workload
-    roles: Roles
-    timeline: Timeline = NO_TIMELINE
-    #: knows if this rank was sent SIGUSR1
-    preemption: Preemption = field(default_factory=Preemption)
-
-
 class RankServer:
     """One rank of a team, from its start to the coordinator's Shutdown."""
 
-    def __init__(self, setup: ServerSetup) -> None:
-        self._orders = orders = setup.orders
-        self._team_ends = setup.team_ends
-        self._workload = setup.workload
-        self._roles = setup.roles
-        self._timeline = setup.timeline
-        self._preemption = setup.preemption
+    def __init__(self, roles: RankRoles, workload: ModuleWorkload, context: ProcessContext) -> None:
+        self._roles, self._workload = roles, workload
+        self._orders, self._team_ends = roles.placement.orders, roles.placement.transports
+        self._timeline, self._preemption = context.timeline, context.preemption
         #: number of this process, which a child that code of a user forks does not have
         self._pid = os.getpid()
         self._master: Master | None = None
@@ -160,7 +67,7 @@ class RankServer:
         self._story: deque[tuple[int, msg.Message]] = deque(maxlen=40)
         #: transports to receive from; the team's join when the run is open, because its messages may overtake the
         #: coordinator's on the other transport
-        self._transports: list[Transport] = [orders]
+        self._transports: list[Transport] = [self._orders]
 
     def serve(self) -> int:
         """Serve until Shutdown has come and the team needs this rank no more; return the exit code."""
@@ -280,26 +187,30 @@ class RankServer:
         memory = None if self._worker is None else self._worker.abandon()
         if isinstance(self._follower, WorkerGroupMember):
             self._follower.abandon()
-        group = self._roles.regroup(run)
-        answers = self._answer_again(run, group)
-        self._stand(run, group.ends, memory)
-        if group.leads:
+        self._roles.regroup(run)
+        ends = self._roles.placement.transports
+        answers = self._answer_again(run, ends[0])
+        self._stand(run, ends, memory)
+        if self._roles.placement.leads:
             self._orders.send(COORDINATOR, answers)
 
-    def _answer_again(self, run: run_msg.OpenRun, group: Regrouped) -> msg.TeamReformed:
-        """Make the role that answers the coordinator, if it is on this rank; return the message about the new team."""
+    def _answer_again(self, run: run_msg.OpenRun, end: Transport) -> msg.TeamReformed:
+        """Make the role that answers the coordinator, if it is on this rank; return the message about the new team.
+
+        `end`: the first endpoint of this rank in the new team.
+        """
         taken = goes_on = -1
+        placement, team = self._roles.placement, self._roles.placement.new_team
         if self._objective is not None:
             taken = self._objective.taken
             self._objective = self._roles.objective(run, self._objective)
         elif self._master is not None:
             taken = self._master.taken
-            goes_on = self._master.regroup(group.ends[0], group.team)
-        elif group.leads:
+            goes_on = self._master.regroup(end, team)
+        elif placement.leads:
             self._master = self._roles.master(run)
-        team = group.team
         return msg.TeamReformed(
-            alive=[*group.alive],
+            alive=[*placement.alive],
             world_ranks=[] if team is None else [*team.world_ranks],
             n_masters=1 if team is None else team.n_masters,
             taken=taken,

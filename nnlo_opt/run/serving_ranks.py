@@ -1,24 +1,31 @@
 """Ranks that serve a session, from the view of the session."""
 
 import time
-from collections.abc import Callable, Set
-from typing import TypeVar
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared, Shutdown
 from nnlo_opt.comm.transport import Received, Transport, wait_until
 from nnlo_opt.errors import NnloError, OutOfTimeError
+from nnlo_opt.run.placement import Placement
+from nnlo_opt.run.roles import RankRoles, RoleSetup
+from nnlo_opt.run.server import RankServer
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.pulse import PULSE
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import Communicator, World
 
 Answer = TypeVar("Answer", bound=Message)
 #: reasons for which a preempted start ends, without a launcher and with one, which may have heard another signal
 PREEMPTED, ASKED = "preempted by SIGUSR1", "asked to end by nnlo-opt launch"
 #: seconds that ranks have to leave after a search in which ranks have died
 SEE_OFF_S = 10.0
-#: seconds that ranks of this process work before the coordinator looks again, if one batch takes no longer
+#: seconds that the rank of this process works before the coordinator looks again, if one batch takes no longer
 PUMP_S = 1e-3
 
 
@@ -27,16 +34,53 @@ class RankDiedError(NnloError):
 
 
 class ServingRanks:
-    """Ranks that run `run.server`; ranks of this process work when `work` is called."""
+    """Ranks that run `run.server`; the rank of this process works when `work` is called.
 
-    def __init__(self, transport: Transport, pump: Callable[[], bool], preemption: Preemption, grace_s: float) -> None:
-        """`pump` lets the ranks of this process work a step; it returns True if there was anything to do."""
+    Args:
+        transport: leads to all ranks, on rank 0.
+        preemption: what this process knows of a preemption; it then has `grace_s` seconds.
+        server: of this rank; None on rank 0 if it only coordinates.
+        made: communicators of the team of this rank, to be freed.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        preemption: Preemption,
+        grace_s: float,
+        server: RankServer | None = None,
+        made: "Sequence[Communicator]" = (),
+    ) -> None:
         self.transport = transport
-        self._pump = pump
+        self.server, self.made = server, made
         self._preemption = preemption
         self._grace_s = grace_s
         #: ranks that have imported what training needs
         self.prepared: set[int] = set()
+
+    @classmethod
+    def of(cls, world: "World | None", setup: RoleSetup) -> "ServingRanks":
+        """Make the part of this rank. Collective: every rank of `world`, which is None without MPI."""
+        topology, context, own = setup.topology, setup.context, LoopbackNetwork(2)
+        rank, is_alone = (0, True) if world is None else (world.rank, world.size == 1)
+        team = topology.teams[0] if is_alone else topology.team_of_rank(rank)
+        ranks: Transport = LoopbackNetwork(1).end(0) if world is None else world.transport()
+        comm = None
+        if world is not None:
+            teams = [team.world_ranks for team in topology.teams]
+            comm = world.alone() if is_alone else world.team_communicator(teams)
+        if team is None:
+            return cls(ranks, context.preemption, setup.options.grace_s)
+        placement = Placement.of(team, ranks if rank else own.end(1), comm)
+        if not rank:
+            ranks = WithOwnRank(ranks, own.end(0)) if 0 in team.world_ranks else own.end(0)
+        context.start_watching()
+        server = RankServer(RankRoles(placement, setup), setup.workload, context)
+        return cls(ranks, context.preemption, setup.options.grace_s, server, placement.made)
+
+    def _pump(self) -> bool:
+        """Let the rank of this process work a step; return True if there was anything to do."""
+        return self.server is not None and self.server.step()
 
     def ask(self, rank: int, question: Message, kind: type[Answer]) -> Answer:
         """Send `question` and wait for the answer; messages of blocks about ended assignments are dropped.
@@ -73,7 +117,7 @@ class ServingRanks:
         return found[0]
 
     def work(self) -> bool:
-        """Let the ranks of this process work for a while; return True if there was anything to do."""
+        """Let the rank of this process work for a while; return True if there was anything to do."""
         until_s = time.perf_counter() + PUMP_S
         worked = False
         while self._pump():

@@ -59,7 +59,7 @@ from nnlo_opt.run.host import Host
 from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
 from nnlo_opt.run.inbox import Inbox
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.roles import RankParts, RoleSetup
+from nnlo_opt.run.roles import RoleSetup
 from nnlo_opt.run.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.environment import idle_nodes_text
@@ -90,7 +90,7 @@ class RunningSearch:
     directory: RunDirectory
     findings: Findings
     coordinator: Coordinator
-    #: None if the host starts no processes
+    #: None in a script
     reporter: Reporter | None
     #: for other tools
     mirrors: Sequence[Mirror] = ()
@@ -110,7 +110,7 @@ class Session(ABC):
     Args:
         options: of the run.
         topology: plan of all ranks.
-        parts: of this rank, with the transport to all ranks that serve the start.
+        ranks: that serve the start.
         context: of this process.
         host: the process of the start.
     """
@@ -121,12 +121,12 @@ class Session(ABC):
     is_one_training: ClassVar[bool] = False
 
     def __init__(
-        self, options: Options, topology: Topology, parts: RankParts, context: ProcessContext, host: Host
+        self, options: Options, topology: Topology, ranks: ServingRanks, context: ProcessContext, host: Host
     ) -> None:
         self.options = options
         self.topology = topology
         self.host = host
-        self._ranks = ServingRanks(parts.ranks, parts.pump, context.preemption, options.grace_s)
+        self._ranks = ranks
         self._context = context
         self._timeline = context.timeline
         self._preemption = context.preemption
@@ -134,7 +134,7 @@ class Session(ABC):
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
-        self._console = Console(prints=host.prints, quiet=options.quiet)
+        self._console = Console(prints=host.owns_process, quiet=options.quiet)
         #: prints a line for a person
         self.say = self._console.say
         #: observations of other runs with which the search begins; known when it has been started
@@ -191,12 +191,9 @@ class Session(ABC):
         try:
             self.check_early()
             code = self._run()[1]
-        except (OutOfTimeError, ProtocolError) as error:
-            code = error.exit_code
-            raise
         except NnloError as error:
             code = error.exit_code
-            if self.is_running:
+            if self.is_running or isinstance(error, OutOfTimeError | ProtocolError):
                 # Ranks are busy and hear nothing: the journal is enough to go on from, so the job ends at once.
                 raise
             self.say(str(error), sys.stderr)
@@ -355,7 +352,7 @@ class Session(ABC):
             self.say(f"No journal in `{directory.shown}`: starting a new run.")
         if self.topology.remark:
             self.say(self.topology.remark)
-        if self.host.prints:
+        if self.host.owns_process:
             self.greet(directory, findings)
         plan = self.plan_for(directory)
         search = self.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
@@ -389,7 +386,7 @@ class Session(ABC):
     ) -> RunningSearch:
         """Return the search with its coordinator at work."""
         state = CoordinatorState(plan, self.topology, directory.ledger)
-        observers = [*([self.lines(state)] if self.host.prints else []), *self.host.observers]
+        observers = [*([self.lines(state)] if self.host.owns_process else []), *self.host.observers]
         if not self.host.catch:
             observers.append(self)
         inbox, asked = None, dict[str, Any]()
@@ -419,7 +416,7 @@ class Session(ABC):
         unrecorded.forget(directory.path)
         ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
         self._console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
-        reporter = Reporter(directory.path) if self.host.starts_processes else None
+        reporter = Reporter(directory.path) if self.host.owns_process else None
         mirrors = [Mirror(directory.path, tool) for tool in self.options.mirror]
         if inbox is not None:
             inbox.start()
@@ -498,7 +495,7 @@ class Session(ABC):
         directory, findings, coordinator = run.directory, run.findings, run.coordinator
         self._console.hide_bottom()
         stuck = {self.topology.teams[team].block for team in coordinator.membership.suspects}
-        if self.host.ends_process:
+        if self.host.owns_process:
             finish.end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
         if not coordinator.is_complete:
             coordinator.complete()  # there may be no time for more
@@ -515,7 +512,7 @@ class Session(ABC):
             finish.write_last_reports(run.reporter, directory, self.say)
         finish.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
         self._console.speak_up()
-        code = self.conclude(directory, findings.figure, model_path) if self.host.prints else EXIT_OK
+        code = self.conclude(directory, findings.figure, model_path) if self.host.owns_process else EXIT_OK
         if test:
             self.say(f"On the test data, `{self.options.data.test_data}`: {metrics_text(test)}")
         if self._timeline.keeps:
@@ -523,6 +520,14 @@ class Session(ABC):
         if not coordinator.all_stopped or self._preemption.is_over:
             raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
         return code
+
+    def say_data(self, findings: Findings) -> None:
+        """Say how many samples there are, and what there is to remark on model and data."""
+        if (data := findings.data) is not None:
+            folds = f", pooled and cut into {self.options.plan.n_fold} folds" * (self.options.plan.n_fold > 1)
+            self.say(f"Data: {data.n_train:,} training and {data.n_validation:,} validation samples{folds}.")
+        for line in findings.remarks:
+            self.say(line)
 
     def _save_best(self, directory: RunDirectory, coordinator: Coordinator) -> tuple[Path | None, dict[str, float]]:
         """Have a trainer rank save the best model; return its path, if there is a model, and metrics of test data."""
@@ -554,18 +559,16 @@ def run_command(
 
     roles = RoleSetup(
         topology=topology,
-        training=options.training,
-        comparison=options.comparison,
+        options=options,
         workload=ModuleWorkload(options, context, searches=not kind.is_one_training),
         context=context,
-        is_one_training=kind.is_one_training,
         coordinate=None if world.rank else coordinate,
     )
-    parts = RankParts.of(world, roles)
+    ranks = ServingRanks.of(world, roles)
     if world.rank:
-        assert parts.server is not None
-        return parts.server.serve()
-    session = kind(options, topology, parts, context, Host())
+        assert ranks.server is not None
+        return ranks.server.serve()
+    session = kind(options, topology, ranks, context, Host())
     return session.run()
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from nnlo_opt.errors import CheckpointError, ConfigurationError, TrialError
 from nnlo_opt.models.adapter import Predictor
-from nnlo_opt.models.builders import ModelDefinition, builtin_names, model_file, open_model
+from nnlo_opt.models.builders import builtin_names, model_file, open_model
 from nnlo_opt.models.framework import framework_for
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.finish import BEST_MODEL, best_fold
@@ -80,10 +80,8 @@ class TrainedModels(ModuleWorkload):
         maker = ModelMaker(options, context)
         data = _FirstFile(options, maker, files[:1])
         super().__init__(options, context, searches=not ledger.is_training, maker=maker, data=data)
-        self.look_first()
         self._run = run
-        check_model(self.definition, run, ledger)
-        self.prepare()
+        prepare(self, run, ledger)
 
     def model(self, trial: Trial, fold: int) -> Any:
         """Return the Keras model or the torch module of a fold, with its trained weights, to predict by it."""
@@ -112,8 +110,10 @@ def _is_builtin(model: ModelFile) -> bool:
     return own == model.sha256 or not os.path.exists(model.source)
 
 
-def check_model(definition: ModelDefinition, run: Path, ledger: Ledger) -> None:
-    """Raise ConfigurationError if the weights of a run are not of the model `definition`."""
+def prepare(workload: ModuleWorkload, run: Path, ledger: Ledger) -> None:
+    """Import the framework of the model of a run; ConfigurationError if the run has no weights of this model."""
+    workload.data.look_first()
+    definition = workload.maker.definition
     if definition.kind == "objective":
         raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
     if definition.sha256 != ledger.identity.model.sha256:
@@ -121,6 +121,7 @@ def check_model(definition: ModelDefinition, run: Path, ledger: Ledger) -> None:
             f"The weights of a run must be of its model. Received: `{definition.source}`, which has changed since. "
             f"Restore the file, or train the trial again by `--from-run` with `--model {definition.source}`."
         )
+    workload.prepare()
 
 
 def trained_model(run: Path, ledger: Ledger, trial: Trial, fold: int | None = None, named: str | None = None) -> Any:

@@ -94,9 +94,7 @@ class TrainingSession(Session):
         return _OnePoint(self.options.point)
 
     def greet(self, directory: RunDirectory, findings: Findings) -> None:
-        data, training = findings.data, self.options.training
-        assert data is not None
-        team = self.topology.teams[0]
+        training, team = self.options.training, self.topology.teams[0]
         workers, groups = team.n_workers, len(team.groups)
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
@@ -106,9 +104,7 @@ class TrainingSession(Session):
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
             f"{training.mode}, {own if findings.trains_itself else training.optimizer}."
         )
-        self.say(f"Data: {data.n_train:,} training and {data.n_validation:,} validation samples.")
-        for line in findings.remarks:
-            self.say(line)
+        self.say_data(findings)
 
     def lines(self, state: CoordinatorState) -> Observer:
         return TrainingLines(self.say, self.options.training, state.plan.n_fold)

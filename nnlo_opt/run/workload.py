@@ -6,20 +6,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, TaskFactory, TaskSetup, validation_batch
+from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, TaskSetup, validation_batch
 from nnlo_opt.comm.messages import Json, StartFold
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
-from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.early import without_framework
 from nnlo_opt.objective.rank import Objective
 from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.inspection import Inspection
-from nnlo_opt.run.model_maker import ModelMaker, Samples
+from nnlo_opt.run.model_maker import ModelMaker
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.run_data import RunData, TrainingData
+from nnlo_opt.run.run_data import RunData
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point, Space
@@ -28,7 +27,7 @@ from nnlo_opt.trials.checkpoint import load_weights
 
 
 class ModuleWorkload:
-    """Model and data of this rank, or its objective; a `Workload` of its server.
+    """Model and data of this rank, or its objective.
 
     Args:
         searches: there is a search space (OptimizationDriver); else the model is built as it is.
@@ -46,27 +45,16 @@ class ModuleWorkload:
         data: RunData | None = None,
     ) -> None:
         self.maker = maker or ModelMaker(options, context)
-        self._data = data or RunData(options, self.maker)
-        self._options = options
+        self.data = data or RunData(options, self.maker)
+        #: of the run
+        self.options = options
         self._context = context
-        self._searches = searches
+        #: False: all trials are pieces of one training
+        self.searches = searches
+        #: True once a task was opened
+        self._has_opened = False
         #: makes the tasks; None before the first
-        self._tasks: TaskFactory | None = None
-
-    @property
-    def definition(self) -> ModelDefinition:
-        """Definition of the model."""
-        return self.maker.definition
-
-    @property
-    def data(self) -> TrainingData:
-        """Samples of this rank."""
-        return self._data.training
-
-    @property
-    def samples(self) -> Samples:
-        """Samples that the model is made for."""
-        return self._data
+        self._tasks: FoldTaskFactory | None = None
 
     # ------------------------------------------------------------ before a run
 
@@ -80,7 +68,7 @@ class ModuleWorkload:
             findings = self._inspection.look(space) if self.maker.read_early() else None
         self.maker.forget_early(wholly=was_wanted())
         if was_wanted():
-            self._data, findings = self._data.anew(), None
+            self.data, findings = self.data.anew(), None
         return findings
 
     def inspect(self, space: Space | None) -> Findings:
@@ -93,11 +81,7 @@ class ModuleWorkload:
 
     @property
     def _inspection(self) -> Inspection:
-        return Inspection(self._options, self.maker, self._data, searches=self._searches)
-
-    def look_first(self) -> None:
-        """Have a process read the data files before this one, as damage may crash it."""
-        self._data.look_first()
+        return Inspection(self.options, self.maker, self.data, searches=self.searches)
 
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
@@ -107,39 +91,42 @@ class ModuleWorkload:
 
     def open(self, start: StartFold) -> FoldTask:
         """Build model and data for `start`; what the first needs is read and imported then."""
-        if self._tasks is None:
+        if not self._has_opened:
             self.prepare()
-            self._tasks = self.make_tasks()
+            self._has_opened = True
         # The pieces of a training that was continued are trials to the journal, and one training to its batches.
-        return self._tasks.open(start if self._searches else start.replaced(trial=0))
+        return self.open_task(start if self.searches else start.replaced(trial=0))
 
     def close(self) -> None:
         """Release the model of the last task."""
         if self._tasks is not None:
             self._tasks.close()
 
-    def make_tasks(self) -> TaskFactory:
-        """Return the maker of this rank's tasks."""
-        data, given = self.data, self._options.data
-        setup = TaskSetup(
-            build=self._build,
-            release=self.maker.release,
-            source=data.source,
-            folds=data.folds,
-            options=self._options.training,
-            seed=self._options.seed,
-            feeding=Feeding(
-                memory_bytes=given.memory_bytes,
-                n_ahead=given.n_ahead,
-                gathers_ahead=self._context.has_spare_core,
-                class_tables=data.class_tables,
-                sample_weights_name=given.sample_weights_name,
-            ),
-        )
-        return FoldTaskFactory(setup)
+    def open_task(self, start: StartFold) -> FoldTask:
+        """Build model and data for `start`; the framework is imported."""
+        if self._tasks is None:
+            data, given = self.data.training, self.options.data
+            setup = TaskSetup(
+                build=self.build,
+                release=self.maker.release,
+                source=data.source,
+                folds=data.folds,
+                options=self.options.training,
+                seed=self.options.seed,
+                feeding=Feeding(
+                    memory_bytes=given.memory_bytes,
+                    n_ahead=given.n_ahead,
+                    gathers_ahead=self._context.has_spare_core,
+                    class_tables=data.class_tables,
+                    sample_weights_name=given.sample_weights_name,
+                ),
+            )
+            self._tasks = FoldTaskFactory(setup)
+        return self._tasks.open(start)
 
-    def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
-        return self.maker.build(parameters, options, seed, self.samples)
+    def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
+        """Return a model with fresh weights, which depend on the seed alone; TrialError if it cannot be built."""
+        return self.maker.build(parameters, options, seed, self.data)
 
     def judge(self, fold: dict[str, Json], task: FoldTask) -> object:
         """Return the figure of merit of a fold; the module of its function is loaded on worker 1 alone."""
@@ -153,7 +140,8 @@ class ModuleWorkload:
     @property
     def objective(self) -> Objective:
         """The function of an objective module, as it is called; ConfigurationError if it cannot be."""
-        return objective_of(self.definition.objective, str(self.definition.source))
+        definition = self.maker.definition
+        return objective_of(definition.objective, str(definition.source))
 
     # ------------------------------------------------------------ trained models
 
@@ -165,9 +153,9 @@ class ModuleWorkload:
         path = path.with_suffix(self.maker.framework.SUFFIX)
         adapter.save(path)
         metrics = Metrics()
-        if measure and self._data.test is not None:
-            source, rows = self._data.test
-            for part in np.array_split(rows, -(-len(rows) // validation_batch(self._options.training))):
+        if measure and self.data.test is not None:
+            source, rows = self.data.test
+            for part in np.array_split(rows, -(-len(rows) // validation_batch(self.options.training))):
                 PULSE.ticks += 1
                 x, y = source.read(part)
                 metrics = metrics.merge(adapter.evaluate(padded(x), padded(y)))
@@ -178,7 +166,7 @@ class ModuleWorkload:
         self, point: Point, weights: NDArray[np.float32], state: NDArray[np.float32], seed: int
     ) -> FrameworkAdapter:
         """Return the model of `point` with trained weights (n_weights,) and float model state (n_state,)."""
-        adapter = self._build(model_parameters(point), self._options.training.with_point(point), seed)
+        adapter = self.build(model_parameters(point), self.options.training.with_point(point), seed)
         both = np.concatenate([weights, state])
         adapter.write_weights(both[: adapter.n_weights])
         adapter.write_state(both[adapter.n_weights :])

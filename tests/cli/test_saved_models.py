@@ -45,9 +45,9 @@ def place(tmp_path):
 
 def weights_of(place):
     """The weights that a training begins with."""
-    adapter = place._build({}, TrainingOptions(loss=place._options.training.loss), seed=0)
+    adapter = place.build({}, TrainingOptions(loss=place.options.training.loss), seed=0)
     adapter.read_weights(weights := aligned_empty(adapter.n_weights))
-    adapter.gradient(*place.data.source.read(np.arange(8)), aligned_empty(adapter.n_weights))
+    adapter.gradient(*place.data.training.source.read(np.arange(8)), aligned_empty(adapter.n_weights))
     place.maker.release()
     return weights
 
@@ -94,8 +94,8 @@ def test_saved_weights_are_of_the_module_beside_them(place, torch, tmp_path, wra
     desk = place("net.pt")
     findings = desk.inspect(None)
     assert (findings.loss, findings.figure) == ("CrossEntropyLoss", "1 - val_acc")
-    assert desk.definition.accepted_parameters == {"width"}
-    assert not desk.definition.required_parameters
+    assert desk.maker.definition.accepted_parameters == {"width"}
+    assert not desk.maker.definition.required_parameters
     np.testing.assert_array_equal(weights_of(desk), flat(module))
 
 
@@ -103,10 +103,10 @@ def test_saved_weights_are_of_the_module_beside_them(place, torch, tmp_path, wra
 def test_the_fingerprint_is_of_both_files(place, torch, tmp_path):
     (tmp_path / "net.py").write_text(MODULE)
     torch.save(net(torch).state_dict(), tmp_path / "net.pt")
-    first = place("net.pt").definition.sha256
-    assert place("net.pt").definition.sha256 == first
+    first = place("net.pt").maker.definition.sha256
+    assert place("net.pt").maker.definition.sha256 == first
     (tmp_path / "net.py").write_text(MODULE + "# another\n")
-    assert place("net.pt").definition.sha256 != first
+    assert place("net.pt").maker.definition.sha256 != first
 
 
 class Harmful:
@@ -187,7 +187,7 @@ def write_weights(path, keras_version, width=5):
 @pytest.mark.parametrize("beside", ["old.h5", "old_weights.h5"])
 def test_an_architecture_begins_with_the_weights_beside_it(place, tmp_path, keras_version, beside):
     write_architecture(tmp_path / "old_arch.json", keras_version)
-    alone = place("old_arch.json").definition.sha256
+    alone = place("old_arch.json").maker.definition.sha256
     arrays = write_weights(tmp_path / beside, keras_version)
     desk = place("old_arch.json")
     findings = desk.inspect(None)

@@ -5,6 +5,7 @@ A function that returns has passed on its rank; one that raises ends all ranks w
 
 import sys
 import traceback
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -35,7 +36,7 @@ from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.trials.run_directory import RunRequest
 
 LIMIT_S = 30.0
 
@@ -170,6 +171,8 @@ def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) 
 class Tasks:
     """A workload, as far as a training in one process needs one."""
 
+    searches = False
+
     def __init__(self, make) -> None:
         self._make = make
 
@@ -184,11 +187,9 @@ def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tas
     """Train as a manager does; the ledger of it."""
     roles = RoleSetup(
         topology=plan_single_block(group.size, ranks_per_worker=n_processes),
-        training=options,
-        comparison=Comparison(),
+        options=Options(model="linear", training=options, run=RunRequest(root=Path(), name=None)),
         workload=Tasks(make_tasks),
         context=ProcessContext(),
-        is_one_training=True,
         writes_checkpoints=False,
     )
     seat = Seat(group, roles)

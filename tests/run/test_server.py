@@ -18,16 +18,20 @@ from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun, Shutdown
-from nnlo_opt.comm.topology import plan_single_block, reformed
+from nnlo_opt.comm.topology import Team, plan_single_block, reformed
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped, Roles, ServerSetup, Workload
+from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.placement import Endpoints, Placement
+from nnlo_opt.run.roles import RankRoles
+from nnlo_opt.run.server import LOOK_S, RankServer
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import unrecorded
 
 
-class NothingToDo(Workload):
+class NothingToDo:
     """Workload that these tests ask for nothing."""
 
 
@@ -36,12 +40,37 @@ class NoModel(TaskFactory):
         raise ValueError("there is no model here")
 
 
-class WorkerOnly(Roles):
-    """Makes no role but a worker: the protocol returns None for all others."""
+def placed(orders: Transport, team: Team, end: Transport, world_rank: int) -> Placement:
+    """The place of a rank at `end` of a team, in which nobody has MPI."""
+    return Placement(
+        orders=orders,
+        team=team,
+        world_rank=world_rank,
+        alive=team.world_ranks,
+        comm=None,
+        training_comm=None,
+        endpoints=Endpoints(team=team, master_end=None, worker_end=end),
+    )
 
-    def __init__(self, network: LoopbackNetwork, tasks: TaskFactory) -> None:
+
+class WorkerOnly(RankRoles):
+    """Makes no role but a worker."""
+
+    def __init__(self, orders: Transport, network: LoopbackNetwork, tasks: TaskFactory) -> None:
+        self.placement = placed(orders, plan_single_block(3).teams[0], network.end(1), 2)
         self._network = network
         self._tasks = tasks
+
+    def open(self, run: OpenRun) -> None: ...
+
+    def master(self, run: OpenRun) -> Master | None:
+        return None
+
+    def follower(self, run: OpenRun) -> WorkerGroupMember | None:
+        return None
+
+    def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None:
+        return None
 
     def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
         return Worker(WorkerSetup(block=self._network.end(1), tasks=self._tasks, world_rank=2, memory=memory))
@@ -67,13 +96,13 @@ def settle(server: RankServer) -> None:
         pass
 
 
-def server_of(orders: Transport, team_ends: list[Any], roles: Roles) -> RankServer:
-    return RankServer(ServerSetup(orders=orders, team_ends=team_ends, workload=NothingToDo(), roles=roles))
+def server_of(roles: RankRoles, workload: Any = None) -> RankServer:
+    return RankServer(roles, workload or NothingToDo(), ProcessContext())
 
 
 def test_a_message_of_the_master_that_overtakes_the_opening_of_the_run_is_taken_in_after_it() -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
-    server = server_of(world.end(1), [team.end(1)], WorkerOnly(team, NoModel()))
+    server = server_of(WorkerOnly(world.end(1), team, NoModel()))
     master, coordinator = team.end(0), world.end(0)
 
     master.send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
@@ -93,7 +122,7 @@ def test_the_order_to_leave_waits_for_the_team_to_end_its_assignment(roles: type
     """Whoever is on the way to a step with this rank must still meet it there."""
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
     tasks = linear_tasks(linear_source(8), [single_fold(6, 2)], TrainingOptions(batch=2))()
-    server = server_of(world.end(1), [team.end(1)], roles(team, tasks))
+    server = server_of(roles(world.end(1), team, tasks))
     leader, coordinator = team.end(0), world.end(0)
     coordinator.send(1, OpenRun(directory="run"))
     leader.send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
@@ -108,7 +137,7 @@ def test_the_order_to_leave_waits_for_the_team_to_end_its_assignment(roles: type
 
 def test_a_rank_without_an_assignment_leaves_at_once() -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
-    server = server_of(world.end(1), [team.end(1)], WorkerOnly(team, NoModel()))
+    server = server_of(WorkerOnly(world.end(1), team, NoModel()))
     world.end(0).send(1, OpenRun(directory="run"))
     world.end(0).send(1, Shutdown(exit_code=0))
     assert server.serve() == 0
@@ -118,7 +147,7 @@ def test_a_worker_that_needs_no_message_looks_for_one_only_now_and_then(monkeypa
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
     options = TrainingOptions(batch=2, mode="allreduce")
     tasks = linear_tasks(linear_source(80), [single_fold(60, 20)], options)()
-    server = server_of(world.end(1), [team.end(1)], WorkerOnly(team, tasks))
+    server = server_of(WorkerOnly(world.end(1), team, tasks))
     master = team.end(0)
     ticks = count()
     monkeypatch.setattr("nnlo_opt.block.worker.worker.time.perf_counter", lambda: next(ticks) * LOOK_S / 5)
@@ -150,16 +179,17 @@ class Survivors(WorkerOnly):
         self._directory = directory
         self.networks = [LoopbackNetwork(3)]
         options = TrainingOptions(batch=2)
-        super().__init__(self.networks[0], linear_tasks(linear_source(8), [single_fold(6, 2)], options)())
+        tasks = linear_tasks(linear_source(8), [single_fold(6, 2)], options)()
+        super().__init__(orders.end(2, vital=[0]), self.networks[0], tasks)
+        end = self.networks[0].end(1, vital=[0, 2])
+        self.placement = placed(self.placement.orders, self.placement.team, end, 2)
 
-    def ends(self) -> list[Any]:
-        return [self.networks[-1].end(1, vital=[0, 2])]
-
-    def regroup(self, run: OpenRun) -> Regrouped:
+    def regroup(self, run: OpenRun) -> None:
         team = reformed(plan_single_block(4).teams[0], (2, 3))
+        assert team is not None
         self._network = LoopbackNetwork(2)
         self.networks.append(self._network)
-        return Regrouped(ends=[self._network.end(0, vital=[1])], alive=(2, 3), team=team, leads=True)
+        self.placement = placed(self.placement.orders, team, self._network.end(0, vital=[1]), 2)
 
     def master(self, run: OpenRun) -> Master | None:
         if len(self.networks) == 1:
@@ -182,7 +212,7 @@ class Survivors(WorkerOnly):
 def serving(tmp_path: Path) -> tuple[LoopbackNetwork, Survivors, RankServer]:
     world = LoopbackNetwork(4)
     roles = Survivors(world, tmp_path)
-    server = server_of(world.end(2, vital=[0]), roles.ends(), roles)
+    server = server_of(roles)
     world.end(0).send(2, OpenRun(directory=str(tmp_path)))
     settle(server)
     return world, roles, server
@@ -235,17 +265,22 @@ def test_without_a_coordinator_a_rank_keeps_what_is_finished_and_leaves(tmp_path
 class StillAWorker(WorkerOnly):
     """Roles of the second of three ranks when the third dies."""
 
-    def regroup(self, run: OpenRun) -> Regrouped:
+    def __init__(self, orders: Transport, network: LoopbackNetwork, tasks: TaskFactory) -> None:
+        super().__init__(orders, network, tasks)
+        self.placement = placed(orders, self.placement.team, network.end(1, vital=[0, 2]), 1)
+
+    def regroup(self, run: OpenRun) -> None:
         self._network = LoopbackNetwork(2)
         team = reformed(plan_single_block(3).teams[0], (0, 1))
-        return Regrouped(ends=[self._network.end(1)], alive=(0, 1), team=team, leads=False)
+        assert team is not None
+        self.placement = placed(self.placement.orders, team, self._network.end(1), 1)
 
 
 def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
     world, before = LoopbackNetwork(2), LoopbackNetwork(3)
     options = TrainingOptions(batch=2, mode="easgd", sync_every=1, optimizer="sgd", learning_rate=1e-6)
-    roles = StillAWorker(before, linear_tasks(linear_source(8), [single_fold(6, 2)], options)())
-    server = server_of(world.end(1), [before.end(1, vital=[0, 2])], roles)
+    roles = StillAWorker(world.end(1), before, linear_tasks(linear_source(8), [single_fold(6, 2)], options)())
+    server = server_of(roles)
     world.end(0).send(1, OpenRun(directory="run"))
 
     def pushed(network: LoopbackNetwork, n_workers: int, value: float) -> np.ndarray:
@@ -284,9 +319,7 @@ class Unprepared(NothingToDo):
 )
 def test_a_model_whose_framework_is_missing_is_told_by_the_rank_that_reports(error: Exception, told: str) -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
-    roles = WorkerOnly(team, NoModel())
-    setup = ServerSetup(orders=world.end(1), team_ends=[team.end(1)], workload=Unprepared(error), roles=roles)
-    server, coordinator = RankServer(setup), world.end(0)
+    server, coordinator = server_of(WorkerOnly(world.end(1), team, NoModel()), Unprepared(error)), world.end(0)
     for report in (False, True):
         coordinator.send(1, Inspect(report=report))
         assert server.step()

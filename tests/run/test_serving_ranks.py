@@ -1,5 +1,7 @@
 """A session on rank 0, and ranks 1 and 2, which serve it and answer when they are let; all in one process."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -34,7 +36,7 @@ class Served:
         return True
 
     def session(self):
-        return ServingRanks(self.ends[0], self.step, self.preemption, grace_s=7.0)
+        return ServingRanks(self.ends[0], self.preemption, grace_s=7.0, server=self)
 
 
 def test_an_answer_is_waited_for_and_what_else_comes_is_dropped():
@@ -99,5 +101,5 @@ def test_after_deaths_a_session_stays_until_the_last_has_left():
             served.network.lost.add(2)
         return False
 
-    ServingRanks(served.ends[0], step, served.preemption, grace_s=7.0).release(0)
+    ServingRanks(served.ends[0], served.preemption, grace_s=7.0, server=SimpleNamespace(step=step)).release(0)
     assert len(steps) == 3

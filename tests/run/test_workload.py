@@ -120,7 +120,7 @@ def test_a_point_whose_model_does_not_fit_is_the_trials_fault(workplace):
     place = workplace(source, *ONE_OF_EACH, "--loss", "sparse_categorical_crossentropy")
     place.inspect(None)
     with pytest.raises(TrialError, match=r"takes samples of shape \(5,\)"):
-        place._build({"n": 5}, TrainingOptions(), seed=0)
+        place.build({"n": 5}, TrainingOptions(), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_a_module_whose_text_does_not_say_torch(workplace, tmp_path):
     place = workplace(HIDDEN, *ONE_OF_EACH)
     findings = place.inspect(None)
     assert (findings.figure, findings.loss) == ("1 - val_acc", "sparse_categorical_crossentropy")
-    one = place._build({}, TrainingOptions(), seed=3)
+    one = place.build({}, TrainingOptions(), seed=3)
     one.read_weights(weights := aligned_empty(one.n_weights))
-    other = place._build({}, TrainingOptions(), seed=3)
+    other = place.build({}, TrainingOptions(), seed=3)
     other.read_weights(again := aligned_empty(one.n_weights))
     assert np.array_equal(weights, again)
     place.maker.release()
@@ -162,8 +162,8 @@ def test_a_module_whose_text_does_not_say_torch(workplace, tmp_path):
 def test_batches_of_the_data_train_the_model(workplace):
     place = workplace(FORKED)
     place.inspect(None)
-    adapter = place._build({"width": 4}, TrainingOptions(), seed=0)
-    x, y = place.data.source.read(np.arange(10))
+    adapter = place.build({"width": 4}, TrainingOptions(), seed=0)
+    x, y = place.data.training.source.read(np.arange(10))
     assert [array.shape for array in leaves(x)] == [(10, 6), (10, 4, 2)]
     metrics = adapter.gradient(x, y, aligned_empty(adapter.n_weights))
     assert tuple(metrics.sums) == adapter.figures == ("loss", "acc", "kind_loss", "energy_loss", "kind_acc")
@@ -229,9 +229,9 @@ def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(wor
     options = driver_options("TrainingDriver", ["--model", "model.py", *given, "--labels-name", "labels/a"])
     options = replace(options, comparison=Comparison(function="figure.py:own"))
     made = ModuleWorkload(options, ProcessContext(), searches=False)
-    assert made.data.source.info.n_samples == 40
-    made.data.source.read(np.arange(3))
+    assert made.data.training.source.info.n_samples == 40
+    made.data.training.source.read(np.arange(3))
     assert made.maker.figure.name == "own"
-    assert made.definition.source.resolve() == tmp_path / "model.py"
-    assert made.definition.sha256
+    assert made.maker.definition.source.resolve() == tmp_path / "model.py"
+    assert made.maker.definition.sha256
     assert [path.name for path in (tmp_path / "cache").iterdir()]

@@ -30,10 +30,12 @@ from nnlo_opt.errors import TrialError
 from nnlo_opt.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.models.layout import FloatVector
 from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.options import Options
 from nnlo_opt.run.placement import Endpoints, Placement
 from nnlo_opt.run.roles import RankRoles, RoleSetup
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.trials.run_directory import RunRequest
 
 Reported = TypeVar("Reported", bound=Message)
 
@@ -86,12 +88,14 @@ class LoopbackTeam:
 
         `n_workers`: their number, or the plan of one team, whose sub-masters have workers of one rank each.
         `apart`: as if every rank had a process of its own, so that workers overlap.
-        `roles`: further values of `RoleSetup`.
+        `roles`: further values of `RoleSetup`, `comparison`, and `is_one_training` of its workload.
         """
         self.clock = ManualClock()
         self._run = OpenRun(directory=str(directory))
         self._orders, self._options, self._tasks, self._apart = orders, options, tasks, apart
-        self._given: dict[str, Any] = {"comparison": Comparison(), "is_one_training": False} | roles
+        self._given = roles
+        self._is_one_training = self._given.pop("is_one_training", False)
+        self._comparison = self._given.pop("comparison", Comparison())
         self._join(n_workers if isinstance(n_workers, Topology) else plan_single_block(1 + n_workers))
         master = self._roles(MASTER, self.endpoints_at(MASTER)).master(self._run)
         assert master is not None
@@ -137,10 +141,11 @@ class LoopbackTeam:
         alone = Placement.of(self.plan, self._orders, None)
         placement = replace(alone, world_rank=self.plan.world_ranks[position], endpoints=endpoints)
         opened = {} if tasks is None else {"open": tasks.open, "close": tasks.close}
-        workload: Any = SimpleNamespace(judge=self.figure, **opened)
+        workload: Any = SimpleNamespace(judge=self.figure, searches=not self._is_one_training, **opened)
+        run = RunRequest(root=Path(), name=None)
         setup = RoleSetup(
             topology=self._topology,
-            training=self._options,
+            options=Options(model="linear", training=self._options, run=run, comparison=self._comparison),
             workload=workload,
             context=ProcessContext(),
             clock=self.clock,
