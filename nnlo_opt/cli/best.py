@@ -8,7 +8,7 @@ from typing import Any
 
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.cli.driver_parsers import DRIVERS
-from nnlo_opt.errors import EXIT_OK, ConfigurationError, printable
+from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.reporting.results import last_metrics, read_ledger
 from nnlo_opt.run.option_kinds import one_of
 from nnlo_opt.run.option_table import Option
@@ -26,7 +26,7 @@ OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, epochs,
     files of its weights.
     """
@@ -41,16 +41,14 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         )
     if form == "command":
         print("\n".join(_command(run, ledger, trial) for trial in trials))
-        return EXIT_OK
-    found = _described(run, ledger, trials)
-    if form == "json":
-        print(json.dumps(found, indent=2))
+    elif form == "json":
+        print(json.dumps(_described(run, ledger, trials), indent=2))
     else:
         import yaml
 
+        found = _described(run, ledger, trials)
         text = yaml.safe_dump(found, sort_keys=False, allow_unicode=True)
         print(text if text == printable(text) else yaml.safe_dump(found, sort_keys=False), end="")
-    return EXIT_OK
 
 
 def _described(run: Path, ledger: Ledger, trials: Sequence[Trial]) -> dict[str, Any]:

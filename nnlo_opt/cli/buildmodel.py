@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import EXIT_OK, ConfigurationError, TrialError
+from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.models.builders import ModelDefinition, builtin_names, open_model
 from nnlo_opt.models.framework import framework_name
@@ -36,7 +36,7 @@ OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Write the architecture of a model, with its weights."""
     parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
     parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
@@ -66,7 +66,6 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         raise ConfigurationError(f"the output file must be writable. Received: {error}.") from error
     for path in paths:
         print(f"Wrote {path}")
-    return EXIT_OK
 
 
 def _parameters(texts: Sequence[str]) -> dict[str, Any]:

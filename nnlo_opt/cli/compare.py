@@ -9,7 +9,7 @@ from typing import Any
 
 from nnlo_opt.cli.arguments import Parser, checked_run, run_named
 from nnlo_opt.coordinator.instructions import searched_s
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import duration, value_text
 from nnlo_opt.reporting.results import read_ledger, summarise
 from nnlo_opt.reporting.table import text_table, wrapped
@@ -24,7 +24,7 @@ _MOST_CHARACTERS = 60
 _ELSEWHERE = {"command_line", "versions", "search_space", "figure_of_merit", "objectives"}
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Print the differences between runs: results, time to a common figure of merit, settings, search spaces, versions,
     commands.
     """
@@ -52,7 +52,6 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     print("Commands:")
     for name, ledger in zip(names, ledgers, strict=True):
         print(wrapped(f"{name}: {shlex.join(ledger.settings.command_line or ['unknown'])}", width))
-    return EXIT_OK
 
 
 def _results(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import point_text
 from nnlo_opt.reporting.terminal import fitted
 from nnlo_opt.run.context import ProcessContext
@@ -77,11 +77,10 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, Options, ModuleW
     return ledger, options, workload
 
 
-def best_model(parser: Parser, argv: Sequence[str]) -> int:
+def best_model(parser: Parser, argv: Sequence[str]) -> None:
     """Save the best model of a run, even if the run was interrupted."""
     arguments = parser.values_of_run(argv)
     print(fitted(save_best_model(checked_run(arguments.run), arguments.model), sys.stdout))
-    return EXIT_OK
 
 
 def save_best_model(run: Path, model: str | None) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nnlo_opt.cli.arguments import Parser, checked_run
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text
 from nnlo_opt.reporting.table import text_table
 from nnlo_opt.run.option_kinds import PATH, whole
@@ -24,7 +24,7 @@ OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Select trained trials of a run whose mean output is better than the best of them, by one half of the validation
     samples; measure the gain on the other half; save the mean as one model.
     """
@@ -60,4 +60,3 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     gain = ensemble.single_figures[1] - ensemble.figures[1]
     print(f"Gain by the samples that have not selected: {-gain if direction == 'max' else gain:.4g}.")
     print(f"Saved `{ensemble.path}`.")
-    return EXIT_OK

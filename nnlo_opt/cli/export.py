@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnlo_opt.cli.arguments import Parser, checked_run
-from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError
+from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.run.option_kinds import FLAG, PATH, one_of
@@ -30,7 +30,7 @@ OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Write a run for other tools, from its journal. The run may still be going on."""
     arguments = parser.values_of_run(argv)
     if arguments.to is None:
@@ -69,7 +69,6 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     print(f"Wrote {counted(len(ledger.trials), 'trial')} of `{run}` to `{target}`.")
     if tool.shown_by:
         print(f"To look at it:\n    {tool.shown_by.format(shlex.quote(str(target)))}")
-    return EXIT_OK
 
 
 def _make_room(target: SafePath, is_file: bool, overwrite: bool) -> None:

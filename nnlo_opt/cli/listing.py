@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError
+from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.files import parse_object
 from nnlo_opt.reporting.results import read_ledger, summarise
 from nnlo_opt.reporting.table import text_table, wrapped
@@ -31,7 +31,7 @@ _OF_A_RUN = ("config.json", "summary.json", "trials", "journal.synced")
 _AGES = {86400: "d", 3600: "h", 60: "min", 1: "s"}
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Print the runs of a folder, the newest first: running, finished, interrupted (ended early, may be resumed) or
     dead (killed, may be resumed).
     """
@@ -54,7 +54,6 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     elif not broken:
         print(f"No runs in `{folder}`.")
     print("\n".join(wrapped(line, width) for line in ["", *broken] if rows or line), end="\n" * bool(broken))
-    return EXIT_OK
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from nnlo_opt.cli.arguments import Parser, checked_run
-from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to it
     as journal.jsonl.damaged-1, -2, ….
     """
@@ -17,7 +16,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     repaired = repair(run)
     if repaired is None:
         print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
-        return EXIT_OK
+        return
     found, damaged = repaired
     kept = counted(len(found.events), "event")
     print(f"Repaired `{run / JOURNAL_NAME}`: {kept} kept. The damaged journal is `{damaged}`.")
@@ -37,4 +36,3 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         print(f"Trials were renumbered without gaps: {', '.join(changed)}.")
     if found.still_open:
         print(f"Unfinished trials, which `--opt-restore` resumes: {', '.join(map(str, found.still_open))}.")
-    return EXIT_OK

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnlo_opt.cli.arguments import Parser, checked_run
-from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.page import PAGE_NAME, write_page
 from nnlo_opt.reporting.results import read_ledger, write_results
@@ -24,7 +23,7 @@ OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Write results.csv, summary.json and the page report.html of a run anew, from its journal."""
     arguments = parser.values_of_run(argv)
     run = checked_run(arguments.run)
@@ -40,5 +39,3 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         named = ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf"))
         text = f"Wrote figures as PNG and PDF to `{folder}`: {named or 'none, as no trial is complete'}."
         print(fitted(text, sys.stdout))
-    sys.stdout.flush()
-    return EXIT_OK

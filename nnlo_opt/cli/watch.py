@@ -61,15 +61,14 @@ def watch(parser: Parser, argv: Sequence[str]) -> int:
     return EXIT_OK if state is RunState.FINISHED else EXIT_PREEMPTED
 
 
-def status(parser: Parser, argv: Sequence[str]) -> int:
+def status(parser: Parser, argv: Sequence[str]) -> None:
     """Print the state of a run in a few lines, from its journal."""
     arguments = parser.values_of_run(argv)
     checked_run(arguments.run)
     print_status(arguments.run, as_json=arguments.json)
-    return EXIT_OK
 
 
-def show(parser: Parser, argv: Sequence[str]) -> int:
+def show(parser: Parser, argv: Sequence[str]) -> None:
     """Print the trials of a run, from its journal."""
     arguments = parser.values_of_run(argv)
     run = checked_run(arguments.run)
@@ -83,7 +82,7 @@ def show(parser: Parser, argv: Sequence[str]) -> int:
                 f"{counted(len(ledger.trials), 'trial')}, numbered from 0."
             )
         print(trial_page(run, events, ledger.trials[arguments.trial], width))
-        return EXIT_OK
+        return
     chosen = _chosen(ledger, arguments)
     if figure := ledger.identity.figure_of_merit:
         print(figure_text(figure, ledger.direction))
@@ -93,8 +92,6 @@ def show(parser: Parser, argv: Sequence[str]) -> int:
     reason = ledger.ended_because
     state = "Finished" if ledger.complete else "Not finished"
     print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger, at_work=may_be_at_work(run))}.")
-    sys.stdout.flush()
-    return EXIT_OK
 
 
 def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None:
