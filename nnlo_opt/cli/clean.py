@@ -5,7 +5,6 @@ trials that have not ended, notes for the next start.
 """
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -51,7 +50,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     arguments = parser.values_of_run(argv, "")
     if arguments.yes and arguments.dry_run:
         raise ConfigurationError("`--yes` removes files and `--dry-run` does not. Received: both; give one.")
-    runs, width = runs_in(arguments.run), line_width(sys.stdout)
+    runs, width = runs_in(arguments.run), line_width()
     if not runs:
         raise ConfigurationError(
             f"A folder to clean must hold a run. Received: `{arguments.run}`, which holds none; name another."
@@ -88,19 +87,15 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
     kept = [*best_trials(ledger), ledger.result]
     over = [trial.number for trial in ledger.trials if trial.state.ended and trial not in kept]
     checkpoints = [path for number in over for path in (run / f"trials/{number:04d}").glob("fold*/checkpoint-*")]
+    journal_at_s = (run / JOURNAL_NAME).stat().st_mtime
     parts = (run / PARTS_NAME).glob("*") if (run / TIMELINE_NAME).exists() else []
     return {
         "surplus checkpoint": checkpoints,
         "weight file": [] if n_best is None else [*WeightKeeper(run.root).surplus(ledger, n_best)],
         "timeline part": parts,
-        "old report": [path for name in _REPORTS for path in run.glob(name) if _is_old(path, run)],
+        "old report": [path for name in _REPORTS for path in run.glob(name) if path.stat().st_mtime < journal_at_s],
         "temporary file": [*_temporary(run)],
     }
-
-
-def _is_old(path: SafePath, run: SafePath) -> bool:
-    """Return True if a report is older than the journal."""
-    return path.stat().st_mtime < (run / JOURNAL_NAME).stat().st_mtime
 
 
 def _temporary(folder: SafePath) -> Iterator[SafePath]:

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
     states = [state_of(run, ledger, at_work=at) for run, ledger, at in zip(runs, ledgers, at_work, strict=True)]
     if empty := [str(run) for run, ledger in zip(runs, ledgers, strict=True) if not ledger.sessions]:
         raise ConfigurationError(f"Runs must have begun. Received: `{empty[0]}`, whose journal is empty; leave it out.")
-    names, width = [run.resolve().name for run in runs], line_width(sys.stdout)
+    names, width = [run.resolve().name for run in runs], line_width()
     names = names if len({*names}) == len(names) else [str(run) for run in runs]
     parts = {
         "Results": _results(states, ledgers),

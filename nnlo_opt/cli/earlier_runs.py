@@ -1,6 +1,5 @@
 """Trials of earlier runs, to be trained again or to be saved."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +79,7 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, Options, ModuleW
 def best_model(parser: Parser, argv: Sequence[str]) -> None:
     """Save the best model of a run, even if the run was interrupted."""
     arguments = parser.values_of_run(argv)
-    print(fitted(save_best_model(checked_run(arguments.run), arguments.model), sys.stdout))
+    print(fitted(save_best_model(checked_run(arguments.run), arguments.model)))
 
 
 def save_best_model(run: Path, model: str | None) -> str:

@@ -9,11 +9,10 @@ from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
+from nnlo_opt.reporting.results import read_run
 from nnlo_opt.run.option_kinds import FLAG, PATH, one_of
 from nnlo_opt.run.option_table import Option
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.journal import load_events, without_collection
-from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
 
@@ -37,9 +36,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
         parser.refuse_without("--to")
     run, tool = checked_run(arguments.run), TOOLS[arguments.to]
     require(arguments.to, f"`--to {arguments.to}`")
-    with without_collection():
-        events = load_events(run / JOURNAL_NAME)
-    ledger = Ledger(events)
+    events, ledger = read_run(run)
     target = SafePath.of(Path(arguments.out)) if arguments.out else SafePath(run) / tool.target
     is_mirrored = arguments.to in ledger.settings.mirror and may_be_at_work(run)
     if is_mirrored and Path(str(target)).resolve() == (run / tool.target).resolve():

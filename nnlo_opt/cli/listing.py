@@ -5,7 +5,6 @@ they are has its journal read.
 """
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -46,7 +45,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
             broken.append(f"`{run.name}` cannot be read: {error}")
     lost = [path for path in _folders(folder) if path not in runs and any((path / n).exists() for n in _OF_A_RUN)]
     broken += [f"`{path.name}` has lost its {JOURNAL_NAME}." for path in lost]
-    width, now_s = line_width(sys.stdout), time.time()
+    width, now_s = line_width(), time.time()
     rows = [[*row, _age(now_s - at_s)] for at_s, row in sorted(found, key=lambda item: -item[0])]
     heads = ["run", "program", "model", "state", "trials", "best", "age"]
     if rows:

@@ -1,6 +1,5 @@
 """`nnlo-opt report`: writes the reports of a run anew, from its journal."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,4 +37,4 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
         paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(run) / "figures")
         named = ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf"))
         text = f"Wrote figures as PNG and PDF to `{folder}`: {named or 'none, as no trial is complete'}."
-        print(fitted(text, sys.stdout))
+        print(fitted(text))

@@ -1,6 +1,5 @@
 """`nnlo-opt space`: prints a search space, whose module is executed in this process."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -28,7 +27,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
     parser.add_argument("module", metavar="MODULE", help="Python file or dotted module, as --search-space takes it")
     arguments = parser.values(argv)
     space = load_space(arguments.module, arguments.fix)
-    width = line_width(sys.stdout)
+    width = line_width()
     print(space_table(space, f"Search space of {arguments.module}", width))
     print(f"\n{size_text(space)}")
     for name in space.train_names:

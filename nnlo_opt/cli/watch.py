@@ -9,12 +9,12 @@ from nnlo_opt.analysis.frames import sorted_by
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
+from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.status_lines import print_status
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_kinds import FLAG, TEXT, TIME, whole
 from nnlo_opt.run.option_table import Option
-from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
@@ -72,9 +72,7 @@ def show(parser: Parser, argv: Sequence[str]) -> None:
     """Print the trials of a run, from its journal."""
     arguments = parser.values_of_run(argv)
     run = checked_run(arguments.run)
-    with without_collection():
-        events = load_events(run / JOURNAL_NAME)
-    ledger, width = Ledger(events), line_width(sys.stdout)
+    (events, ledger), width = read_run(run), line_width()
     if arguments.trial is not None:
         if arguments.trial >= len(ledger.trials):
             raise ConfigurationError(
