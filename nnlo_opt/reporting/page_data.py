@@ -143,15 +143,10 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
 
 def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
     row = row_of(trial, ledger)
-    return {
-        "state": row["state"],
+    return {name: row[name] for name in ("state", "epochs", "n_folds", "attempt", "block")} | {
         "figure": row["figure_of_merit"],
         "std": row["figure_of_merit_std"],
         "so_far": trial.figure_so_far,
-        "epochs": row["epochs"],
-        "n_folds": row["n_folds"],
-        "attempt": row["attempt"],
-        "block": row["block"],
         "begins_s": row["assigned_at_s"],
         "ends_s": measured_at_s(trial),
         "time_s": time_s(trial),
