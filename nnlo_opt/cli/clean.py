@@ -1,6 +1,6 @@
-"""`nnlo-opt clean`: removes files of runs that can be made again.
+"""The commands repair, clean of `nnlo-opt`: care for the files of a run.
 
-A run that is at work is left alone, and so is everything by which a run can be resumed: its journal, checkpoints of
+`clean` leaves alone a run that is at work, and everything by which a run can be resumed: its journal, checkpoints of
 trials that have not ended, notes for the next start.
 """
 
@@ -10,8 +10,8 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.listing import runs_in
+from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.runs import runs_in
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.results import read_ledger
@@ -23,12 +23,13 @@ from nnlo_opt.runtime.timeline import PARTS_NAME, TIMELINE_NAME
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.kept_weights import WeightKeeper, best_trials
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.repair import repair as repair_journal
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import RunLock, may_be_at_work
 
 # fmt: off
 #: options of `nnlo-opt clean`
-OPTIONS = (
+CLEAN_OPTIONS = (
     Option("yes", "", FLAG, default=False, help="remove the files; without it they are only counted"),
     Option("dry_run", "", FLAG, default=False, help="only count the files, as without --yes"),
     replace(BY_NAME["keep_weights"], group="",
@@ -42,7 +43,40 @@ _REPORTS = ("report.html", "figures")
 _TEMPORARY = re.compile(r"\..{1,24}\.[0-9a-f]{12}(\..+)?", re.DOTALL)
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def repair(parser: Parser, argv: Sequence[str]) -> None:
+    """Keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to it
+    as journal.jsonl.damaged-1, -2, ….
+    """
+    run = checked_run(parser.values_of_run(argv, "").run)
+    repaired = repair_journal(run)
+    if repaired is None:
+        print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
+        return
+    found, damaged = repaired
+    kept = counted(len(found.events), "event")
+    print(f"Repaired `{run / JOURNAL_NAME}`: {kept} kept. The damaged journal is `{damaged}`.")
+    gaps = [f"{first}" if first == last else f"{first}-{last}" for first, last in found.gaps]
+    if gaps:
+        print(f"Lost lines: {', '.join(gaps)}.")
+    if found.n_damaged:
+        print(f"Damaged or repeated: {counted(found.n_damaged, 'line')} of the file.")
+    if found.n_missing:
+        print(f"Missing at the end of the file: {counted(found.n_missing, 'byte')} that had been on the disk.")
+    for event in found.dropped:
+        print(f"Dropped, because an event it depends on is lost: {event}.")
+    if found.lost:
+        print(f"Lost trials: {', '.join(map(str, found.lost))}.")
+    if found.renumbers:
+        changed = [f"{old} is now {new}" for old, new in found.moved.items() if old != new]
+        print(f"Trials were renumbered without gaps: {', '.join(changed)}.")
+    if found.still_open:
+        print(f"Unfinished trials, which `--opt-restore` resumes: {', '.join(map(str, found.still_open))}.")
+
+
+# ---------------------------------------------------------------- files that can be made again
+
+
+def clean(parser: Parser, argv: Sequence[str]) -> int:
     """Remove what can be made again: checkpoints of trials that have ended and are not the best, parts of timelines,
     old pages and figures, files of writes that were cut short. The journal stays, and so does a run that is at work. A
     folder may hold several runs.

@@ -1,4 +1,4 @@
-"""Command that writes a run for other tools."""
+"""The commands report, export of `nnlo-opt`: files that are made of a journal."""
 
 import shlex
 import stat
@@ -9,15 +9,24 @@ from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
-from nnlo_opt.reporting.results import read_run
+from nnlo_opt.reporting.page import PAGE_NAME, write_page
+from nnlo_opt.reporting.results import read_ledger, read_run, write_results
+from nnlo_opt.reporting.terminal import fitted
 from nnlo_opt.run.option_kinds import FLAG, PATH, one_of
 from nnlo_opt.run.option_table import Option
+from nnlo_opt.runtime.environment import fit_on_one_thread
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
 
 # fmt: off
-OPTIONS = (
+#: options of `nnlo-opt report`
+REPORT_OPTIONS = (
+    Option("figures", "DIR", PATH, shown="no figures", example="paper", bare="",
+        help="also write figures for a paper, as PNG and PDF; without DIR into the folder `figures` of the run"),
+)
+#: options of `nnlo-opt export`
+EXPORT_OPTIONS = (
     Option("to", "FORMAT", one_of(*TOOLS), example="optuna",
         help="csv or parquet: tables of trials, epochs, folds and assignments; optuna: a study in a journal file; "
              "tensorboard: scalars and HParams; mlflow: a file store; wandb-offline: runs for `wandb sync`"),
@@ -29,7 +38,28 @@ OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> None:
+def report(parser: Parser, argv: Sequence[str]) -> None:
+    """Write results.csv, summary.json and the page report.html of a run anew, from its journal."""
+    arguments = parser.values_of_run(argv)
+    run = checked_run(arguments.run)
+    fit_on_one_thread()
+    ledger = read_ledger(run)
+    write_results(run, ledger)
+    write_page(run, ledger)
+    print(f"Wrote results.csv, summary.json and {PAGE_NAME} of {counted(len(ledger.trials), 'trial')} to `{run}`.")
+    if (folder := arguments.figures) is not None:
+        from nnlo_opt.reporting.plots import write_figures
+
+        paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(run) / "figures")
+        named = ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf"))
+        text = f"Wrote figures as PNG and PDF to `{folder}`: {named or 'none, as no trial is complete'}."
+        print(fitted(text))
+
+
+# ---------------------------------------------------------------- files of other tools
+
+
+def export(parser: Parser, argv: Sequence[str]) -> None:
     """Write a run for other tools, from its journal. The run may still be going on."""
     arguments = parser.values_of_run(argv)
     if arguments.to is None:
