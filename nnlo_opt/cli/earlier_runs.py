@@ -23,7 +23,7 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
 #: options of `nnlo-opt best-model`
-OPTIONS = (NAMED_MODEL,)
+BEST_MODEL_OPTIONS = (NAMED_MODEL,)
 #: options of a run that name files
 _FILES = ("model", "train_data", "val_data", "test_data", "search_space", "figure_of_merit", "from_run")
 #: options of a run that a training of one of its trials takes over

@@ -50,7 +50,7 @@ OPTIONS = (
         help=f"showers: number of cells along each axis, from {SMALLEST} to {LARGEST}"),
 )
 #: options of `GetData from-arrays`
-ARRAY_OPTIONS = (
+FROM_ARRAYS_OPTIONS = (
     Option("name", "NAME", TEXT, "name of the data set, in the names of its files", "arrays", example="mine"),
     Option("split", "SHARE", SHARE, "share of the samples for validation, drawn by the seed", 0.2, example="0.1"),
     *(replace(option, default=1, shown="") for option in OPTIONS if "files" in option.name),
@@ -64,7 +64,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
     labels, with lists of the files.
     """
     if _FROM_ARRAYS in argv:
-        of_arrays = Parser(ARRAY_OPTIONS, prog=f"GetData {_FROM_ARRAYS}", description=from_arrays.__doc__)
+        of_arrays = Parser(FROM_ARRAYS_OPTIONS, prog=f"GetData {_FROM_ARRAYS}", description=from_arrays.__doc__)
         from_arrays(of_arrays, [word for word in argv if word != _FROM_ARRAYS])
         return
     name_help = "data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"

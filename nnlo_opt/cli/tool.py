@@ -28,7 +28,8 @@ class Command:
     Args:
         help: its line in the help of `nnlo-opt`; empty for a command of another program.
         function: runs it, as `module.name` in `cli/`; empty for a driver, which all ranks run.
-        table: its options, as `folder.module.NAME`; empty for `OPTIONS` in the module of the function, if it is there.
+        table: its options, as `folder.module.NAME`; empty for the table beside the function, if there is one: `OPTIONS`
+            of `main`, `SHOW_OPTIONS` of `show`.
     """
 
     help: str = ""
@@ -38,8 +39,10 @@ class Command:
     @property
     def options(self) -> "tuple[Option, ...]":
         """Options of the command."""
-        module, _, name = (self.table or f"cli.{self.function.partition('.')[0]}.OPTIONS").rpartition(".")
-        options: tuple[Option, ...] = getattr(import_module(f"nnlo_opt.{module}"), name, ())
+        module, _, function = self.function.partition(".")
+        beside = f"cli.{module}." + ("OPTIONS" if function == "main" else f"{function.upper()}_OPTIONS")
+        place, _, name = (self.table or beside).rpartition(".")
+        options: tuple[Option, ...] = getattr(import_module(f"nnlo_opt.{place}"), name, ())
         return options
 
 
@@ -52,11 +55,10 @@ COMMANDS = {
     "OptimizationDriver": Command(table="run.option_table.OPTIMIZATION_OPTIONS"),
     "TrainingDriver": Command(table="run.option_table.TRAINING_OPTIONS"),
     "MPIGDriver": Command(table="cli.driver_parsers.GAN_OPTIONS"),
-    "nnlo-opt show": Command("print the trials of a run, or one of them, from its journal",
-        "watch.show", "cli.watch.SHOW_OPTIONS"),
+    "nnlo-opt show": Command("print the trials of a run, or one of them, from its journal", "watch.show"),
     "nnlo-opt report": Command(
         "write results.csv, summary.json and the page report.html of a run anew, from its journal",
-        "export.report", "cli.export.REPORT_OPTIONS"),
+        "export.report"),
     "nnlo-opt best-model": Command("save the best model of a run, even if the run was interrupted",
         "earlier_runs.best_model"),
     "nnlo-opt space": Command("print the parameters of a search space, and some of its points", "space.main"),
@@ -64,22 +66,17 @@ COMMANDS = {
         "keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to "
         "it as journal.jsonl.damaged-1, -2, …",
         "clean.repair"),
-    "nnlo-opt export": Command("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables",
-        "export.export", "cli.export.EXPORT_OPTIONS"),
+    "nnlo-opt export": Command("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables", "export.export"),
     "nnlo-opt watch": Command("show a run while it runs: progress, best trial, running trials, failures",
-        "watch.watch", "cli.watch.WATCH_OPTIONS"),
-    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON",
-        "watch.status", "cli.watch.STATUS_OPTIONS"),
-    "nnlo-opt enqueue": Command("give a search a point to try", "steer.enqueue", "cli.steer.ENQUEUE_OPTIONS"),
-    "nnlo-opt stop": Command("end a search, or one of its trials, from any machine",
-        "steer.stop", "cli.steer.STOP_OPTIONS"),
-    "nnlo-opt best": Command("print the best trial as JSON, YAML, or as a command",
-        "best.best", "cli.best.BEST_OPTIONS"),
-    "nnlo-opt ensemble": Command("combine several trained trials into one model",
-        "best.ensemble", "cli.best.ENSEMBLE_OPTIONS"),
+        "watch.watch"),
+    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON", "watch.status"),
+    "nnlo-opt enqueue": Command("give a search a point to try", "steer.enqueue"),
+    "nnlo-opt stop": Command("end a search, or one of its trials, from any machine", "steer.stop"),
+    "nnlo-opt best": Command("print the best trial as JSON, YAML, or as a command", "best.best"),
+    "nnlo-opt ensemble": Command("combine several trained trials into one model", "best.ensemble"),
     "nnlo-opt list": Command("print the runs of a folder", "runs.listing"),
     "nnlo-opt compare": Command("print the differences between runs", "runs.compare"),
-    "nnlo-opt clean": Command("remove files that can be made again", "clean.clean", "cli.clean.CLEAN_OPTIONS"),
+    "nnlo-opt clean": Command("remove files that can be made again", "clean.clean"),
     "nnlo-opt simulate": Command("run a search on virtual blocks, up to 10,000 of them", "simulate.main"),
     "nnlo-opt launch": Command("run a driver under mpirun and start it again after a crash", "launch.main"),
     "nnlo-opt plan": Command("print roles, memory and batch script of a job, without starting it", "plan.main"),
@@ -91,7 +88,7 @@ COMMANDS = {
     "nnlo-opt completion": Command("print a script with which bash, zsh or fish completes all commands",
         "completion.main"),
     "GetData": Command("", "getdata.main"),
-    "GetData from-arrays": Command("", "getdata.from_arrays", "cli.getdata.ARRAY_OPTIONS"),
+    "GetData from-arrays": Command("", "getdata.from_arrays"),
     "BuildModel": Command("", "buildmodel.main"),
     "horovodrun": Command("", "horovodrun.main"),
 }
