@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nnlo_opt.search.bayesian import representative
+from nnlo_opt.search.design import hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
 from nnlo_opt.search.targets import standardise, unwarp, warp
@@ -92,9 +93,9 @@ def effects_of(space: Space, points: Sequence[Point], figures: Sequence[float], 
     units = _Units(surrogate.encoding)
     rng = np.random.default_rng(0)
     n_parameters = len(space.parameters)
-    variance = surrogate(units.columns(_latin_hypercube(_N_VARIANCE, n_parameters, rng))[0]).var(axis=0)
+    variance = surrogate(units.columns(hypercube(rng, _N_VARIANCE, n_parameters))[0]).var(axis=0)
     n_points = min(128, max(16, _N_EVALUATIONS // (_N_VALUES * len(searched))))
-    base = _latin_hypercube(n_points, n_parameters, rng)
+    base = hypercube(rng, n_points, n_parameters)
     effects = [_effect(surrogate, units, i, base, np.maximum(variance, 1e-12)) for i in searched]
     if maximise:
         effects = [replace(e, dependence=[(-high, -mid, -low) for low, mid, high in e.dependence]) for e in effects]
@@ -188,11 +189,6 @@ class _Units:
                 absent = self._encoding.columns([{}])[:, own]
                 encoded[:, own] = np.where(active[:, i, None], present, absent)
         return encoded, active
-
-
-def _latin_hypercube(n_points: int, n_columns: int, rng: np.random.Generator) -> np.ndarray:
-    ranges = np.stack([rng.permutation(n_points) for _ in range(n_columns)], axis=1)
-    return (ranges + rng.random((n_points, n_columns))) / n_points
 
 
 def _effect(surrogate: _Surrogate, units: _Units, i: int, base: np.ndarray, variance: np.ndarray) -> Effect:

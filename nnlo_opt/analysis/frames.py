@@ -50,8 +50,8 @@ def folds_frame(ledger: Ledger) -> "Frame":
     rows = [
         {"trial": trial.number, "fold": fold, "figure_of_merit": result.figure_of_merit, "epochs": result.n_epochs}
         | {"train_s": result.train_s}
-        | _prefixed("o:", result.objectives)
-        | _prefixed("m:", result.metrics)
+        | prefixed("o:", result.objectives)
+        | prefixed("m:", result.metrics)
         for trial in ledger.trials
         for fold, result in sorted(trial.folds.items())
     ]
@@ -84,12 +84,13 @@ def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
         if isinstance(event, ev.EpochEnded):
             of = ledger.assignments[event.assignment]
             key = of.trial, of.fold, event.epoch
-            rows[key] = dict(zip(("trial", "fold", "epoch"), key, strict=True)) | _prefixed("m:", event.metrics)
+            rows[key] = dict(zip(("trial", "fold", "epoch"), key, strict=True)) | prefixed("m:", event.metrics)
             rows[key] |= {name: getattr(event, name) for name in same}
     return _frame([rows[key] for key in sorted(rows)], "trial", "fold", "epoch", *same)
 
 
-def _prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Return values by names that begin with a prefix: `o:` for objectives, `m:` for metrics."""
     return {f"{prefix}{name}": value for name, value in values.items()}
 
 

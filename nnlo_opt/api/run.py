@@ -12,12 +12,12 @@ from nnlo_opt.analysis import frames
 from nnlo_opt.errors import ConfigurationError, TrialError, require_known
 from nnlo_opt.reporting import plots
 from nnlo_opt.reporting.lines import counted, outcome, point_text
+from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.table import ranked
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, checked_run
+from nnlo_opt.trials.run_directory import checked_run
 from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.run_state import state_of
 from nnlo_opt.trials.trial import Trial
@@ -154,11 +154,8 @@ class Run(Results):
         >>> len(run.refresh().trials)
         6
         """
-        journal = checked_run(self.path, "correct the path") / JOURNAL_NAME
-        at_work = may_be_at_work(self.path)
-        with without_collection():
-            self._events = load_events(journal)
-            self.ledger = Ledger(self._events)
+        run, at_work = checked_run(self.path, "correct the path"), may_be_at_work(self.path)
+        self._events, self.ledger = read_run(run)
         self._state = state_of(self.path, self.ledger, at_work=at_work)
         return self
 

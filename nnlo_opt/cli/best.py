@@ -1,17 +1,19 @@
-"""`nnlo-opt best`: prints the best trial of a run for scripts."""
+"""The commands best, ensemble of `nnlo-opt`: what a search has found."""
 
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.cli.driver_parsers import DRIVERS
-from nnlo_opt.errors import EXIT_OK, ConfigurationError, printable
+from nnlo_opt.errors import ConfigurationError, printable
+from nnlo_opt.reporting.lines import counted, figure_text
 from nnlo_opt.reporting.results import last_metrics, read_ledger
-from nnlo_opt.run.option_kinds import one_of
-from nnlo_opt.run.option_table import Option
+from nnlo_opt.run.option_kinds import PATH, one_of, whole
+from nnlo_opt.run.option_table import NAMED_MODEL, SEED, Option
 from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory
 from nnlo_opt.trials.kept_weights import best_trials
 from nnlo_opt.trials.ledger import Ledger
@@ -19,14 +21,23 @@ from nnlo_opt.trials.trial import Trial
 
 # fmt: off
 #: options of `nnlo-opt best`
-OPTIONS = (
+BEST_OPTIONS = (
     Option("as", "FORM", one_of("json", "yaml", "command"), default="json", example="command",
         help="json, yaml, or the command line that trains the trial again; for a Pareto set, one line for each trial"),
+)
+#: options of `nnlo-opt ensemble`
+ENSEMBLE_OPTIONS = (
+    Option("size", "N", whole(), default=10, example="25",
+        help="largest number of selections; a trial may be selected several times"),
+    Option("out", "FILE", PATH, shown="ensemble in the run directory", example="digits",
+        help="file of the model; its ending is .keras, or .pt for torch"),
+    NAMED_MODEL,
+    replace(SEED, help="seed that divides the validation samples into two halves"),
 )
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def best(parser: Parser, argv: Sequence[str]) -> None:
     """Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, epochs,
     files of its weights.
     """
@@ -41,16 +52,14 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         )
     if form == "command":
         print("\n".join(_command(run, ledger, trial) for trial in trials))
-        return EXIT_OK
-    found = _described(run, ledger, trials)
-    if form == "json":
-        print(json.dumps(found, indent=2))
+    elif form == "json":
+        print(json.dumps(_described(run, ledger, trials), indent=2))
     else:
         import yaml
 
+        found = _described(run, ledger, trials)
         text = yaml.safe_dump(found, sort_keys=False, allow_unicode=True)
         print(text if text == printable(text) else yaml.safe_dump(found, sort_keys=False), end="")
-    return EXIT_OK
 
 
 def _described(run: Path, ledger: Ledger, trials: Sequence[Trial]) -> dict[str, Any]:
@@ -89,3 +98,44 @@ def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
     n_ranks = trial.assignments[-1].n_ranks
     words = [*["mpirun", "-np", str(n_ranks)] * (n_ranks > 1), "TrainingDriver"]
     return shlex.join([*words, "--from-run", f"{run}:{trial.number}"])
+
+
+# ---------------------------------------------------------------- several trials as one model
+
+
+def ensemble(parser: Parser, argv: Sequence[str]) -> None:
+    """Select trained trials of a run whose mean output is better than the best of them, by one half of the validation
+    samples; measure the gain on the other half; save the mean as one model.
+    """
+    arguments = parser.values_of_run(argv)
+    from nnlo_opt.cli.earlier_runs import model_of_run
+    from nnlo_opt.reporting.table import text_table
+    from nnlo_opt.run.ensemble import EnsembleSetup, make_ensemble
+
+    path = Path(arguments.out or checked_run(arguments.run) / "ensemble").absolute()
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"`--out` must name a file in a folder that exists. Received: `{path}`.")
+    ledger, workload = model_of_run(arguments.run, arguments.model)
+    setup = EnsembleSetup(
+        run=arguments.run,
+        ledger=ledger,
+        workload=workload,
+        size=arguments.size,
+        seed=arguments.seed,
+        path=path,
+    )
+    ensemble = make_ensemble(setup)
+    figure, direction = str(ledger.identity.figure_of_merit), workload.options.plan.direction
+    shown = [f"{count} x trial {n}" if count > 1 else f"trial {n}" for n, count in ensemble.counts.items()]
+    print(f"Ensemble of {counted(ensemble.n_trials, 'trial')}: the mean of {', '.join(shown)}.")
+    print(figure_text(figure, direction))
+    rows = [
+        [f"best single, trial {ensemble.single}", *(f"{value:.6g}" for value in ensemble.single_figures)],
+        ["ensemble", *(f"{value:.6g}" for value in ensemble.figures)],
+    ]
+    n_select, n_judge = ensemble.n_samples
+    print(f"Of {n_select + n_judge:,} validation samples, {n_select:,} select and {n_judge:,} judge.")
+    print(f"\n{text_table('', ['model', 'by those that select', 'by those that judge'], rows, left=True)}\n")
+    gain = ensemble.single_figures[1] - ensemble.figures[1]
+    print(f"Gain by the samples that have not selected: {-gain if direction == 'max' else gain:.4g}.")
+    print(f"Saved `{ensemble.path}`.")

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import EXIT_OK, ConfigurationError, TrialError
+from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
-from nnlo_opt.models.builders import ModelDefinition, builtin_names, open_model
-from nnlo_opt.models.framework import framework_name
+from nnlo_opt.models.builders import builtin_names, open_model
+from nnlo_opt.models.framework import framework_name, framework_named
 from nnlo_opt.run.option_kinds import FLAG, PATH
 from nnlo_opt.run.option_table import SEED, Option
 
@@ -36,7 +36,7 @@ OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Write the architecture of a model, with its weights."""
     parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
     parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
@@ -56,17 +56,23 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     definition.check_parameters(parameters)
     is_of_torch = framework_name(definition.source) == "torch"
     out = Path(arguments.out or f"{definition.name}_arch.{'torch' if is_of_torch else 'json'}")
-    _check_folder(out)
-    write = _write_torch if is_of_torch else _write
+    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise ConfigurationError(
+            f"`--out` must be a file in a folder that can be written to. Received: {out}. Name another file."
+        )
     try:
-        paths = write(definition, parameters, out, arguments)
+        # After everything that can be refused without it: importing a framework takes seconds.
+        framework = framework_named("torch" if is_of_torch else "keras")
+        framework.import_framework(os.cpu_count() or 1)
+        framework.set_seed(arguments.seed)
+        model = definition.build(parameters, framework)
+        paths = _written_torch(model, out) if is_of_torch else _written(model, out, arguments)
     except TrialError as error:
         raise ConfigurationError(str(error)) from error
     except OSError as error:
         raise ConfigurationError(f"the output file must be writable. Received: {error}.") from error
     for path in paths:
         print(f"Wrote {path}")
-    return EXIT_OK
 
 
 def _parameters(texts: Sequence[str]) -> dict[str, Any]:
@@ -85,24 +91,10 @@ def _parameters(texts: Sequence[str]) -> dict[str, Any]:
     return parameters
 
 
-def _check_folder(out: Path) -> None:
-    folder = out.parent
-    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigurationError(
-            f"`--out` must be a file in a folder that can be written to. Received: {out}. Name another file."
-        )
-
-
-def _write(
-    definition: ModelDefinition, parameters: dict[str, Any], out: Path, arguments: argparse.Namespace
-) -> list[Path]:
-    # After everything that can be refused without it: importing Keras takes seconds.
-    from nnlo_opt.models import keras_model
+def _written(model: Any, out: Path, arguments: argparse.Namespace) -> list[Path]:
+    """Write a model of Keras; return the paths."""
     from nnlo_opt.models.legacy_weights import save_legacy_weights
 
-    keras_model.import_framework(os.cpu_count() or 1)
-    keras_model.set_seed(arguments.seed)
-    model = definition.build(parameters)
     try:
         architecture = model.to_json()
     except Exception as error:
@@ -127,13 +119,10 @@ def _write(
     return [out, weights]
 
 
-def _write_torch(
-    definition: ModelDefinition, parameters: dict[str, Any], out: Path, arguments: argparse.Namespace
-) -> list[Path]:
-    from nnlo_opt.models import torch_module
+def _written_torch(model: Any, out: Path) -> list[Path]:
+    """Write a model of torch; return the paths."""
+    from nnlo_opt.models.torch_module import save_files
 
-    torch_module.import_framework(os.cpu_count() or 1)
-    torch_module.set_seed(arguments.seed)
     weights = out.with_name(f"{out.stem.removesuffix('_arch')}_weights.torch")
-    torch_module.save_files(definition.build(parameters, torch_module), out, weights)
+    save_files(model, out, weights)
     return [out, weights]

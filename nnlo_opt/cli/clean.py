@@ -1,18 +1,17 @@
-"""`nnlo-opt clean`: removes files of runs that can be made again.
+"""The commands repair, clean of `nnlo-opt`: care for the files of a run.
 
-A run that is at work is left alone, and so is everything by which a run can be resumed: its journal, checkpoints of
+`clean` leaves alone a run that is at work, and everything by which a run can be resumed: its journal, checkpoints of
 trials that have not ended, notes for the next start.
 """
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.listing import runs_in
+from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.runs import runs_in
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.results import read_ledger
@@ -24,12 +23,13 @@ from nnlo_opt.runtime.timeline import PARTS_NAME, TIMELINE_NAME
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.kept_weights import WeightKeeper, best_trials
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.repair import repair as repair_journal
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import RunLock, may_be_at_work
 
 # fmt: off
 #: options of `nnlo-opt clean`
-OPTIONS = (
+CLEAN_OPTIONS = (
     Option("yes", "", FLAG, default=False, help="remove the files; without it they are only counted"),
     Option("dry_run", "", FLAG, default=False, help="only count the files, as without --yes"),
     replace(BY_NAME["keep_weights"], group="",
@@ -43,7 +43,40 @@ _REPORTS = ("report.html", "figures")
 _TEMPORARY = re.compile(r"\..{1,24}\.[0-9a-f]{12}(\..+)?", re.DOTALL)
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def repair(parser: Parser, argv: Sequence[str]) -> None:
+    """Keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to it
+    as journal.jsonl.damaged-1, -2, ….
+    """
+    run = checked_run(parser.values_of_run(argv, "").run)
+    repaired = repair_journal(run)
+    if repaired is None:
+        print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
+        return
+    found, damaged = repaired
+    kept = counted(len(found.events), "event")
+    print(f"Repaired `{run / JOURNAL_NAME}`: {kept} kept. The damaged journal is `{damaged}`.")
+    gaps = [f"{first}" if first == last else f"{first}-{last}" for first, last in found.gaps]
+    if gaps:
+        print(f"Lost lines: {', '.join(gaps)}.")
+    if found.n_damaged:
+        print(f"Damaged or repeated: {counted(found.n_damaged, 'line')} of the file.")
+    if found.n_missing:
+        print(f"Missing at the end of the file: {counted(found.n_missing, 'byte')} that had been on the disk.")
+    for event in found.dropped:
+        print(f"Dropped, because an event it depends on is lost: {event}.")
+    if found.lost:
+        print(f"Lost trials: {', '.join(map(str, found.lost))}.")
+    if found.renumbers:
+        changed = [f"{old} is now {new}" for old, new in found.moved.items() if old != new]
+        print(f"Trials were renumbered without gaps: {', '.join(changed)}.")
+    if found.still_open:
+        print(f"Unfinished trials, which `--opt-restore` resumes: {', '.join(map(str, found.still_open))}.")
+
+
+# ---------------------------------------------------------------- files that can be made again
+
+
+def clean(parser: Parser, argv: Sequence[str]) -> int:
     """Remove what can be made again: checkpoints of trials that have ended and are not the best, parts of timelines,
     old pages and figures, files of writes that were cut short. The journal stays, and so does a run that is at work. A
     folder may hold several runs.
@@ -51,7 +84,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     arguments = parser.values_of_run(argv, "")
     if arguments.yes and arguments.dry_run:
         raise ConfigurationError("`--yes` removes files and `--dry-run` does not. Received: both; give one.")
-    runs, width = runs_in(arguments.run), line_width(sys.stdout)
+    runs, width = runs_in(arguments.run), line_width()
     if not runs:
         raise ConfigurationError(
             f"A folder to clean must hold a run. Received: `{arguments.run}`, which holds none; name another."
@@ -88,19 +121,15 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
     kept = [*best_trials(ledger), ledger.result]
     over = [trial.number for trial in ledger.trials if trial.state.ended and trial not in kept]
     checkpoints = [path for number in over for path in (run / f"trials/{number:04d}").glob("fold*/checkpoint-*")]
+    journal_at_s = (run / JOURNAL_NAME).stat().st_mtime
     parts = (run / PARTS_NAME).glob("*") if (run / TIMELINE_NAME).exists() else []
     return {
         "surplus checkpoint": checkpoints,
         "weight file": [] if n_best is None else [*WeightKeeper(run.root).surplus(ledger, n_best)],
         "timeline part": parts,
-        "old report": [path for name in _REPORTS for path in run.glob(name) if _is_old(path, run)],
+        "old report": [path for name in _REPORTS for path in run.glob(name) if path.stat().st_mtime < journal_at_s],
         "temporary file": [*_temporary(run)],
     }
-
-
-def _is_old(path: SafePath, run: SafePath) -> bool:
-    """Return True if a report is older than the journal."""
-    return path.stat().st_mtime < (run / JOURNAL_NAME).stat().st_mtime
 
 
 def _temporary(folder: SafePath) -> Iterator[SafePath]:

@@ -11,7 +11,6 @@ from typing import get_args
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.getdata import DATA_SETS
 from nnlo_opt.cli.tool import COMMANDS, SUBCOMMANDS
-from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.models.builders import builtin_names
 
 SHELLS = ("bash", "zsh", "fish")
@@ -35,11 +34,10 @@ complete -o default -F _nnlo_opt {names} mpirun mpiexec
 """
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Print a script with which a shell completes all commands."""
     parser.add_argument("shell", choices=SHELLS, help="the shell, for example: nnlo-opt completion bash >> ~/.bashrc")
     print(_script(parser.values(argv).shell), end="")
-    return EXIT_OK
 
 
 def _script(shell: str) -> str:

@@ -1,6 +1,5 @@
 """Trials of earlier runs, to be trained again or to be saved."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import point_text
 from nnlo_opt.reporting.terminal import fitted
 from nnlo_opt.run.context import ProcessContext
@@ -24,7 +23,7 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
 #: options of `nnlo-opt best-model`
-OPTIONS = (NAMED_MODEL,)
+BEST_MODEL_OPTIONS = (NAMED_MODEL,)
 #: options of a run that name files
 _FILES = ("model", "train_data", "val_data", "test_data", "search_space", "figure_of_merit", "from_run")
 #: options of a run that a training of one of its trials takes over
@@ -75,11 +74,10 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, ModuleWorkload]:
     return ledger, workload
 
 
-def best_model(parser: Parser, argv: Sequence[str]) -> int:
+def best_model(parser: Parser, argv: Sequence[str]) -> None:
     """Save the best model of a run, even if the run was interrupted."""
     arguments = parser.values_of_run(argv)
-    print(fitted(save_best_model(checked_run(arguments.run), arguments.model), sys.stdout))
-    return EXIT_OK
+    print(fitted(save_best_model(checked_run(arguments.run), arguments.model)))
 
 
 def save_best_model(run: Path, model: str | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.tool import DRIVERS
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import builtin_names, model_file
 
 #: programs of NNLO and mpi_learn, which are copies of `program.py`
@@ -17,7 +17,7 @@ PROGRAMS = (
 )
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Write the programs and models of NNLO and mpi_learn under the names in their documents, so that their command
     lines run in that folder.
     """
@@ -34,10 +34,9 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
             file.write(text)
     print(f"Wrote {', '.join(map(str, paths))}.")
-    return EXIT_OK
 
 
-def run_legacy(parser: Parser, argv: Sequence[str]) -> int:
+def run_legacy(parser: Parser, argv: Sequence[str]) -> None:
     """Print the help of a command that `cli.main` runs itself, before anything heavy is imported."""
     parser.usage = "[mpirun -np RANKS] nnlo-opt run-legacy SCRIPT.py [word ...]"
     parser.description = (
@@ -46,4 +45,3 @@ def run_legacy(parser: Parser, argv: Sequence[str]) -> int:
         "import, and Keras gets the names of Keras 1 and 2."
     )
     parser.values([*argv] or ["--help"])
-    return EXIT_OK

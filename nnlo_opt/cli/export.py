@@ -1,4 +1,4 @@
-"""Command that writes a run for other tools."""
+"""The commands report, export of `nnlo-opt`: files that are made of a journal."""
 
 import shlex
 import stat
@@ -6,19 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnlo_opt.cli.arguments import Parser, checked_run
-from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError
+from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
+from nnlo_opt.reporting.page import PAGE_NAME, write_page
+from nnlo_opt.reporting.results import read_ledger, read_run, write_results
+from nnlo_opt.reporting.terminal import fitted
 from nnlo_opt.run.option_kinds import FLAG, PATH, one_of
 from nnlo_opt.run.option_table import Option
+from nnlo_opt.runtime.environment import fit_on_one_thread
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.journal import load_events, without_collection
-from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
 
 # fmt: off
-OPTIONS = (
+#: options of `nnlo-opt report`
+REPORT_OPTIONS = (
+    Option("figures", "DIR", PATH, shown="no figures", example="paper", bare="",
+        help="also write figures for a paper, as PNG and PDF; without DIR into the folder `figures` of the run"),
+)
+#: options of `nnlo-opt export`
+EXPORT_OPTIONS = (
     Option("to", "FORMAT", one_of(*TOOLS), example="optuna",
         help="csv or parquet: tables of trials, epochs, folds and assignments; optuna: a study in a journal file; "
              "tensorboard: scalars and HParams; mlflow: a file store; wandb-offline: runs for `wandb sync`"),
@@ -30,16 +38,35 @@ OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def report(parser: Parser, argv: Sequence[str]) -> None:
+    """Write results.csv, summary.json and the page report.html of a run anew, from its journal."""
+    arguments = parser.values_of_run(argv)
+    run = checked_run(arguments.run)
+    fit_on_one_thread()
+    ledger = read_ledger(run)
+    write_results(run, ledger)
+    write_page(run, ledger)
+    print(f"Wrote results.csv, summary.json and {PAGE_NAME} of {counted(len(ledger.trials), 'trial')} to `{run}`.")
+    if (folder := arguments.figures) is not None:
+        from nnlo_opt.reporting.plots import write_figures
+
+        paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(run) / "figures")
+        named = ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf"))
+        text = f"Wrote figures as PNG and PDF to `{folder}`: {named or 'none, as no trial is complete'}."
+        print(fitted(text))
+
+
+# ---------------------------------------------------------------- files of other tools
+
+
+def export(parser: Parser, argv: Sequence[str]) -> None:
     """Write a run for other tools, from its journal. The run may still be going on."""
     arguments = parser.values_of_run(argv)
     if arguments.to is None:
         parser.refuse_without("--to")
     run, tool = checked_run(arguments.run), TOOLS[arguments.to]
     require(arguments.to, f"`--to {arguments.to}`")
-    with without_collection():
-        events = load_events(run / JOURNAL_NAME)
-    ledger = Ledger(events)
+    events, ledger = read_run(run)
     target = SafePath.of(Path(arguments.out)) if arguments.out else SafePath(run) / tool.target
     is_mirrored = arguments.to in ledger.settings.mirror and may_be_at_work(run)
     if is_mirrored and Path(str(target)).resolve() == (run / tool.target).resolve():
@@ -69,7 +96,6 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     print(f"Wrote {counted(len(ledger.trials), 'trial')} of `{run}` to `{target}`.")
     if tool.shown_by:
         print(f"To look at it:\n    {tool.shown_by.format(shlex.quote(str(target)))}")
-    return EXIT_OK
 
 
 def _make_room(target: SafePath, is_file: bool, overwrite: bool) -> None:

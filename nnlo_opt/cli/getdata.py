@@ -21,7 +21,7 @@ from nnlo_opt.data.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_di
 from nnlo_opt.data.lists import sums_path, write_list, write_sums
 from nnlo_opt.data.showers import LARGEST, SMALLEST, shower_set
 from nnlo_opt.data.simulated import SIMULATED, simulated
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.run.option_kinds import PATH, SHARE, TEXT, whole
 from nnlo_opt.run.option_table import SEED, Option
@@ -50,7 +50,7 @@ OPTIONS = (
         help=f"showers: number of cells along each axis, from {SMALLEST} to {LARGEST}"),
 )
 #: options of `GetData from-arrays`
-ARRAY_OPTIONS = (
+FROM_ARRAYS_OPTIONS = (
     Option("name", "NAME", TEXT, "name of the data set, in the names of its files", "arrays", example="mine"),
     Option("split", "SHARE", SHARE, "share of the samples for validation, drawn by the seed", 0.2, example="0.1"),
     *(replace(option, default=1, shown="") for option in OPTIONS if "files" in option.name),
@@ -59,13 +59,14 @@ ARRAY_OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Write MNIST, CIFAR-10, simulated data (topclass, jets, showers) or your own arrays as HDF5 files of features and
     labels, with lists of the files.
     """
     if _FROM_ARRAYS in argv:
-        of_arrays = Parser(ARRAY_OPTIONS, prog=f"GetData {_FROM_ARRAYS}", description=from_arrays.__doc__)
-        return from_arrays(of_arrays, [word for word in argv if word != _FROM_ARRAYS])
+        of_arrays = Parser(FROM_ARRAYS_OPTIONS, prog=f"GetData {_FROM_ARRAYS}", description=from_arrays.__doc__)
+        from_arrays(of_arrays, [word for word in argv if word != _FROM_ARRAYS])
+        return
     name_help = "data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"
     parser.add_argument("name", choices=DATA_SETS, help=name_help)
     parser.add_argument(
@@ -83,10 +84,10 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     values.out = Path(values.out or f"data/{values.name}")
     values.n_train_files = values.n_train_files or numbers[0]
     values.n_test_files = values.n_test_files or numbers[1]
-    return _make(values)
+    _make(values)
 
 
-def from_arrays(parser: Parser, argv: Sequence[str]) -> int:
+def from_arrays(parser: Parser, argv: Sequence[str]) -> None:
     """Write arrays as HDF5 files, with lists of the files."""
     parser.add_argument("features", metavar="X.npy", type=Path, help="features, one row for each sample")
     parser.add_argument("labels", metavar="Y.npy", type=Path, help="labels, one row for each sample")
@@ -94,11 +95,11 @@ def from_arrays(parser: Parser, argv: Sequence[str]) -> int:
     arguments.source = _FROM_ARRAYS
     arguments.out = Path(arguments.out or f"data/{arguments.name}")
     arguments.name = Path(arguments.name).name
-    return _make(arguments)
+    _make(arguments)
 
 
-def _make(arguments: argparse.Namespace) -> int:
-    """Write the files and their lists; return the exit code."""
+def _make(arguments: argparse.Namespace) -> None:
+    """Write the files and their lists."""
     try:
         # Before anything is downloaded for it.
         arguments.out.mkdir(parents=True, exist_ok=True)
@@ -115,7 +116,6 @@ def _make(arguments: argparse.Namespace) -> int:
         f"Wrote {len(images.train):,} samples to train on and {len(images.test):,} to test with; their files are in "
         f"{' and '.join(map(str, lists))}"
     )
-    return EXIT_OK
 
 
 def _say(line: str) -> None:

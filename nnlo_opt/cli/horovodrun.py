@@ -17,7 +17,7 @@ from pathlib import Path
 
 import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
 from nnlo_opt.run.option_kinds import FLAG, PATH, TEXT, whole
 from nnlo_opt.run.option_table import Option
@@ -136,7 +136,7 @@ def build_report(mpi: str) -> str:
     return "\n".join(lines)
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Start a script on several ranks with Horovod's options, which are translated into options of mpirun."""
     parser.usage = "horovodrun -np RANKS [options] python SCRIPT ..."
     version = f"{nnlo_opt.__version__}\n"
@@ -147,14 +147,13 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     mpi = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
     if given.check_build:
         print(build_report(mpi))
-        return EXIT_OK
+        return
     words = mpirun_words(given, _hosts(given, has_mpi=bool(mpi)), mpi, os.environ)
     if given.verbose or given.dry_run:
         print(shlex.join(words), flush=True)
     if found is not None and not given.dry_run:
         words[words.index("mpirun")] = found
         os.execvp(words[0], words)
-    return EXIT_OK
 
 
 def _hosts(given: argparse.Namespace, *, has_mpi: bool) -> dict[str, int]:

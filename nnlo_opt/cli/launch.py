@@ -170,7 +170,7 @@ def _supervise(
     preemption: Preemption,
 ) -> int:
     supervisor = Supervisor(max_restarts=arguments.max_restarts, max_attempts=driver.max_attempts)
-    before = standing(driver.directory)
+    before = Standing.of(ledger_of(driver.directory))
     again = False
     while True:
         if preemption.is_asked:
@@ -191,7 +191,7 @@ def _supervise(
                 file=sys.stderr,
                 flush=True,
             )
-        after = standing(driver.directory)
+        after = Standing.of(ledger_of(driver.directory))
         if after.start != before.start:
             forget_owner(driver.directory)  # the owner was this job; the next may begin on another machine
         died = [str(death) for death in read_notes(driver.directory) if death.world_rank is not None]
@@ -219,11 +219,6 @@ def _supervise(
         before = after
 
 
-def standing(directory: Path) -> Standing:
-    """Return the state of the run in `directory`; JournalError if its journal is damaged."""
-    return Standing.of(ledger_of(directory))
-
-
 def ledger_of(directory: Path) -> Ledger:
-    """Return the ledger of the run in `directory`, empty before there is one; JournalError as of `standing`."""
+    """Return the ledger of a run, which is empty before there is a journal; JournalError if the journal is damaged."""
     return read_ledger(directory) if os.path.exists(directory / JOURNAL_NAME) else Ledger()

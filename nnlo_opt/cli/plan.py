@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.launcher.planning import LEAST_S, NOTICE_S, SCHEDULERS, JobPlan, Memory
 from nnlo_opt.run.checks import check_teams
 from nnlo_opt.run.option_kinds import duration, one_of, whole
@@ -36,7 +36,7 @@ OPTIONS = (
 # fmt: on
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Print which rank of a search plays which role, what memory nodes need, and a batch script. Nothing is started."""
     parser.add_rest("-- OPTION ...", "further options of OptimizationDriver, for the script")
     arguments = parser.values(argv)
@@ -68,7 +68,6 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     if arguments.scheduler:
         further = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
         print(f"\n{plan.script(arguments.scheduler, _command(arguments, further), arguments.walltime)}")
-    return EXIT_OK
 
 
 def _command(arguments: argparse.Namespace, further: list[str]) -> list[str]:

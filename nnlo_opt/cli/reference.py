@@ -28,7 +28,7 @@ def page() -> str:
     for command in ("OptimizationDriver", "TrainingDriver"):
         parts += [f"## {command}\n", *_groups(option for option in COMMANDS[command].options if option not in both)]
     for name, entry in [*COMMANDS.items()][2:]:
-        parts += [f"## {name}\n", _table(entry.options, python=False)] if entry.table else []
+        parts += [f"## {name}\n", _table(entry.options, python=False)] if entry.options else []
     return "\n".join(parts)
 
 

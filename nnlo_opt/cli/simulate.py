@@ -206,7 +206,7 @@ def _row(result: SimulationResult) -> str:
 
 def _shown() -> list[tuple[str, int, Callable[[SimulationResult], str]]]:
     """Return the columns: all, or on a narrow terminal those that 80 characters hold."""
-    is_narrow = sum(width for _, width, _ in _COLUMNS) > line_width(sys.stdout)
+    is_narrow = sum(width for _, width, _ in _COLUMNS) > line_width()
     return [column for column in _COLUMNS if not (is_narrow and column[0] in _SPARE)]
 
 

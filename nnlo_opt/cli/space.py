@@ -1,13 +1,12 @@
 """`nnlo-opt space`: prints a search space, whose module is executed in this process."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.space_table import points_table, size_text, space_table
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_kinds import whole
@@ -23,12 +22,12 @@ OPTIONS = (
 )
 
 
-def main(parser: Parser, argv: Sequence[str]) -> int:
+def main(parser: Parser, argv: Sequence[str]) -> None:
     """Print the parameters of a search space, and some of its points."""
     parser.add_argument("module", metavar="MODULE", help="Python file or dotted module, as --search-space takes it")
     arguments = parser.values(argv)
     space = load_space(arguments.module, arguments.fix)
-    width = line_width(sys.stdout)
+    width = line_width()
     print(space_table(space, f"Search space of {arguments.module}", width))
     print(f"\n{size_text(space)}")
     for name in space.train_names:
@@ -40,5 +39,3 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         rng = np.random.default_rng(arguments.seed)
         points = [space.sample(rng) for _ in range(arguments.samples)]
         print(f"\n{points_table(space, points, 'Some points, drawn by the priors', width)}")
-    sys.stdout.flush()
-    return EXIT_OK

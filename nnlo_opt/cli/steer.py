@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nnlo_opt.cli.arguments import Parser, checked_run, whole_number
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError
 from nnlo_opt.reporting.lines import counted, point_text
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.inbox import Enqueue, Stop, points_waiting, submit
@@ -38,7 +38,7 @@ STOP_OPTIONS = (
 # fmt: on
 
 
-def enqueue(parser: Parser, argv: Sequence[str]) -> int:
+def enqueue(parser: Parser, argv: Sequence[str]) -> None:
     """Give a search a point to try next, or some values of one. The search that runs tries it, or the next start of a
     search that was interrupted. The trial counts as one of --num-iterations.
     """
@@ -47,7 +47,8 @@ def enqueue(parser: Parser, argv: Sequence[str]) -> int:
     arguments = parser.values(argv)
     point = _named_values(arguments.values)
     if arguments.new:
-        return _enqueue_before(arguments.run, point)
+        _enqueue_before(arguments.run, point)
+        return
     run, ledger = arguments.run, read_ledger(checked_run(arguments.run))
     space, is_at_work = ledger.identity.space, may_be_at_work(run)
     if space is None:
@@ -88,10 +89,9 @@ def enqueue(parser: Parser, argv: Sequence[str]) -> int:
     else:
         how = "it is tried after the suggestions that the search has made already, when a block is free"
     print(f"Enqueued {point_text(point)}: {how}.")
-    return EXIT_OK
 
 
-def _enqueue_before(run: Path, point: Point) -> int:
+def _enqueue_before(run: Path, point: Point) -> None:
     """Leave a point for a run that has not begun, whose search space nobody knows yet."""
     if (run / JOURNAL_NAME).exists():
         raise ConfigurationError(
@@ -103,7 +103,6 @@ def _enqueue_before(run: Path, point: Point) -> int:
         )
     submit(run, Enqueue(point=point))
     print(f"Enqueued {point_text(point)}: the first start of `{run}` checks it, and tries it first.")
-    return EXIT_OK
 
 
 def _named_values(words: Sequence[str]) -> Point:
@@ -117,7 +116,7 @@ def _named_values(words: Sequence[str]) -> Point:
         ) from None
 
 
-def stop(parser: Parser, argv: Sequence[str]) -> int:
+def stop(parser: Parser, argv: Sequence[str]) -> int | None:
     """End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."""
     parser.add_run("newest at work")
     parser.add_argument(
@@ -148,7 +147,7 @@ def stop(parser: Parser, argv: Sequence[str]) -> int:
     else:
         trial = read_ledger(run).trials[arguments.trial]
         print(f"Trial {trial.number} has ended: {trial.state}{f', {trial.reason}' * bool(trial.reason)}.")
-    return EXIT_OK
+    return None
 
 
 def _check_trial(arguments: argparse.Namespace, ledger: Ledger) -> None:

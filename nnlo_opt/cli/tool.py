@@ -1,14 +1,15 @@
 """Table of all commands, whose modules are imported when they are called.
 
-A new command is a row here, and a function in `cli/` that gets its parser with the words behind its name, and returns
-the exit code. The function's docstring is the description in its help. It raises its errors, which `main` prints.
+A new command is a row here, and a function in `cli/` that gets its parser with the words behind its name. It returns
+its exit code, or None if all went well, and raises its errors, which `main` prints. Its docstring is the description in
+its help.
 """
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import nnlo_opt
 from nnlo_opt.cli.process import HelpRequested
@@ -27,7 +28,8 @@ class Command:
     Args:
         help: its line in the help of `nnlo-opt`; empty for a command of another program.
         function: runs it, as `module.name` in `cli/`; empty for a driver, which all ranks run.
-        table: its options, as `folder.module.NAME`; empty without options.
+        table: its options, as `folder.module.NAME`; empty for the table beside the function, if there is one: `OPTIONS`
+            of `main`, `SHOW_OPTIONS` of `show`.
     """
 
     help: str = ""
@@ -37,12 +39,11 @@ class Command:
     @property
     def options(self) -> "tuple[Option, ...]":
         """Options of the command."""
-        return _named(self.table) if self.table else ()
-
-
-def _named(place: str) -> Any:
-    module, _, name = place.rpartition(".")
-    return getattr(import_module(f"nnlo_opt.{module}"), name)
+        module, _, function = self.function.partition(".")
+        beside = f"cli.{module}." + ("OPTIONS" if function == "main" else f"{function.upper()}_OPTIONS")
+        place, _, name = (self.table or beside).rpartition(".")
+        options: tuple[Option, ...] = getattr(import_module(f"nnlo_opt.{place}"), name, ())
+        return options
 
 
 #: names of the drivers
@@ -54,51 +55,42 @@ COMMANDS = {
     "OptimizationDriver": Command(table="run.option_table.OPTIMIZATION_OPTIONS"),
     "TrainingDriver": Command(table="run.option_table.TRAINING_OPTIONS"),
     "MPIGDriver": Command(table="cli.driver_parsers.GAN_OPTIONS"),
-    "nnlo-opt show": Command("print the trials of a run, or one of them, from its journal",
-        "watch.show", "cli.watch.SHOW_OPTIONS"),
+    "nnlo-opt show": Command("print the trials of a run, or one of them, from its journal", "watch.show"),
     "nnlo-opt report": Command(
         "write results.csv, summary.json and the page report.html of a run anew, from its journal",
-        "report.main", "cli.report.OPTIONS"),
+        "export.report"),
     "nnlo-opt best-model": Command("save the best model of a run, even if the run was interrupted",
-        "earlier_runs.best_model", "cli.earlier_runs.OPTIONS"),
-    "nnlo-opt space": Command("print the parameters of a search space, and some of its points",
-        "space.main", "cli.space.OPTIONS"),
+        "earlier_runs.best_model"),
+    "nnlo-opt space": Command("print the parameters of a search space, and some of its points", "space.main"),
     "nnlo-opt repair": Command(
         "keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to "
         "it as journal.jsonl.damaged-1, -2, …",
-        "repair.main"),
-    "nnlo-opt export": Command("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables",
-        "export.main", "cli.export.OPTIONS"),
+        "clean.repair"),
+    "nnlo-opt export": Command("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables", "export.export"),
     "nnlo-opt watch": Command("show a run while it runs: progress, best trial, running trials, failures",
-        "watch.watch", "cli.watch.WATCH_OPTIONS"),
-    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON",
-        "watch.status", "cli.watch.STATUS_OPTIONS"),
-    "nnlo-opt enqueue": Command("give a search a point to try", "steer.enqueue", "cli.steer.ENQUEUE_OPTIONS"),
-    "nnlo-opt stop": Command("end a search, or one of its trials, from any machine",
-        "steer.stop", "cli.steer.STOP_OPTIONS"),
-    "nnlo-opt best": Command("print the best trial as JSON, YAML, or as a command", "best.main", "cli.best.OPTIONS"),
-    "nnlo-opt ensemble": Command("combine several trained trials into one model",
-        "ensemble.main", "cli.ensemble.OPTIONS"),
-    "nnlo-opt list": Command("print the runs of a folder", "listing.main"),
-    "nnlo-opt compare": Command("print the differences between runs", "compare.main"),
-    "nnlo-opt clean": Command("remove files that can be made again", "clean.main", "cli.clean.OPTIONS"),
-    "nnlo-opt simulate": Command("run a search on virtual blocks, up to 10,000 of them",
-        "simulate.main", "cli.simulate.OPTIONS"),
-    "nnlo-opt launch": Command("run a driver under mpirun and start it again after a crash",
-        "launch.main", "cli.launch.OPTIONS"),
-    "nnlo-opt plan": Command("print roles, memory and batch script of a job, without starting it",
-        "plan.main", "cli.plan.OPTIONS"),
+        "watch.watch"),
+    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON", "watch.status"),
+    "nnlo-opt enqueue": Command("give a search a point to try", "steer.enqueue"),
+    "nnlo-opt stop": Command("end a search, or one of its trials, from any machine", "steer.stop"),
+    "nnlo-opt best": Command("print the best trial as JSON, YAML, or as a command", "best.best"),
+    "nnlo-opt ensemble": Command("combine several trained trials into one model", "best.ensemble"),
+    "nnlo-opt list": Command("print the runs of a folder", "runs.listing"),
+    "nnlo-opt compare": Command("print the differences between runs", "runs.compare"),
+    "nnlo-opt clean": Command("remove files that can be made again", "clean.clean"),
+    "nnlo-opt simulate": Command("run a search on virtual blocks, up to 10,000 of them", "simulate.main"),
+    "nnlo-opt launch": Command("run a driver under mpirun and start it again after a crash", "launch.main"),
+    "nnlo-opt plan": Command("print roles, memory and batch script of a job, without starting it", "plan.main"),
     "nnlo-opt doctor": Command("check MPI, ranks, frameworks, GPUs and the folder of runs by trying them",
-        "doctor.main", "cli.doctor.OPTIONS"),
+        "doctor.main"),
     "nnlo-opt examples": Command("write the programs and models of NNLO and mpi_learn under their former names",
         "examples.main"),
     "nnlo-opt run-legacy": Command("run a script or model of NNLO or mpi_learn unchanged", "examples.run_legacy"),
     "nnlo-opt completion": Command("print a script with which bash, zsh or fish completes all commands",
         "completion.main"),
-    "GetData": Command("", "getdata.main", "cli.getdata.OPTIONS"),
-    "GetData from-arrays": Command("", "getdata.from_arrays", "cli.getdata.ARRAY_OPTIONS"),
-    "BuildModel": Command("", "buildmodel.main", "cli.buildmodel.OPTIONS"),
-    "horovodrun": Command("", "horovodrun.main", "cli.horovodrun.OPTIONS"),
+    "GetData": Command("", "getdata.main"),
+    "GetData from-arrays": Command("", "getdata.from_arrays"),
+    "BuildModel": Command("", "buildmodel.main"),
+    "horovodrun": Command("", "horovodrun.main"),
 }
 # fmt: on
 _PREFIX = "nnlo-opt "
@@ -133,8 +125,9 @@ def main(argv: Sequence[str], program: str = "nnlo-opt") -> int:
 def _run(name: str, argv: Sequence[str]) -> int:
     from nnlo_opt.cli.arguments import Parser
 
-    function = _named(f"cli.{COMMANDS[name].function}")
-    return int(function(Parser(COMMANDS[name].options, prog=name, description=function.__doc__), argv))
+    module, _, function_name = COMMANDS[name].function.partition(".")
+    function = getattr(import_module(f"nnlo_opt.cli.{module}"), function_name)
+    return int(function(Parser(COMMANDS[name].options, prog=name, description=function.__doc__), argv) or EXIT_OK)
 
 
 def _parser() -> "Parser":

@@ -9,12 +9,12 @@ from nnlo_opt.analysis.frames import sorted_by
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
+from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.status_lines import print_status
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_kinds import FLAG, TEXT, TIME, whole
 from nnlo_opt.run.option_table import Option
-from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
@@ -61,21 +61,18 @@ def watch(parser: Parser, argv: Sequence[str]) -> int:
     return EXIT_OK if state is RunState.FINISHED else EXIT_PREEMPTED
 
 
-def status(parser: Parser, argv: Sequence[str]) -> int:
+def status(parser: Parser, argv: Sequence[str]) -> None:
     """Print the state of a run in a few lines, from its journal."""
     arguments = parser.values_of_run(argv)
     checked_run(arguments.run)
     print_status(arguments.run, as_json=arguments.json)
-    return EXIT_OK
 
 
-def show(parser: Parser, argv: Sequence[str]) -> int:
+def show(parser: Parser, argv: Sequence[str]) -> None:
     """Print the trials of a run, from its journal."""
     arguments = parser.values_of_run(argv)
     run = checked_run(arguments.run)
-    with without_collection():
-        events = load_events(run / JOURNAL_NAME)
-    ledger, width = Ledger(events), line_width(sys.stdout)
+    (events, ledger), width = read_run(run), line_width()
     if arguments.trial is not None:
         if arguments.trial >= len(ledger.trials):
             raise ConfigurationError(
@@ -83,7 +80,7 @@ def show(parser: Parser, argv: Sequence[str]) -> int:
                 f"{counted(len(ledger.trials), 'trial')}, numbered from 0."
             )
         print(trial_page(run, events, ledger.trials[arguments.trial], width))
-        return EXIT_OK
+        return
     chosen = _chosen(ledger, arguments)
     if figure := ledger.identity.figure_of_merit:
         print(figure_text(figure, ledger.direction))
@@ -93,8 +90,6 @@ def show(parser: Parser, argv: Sequence[str]) -> int:
     reason = ledger.ended_because
     state = "Finished" if ledger.complete else "Not finished"
     print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger, at_work=may_be_at_work(run))}.")
-    sys.stdout.flush()
-    return EXIT_OK
 
 
 def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None:

@@ -37,7 +37,6 @@ _ENDS = {
     ours.TrialState.FAILED: TrialState.FAIL,
     ours.TrialState.PRUNED: TrialState.PRUNED,
 }
-_DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 
 
 class _Backend(JournalFileBackend):
@@ -97,7 +96,7 @@ class StudyFile:
         self._parameters = {} if space is None else {p.name: p for p in space.parameters}
         self._distributions = {name: _distribution(p) for name, p in self._parameters.items()}
         objectives = ledger.objectives or (_figure(ledger),)
-        directions = [_DIRECTIONS[objective.direction] for objective in objectives]
+        directions = [StudyDirection[f"{objective.direction}imize".upper()] for objective in objectives]
         study = self._continued(ledger)
         if study is None:
             study = optuna.create_study(storage=self._storage, study_name=self._name, directions=directions)

@@ -21,6 +21,7 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from nnlo_opt.analysis.frames import prefixed
 from nnlo_opt.export.exporter import FirstReports, assignment_of, curves_of, has_folds, trial_name
 from nnlo_opt.files import make_directory
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
@@ -74,10 +75,9 @@ class EventFiles:
             case ev.EpochEnded() if of is not None and self._reports.is_new(of, event.epoch):
                 self._record(folder, unix_s, _scalars(curves_of(event)), event.epoch)
             case ev.AssignmentFinished():
-                results = {"figure_of_merit": event.figure_of_merit}
-                results |= {f"o:{name}": value for name, value in event.objectives.items()}
-                results |= {f"m:{name}": value for name, value in event.metrics.items()}
-                self._record(folder, unix_s, _scalars(results), event.n_epochs)
+                results = prefixed("o:", event.objectives) | prefixed("m:", event.metrics)
+                scalars = _scalars({"figure_of_merit": event.figure_of_merit} | results)
+                self._record(folder, unix_s, scalars, event.n_epochs)
             case ev.TrialCompleted() | ev.TrialFailed() | ev.TrialPruned():
                 self._end(ledger.trials[event.trial], unix_s, ledger)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # what prints a state needs none of these, and starts fast
     from nnlo_opt.coordinator.instructions import SearchPlan
     from nnlo_opt.coordinator.policy import Policy
     from nnlo_opt.training.options import TrainingOptions
+    from nnlo_opt.trials.identity import Training
 
 #: longest reason shown on a terminal, in characters
 MOST_CHARACTERS = 300
@@ -225,15 +226,15 @@ class TrainingLines(_Lines):
 
     Args:
         write: prints one line.
-        training: options of the training.
+        training: options of the training, as given or as recorded.
         n_fold: folds of the training.
     """
 
     _epochs_s = 0.0
 
-    def __init__(self, write: Callable[[str], None], training: "TrainingOptions", n_fold: int = 1) -> None:
+    def __init__(self, write: Callable[[str], None], training: "TrainingOptions | Training", n_fold: int = 1) -> None:
         super().__init__(write, n_fold)
-        self._n_epochs = training.epochs
+        self._n_epochs = training.epochs or 1
         #: True if a rule may end the training before its last epoch
         self._may_end = bool(training.early_stopping or training.target_metric)
 

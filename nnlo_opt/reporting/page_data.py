@@ -19,7 +19,7 @@ from nnlo_opt.files import parse_object
 from nnlo_opt.reporting.lines import outcome, value_text
 from nnlo_opt.reporting.results import summarise
 from nnlo_opt.safe_path import MOST_BYTES
-from nnlo_opt.space.parameters import Constant, Parameter
+from nnlo_opt.space.parameters import Categorical, Constant, Ordinal
 from nnlo_opt.space.space import Space, described
 from nnlo_opt.space.values import Value, is_number, text
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -143,24 +143,19 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
 
 def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
     row = row_of(trial, ledger)
-    return {
-        "state": row["state"],
+    return {name: row[name] for name in ("state", "epochs", "n_folds", "attempt", "block")} | {
         "figure": row["figure_of_merit"],
         "std": row["figure_of_merit_std"],
         "so_far": trial.figure_so_far,
-        "epochs": row["epochs"],
-        "n_folds": row["n_folds"],
-        "attempt": row["attempt"],
-        "block": row["block"],
         "begins_s": row["assigned_at_s"],
-        "ends_s": _measured_at_s(trial),
+        "ends_s": measured_at_s(trial),
         "time_s": time_s(trial),
         "pareto": trial.number in ledger.pareto,
         "objectives": [trial.objectives.get(objective.name) for objective in ledger.objectives],
     }
 
 
-def _measured_at_s(trial: Trial) -> float | None:
+def measured_at_s(trial: Trial) -> float | None:
     """Return when a trial was last measured: one that was paused, and is pruned later, had its figure at the pause."""
     if trial.running:
         return None
@@ -179,33 +174,25 @@ def axis_of(name: str, trials: Sequence[Trial], space: Space | None) -> dict[str
         "high": getattr(parameter, "high", None),
         "condition": "" if parameter is None or parameter.condition is None else str(parameter.condition),
     }
-    if all(is_number(point[name]) for point in points if name in point) and not hasattr(parameter, "categories"):
+    tried = [point[name] for point in points if name in point]
+    own: list[Value] = []
+    if isinstance(parameter, Categorical | Ordinal):
+        own = [parameter.value_at(index) for index in range(parameter.n_values)]
+    if not own and all(map(is_number, tried)):
         return axis | {"labels": None, "x": [point.get(name) for point in points]}
-    labels = _Labels(parameter)
-    x = [labels.index(point[name]) if name in point else None for point in points]
-    return axis | {"labels": labels.texts, "x": x}
+    labels = _labels([*own, *tried])
+    places = {key: place for place, key in enumerate(labels)}
+    x = [places[text(point[name])] if name in point else None for point in points]
+    return axis | {"labels": [*labels.values()], "x": x}
 
 
-class _Labels:
-    """Texts of the categories of a parameter, all different."""
-
-    def __init__(self, parameter: Parameter | None) -> None:
-        #: JSON of a category -> its index
-        self._known: dict[str, int] = {}
-        self.texts: list[str] = []
-        if hasattr(parameter, "categories"):
-            assert parameter is not None
-            for index in range(parameter.n_values or 0):
-                self.index(parameter.value_at(index))
-
-    def index(self, value: Value) -> int:
-        """Return the index of a category, which is a new one if no other has its value."""
-        key = text(value)
-        if key not in self._known:
-            self._known[key] = len(self.texts)
-            label = value_text(value)
-            self.texts.append(repr(value) if label in self.texts else label)
-        return self._known[key]
+def _labels(values: Sequence[Value]) -> dict[str, str]:
+    """Return the JSON of each different value with its label, all different."""
+    labels: dict[str, str] = {}
+    for value in values:
+        label = value_text(value)
+        labels.setdefault(text(value), repr(value) if label in labels.values() else label)
+    return labels
 
 
 def curves_of(trials: Sequence[Trial]) -> list[list[Any]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from nnlo_opt.analysis.frames import parameter_names
 from nnlo_opt.errors import require_known
 from nnlo_opt.files import atomic_path, make_directory
-from nnlo_opt.reporting.page_data import axis_of, curves_of, effects_data, space_of, spans_of
+from nnlo_opt.reporting.page_data import axis_of, curves_of, effects_data, measured_at_s, space_of, spans_of
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial, TrialState
@@ -61,7 +61,7 @@ def plot_history(ledger: Ledger, ax: "Axes | None" = None, *, by: Literal["trial
     require_known("`by`", by, ("trials", "time"))
     ax, (unit_s, unit) = _axes(ax), _unit(ledger)
     ended = [trial for trial in ledger.trials if trial.state.ended]
-    place = {t.number: float(t.number) if by == "trials" else _trained_until_s(t) / unit_s for t in ended}
+    place = {t.number: float(t.number) if by == "trials" else (measured_at_s(t) or 0.0) / unit_s for t in ended}
     complete = sorted(_complete(ledger), key=lambda trial: place[trial.number])
     if not complete:
         return _nothing(ax, ledger)
@@ -388,11 +388,6 @@ def _unit(ledger: Ledger) -> tuple[float, str]:
     """Return the unit of the time axis, in seconds and by name."""
     last_s = ledger.sessions[-1].last_at_s if ledger.sessions else 0.0
     return (1.0, "s") if last_s < 120 else (60.0, "min") if last_s < 7200 else (3600.0, "h")
-
-
-def _trained_until_s(trial: Trial) -> float:
-    """Return the end of the last assignment: a trial that was paused may be pruned much later."""
-    return max((a.ended_at_s or 0.0 for a in trial.assignments), default=trial.ended_at_s or 0.0)
 
 
 def _ends(axis: dict[str, Any]) -> tuple[float, float]:

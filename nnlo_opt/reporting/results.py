@@ -7,16 +7,22 @@ from typing import Any
 
 from nnlo_opt.analysis.frames import csv_of, last_metrics, results_frame
 from nnlo_opt.files import atomic_write
+from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 
-def read_ledger(run_directory: Path) -> Ledger:
-    """Return the ledger of a run, read from its journal without changing the journal."""
-    path = run_directory / JOURNAL_NAME
+def read_run(run_directory: Path) -> tuple[list[Event], Ledger]:
+    """Return the events of a run with their ledger, read from its journal without changing the journal."""
     with without_collection():
-        return Ledger(load_events(path))
+        events = load_events(run_directory / JOURNAL_NAME)
+        return events, Ledger(events)
+
+
+def read_ledger(run_directory: Path) -> Ledger:
+    """Return the ledger of a run, as `read_run`."""
+    return read_run(run_directory)[1]
 
 
 def write_results(run_directory: Path, ledger: Ledger) -> None:

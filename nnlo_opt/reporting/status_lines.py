@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnlo_opt.reporting.lines import counted, duration, point_text, shortened
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.status import Progress, Row, Status, progress_of, status_of
-from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.run_state import RunState
 
@@ -133,9 +132,7 @@ def status_lines(status: Status) -> list[str]:
 def print_status(run: Path, *, as_json: bool) -> None:
     """Print the state of a run on a few lines, or as one JSON object. Raises as `journal.load_events`."""
     at_work = may_be_at_work(run)  # first: a run that ends now would else seem to be dead
-    with without_collection():
-        ledger = Ledger(load_events(run / JOURNAL_NAME))
-    status = status_of(ledger, run, time.time(), at_work=at_work)
+    status = status_of(read_ledger(run), run, time.time(), at_work=at_work)
     print(json.dumps(status.to_json()) if as_json else "\n".join(status_lines(status)), flush=True)
 
 

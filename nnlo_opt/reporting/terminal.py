@@ -84,18 +84,21 @@ def terminal_width(stream: TextIO) -> int | None:
         os.close(terminal)
 
 
-def line_width(stream: TextIO) -> int:
-    """Return the most characters of a line for `stream`: `COLUMNS`, else the width of its terminal, else `WIDE`."""
+def line_width(stream: TextIO | None = None) -> int:
+    """Return the most characters of a line: `COLUMNS`, else the width of the terminal of `stream`, else `WIDE`.
+
+    `stream`: None for standard output.
+    """
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() and int(columns) else terminal_width(stream) or WIDE
+    return int(columns) if columns.isdecimal() and int(columns) else terminal_width(stream or sys.stdout) or WIDE
 
 
-def fitted(text: str, stream: TextIO) -> str:
+def fitted(text: str, stream: TextIO | None = None) -> str:
     """Return `text` with its lines cut between words to the width of the terminal that shows `stream`, if one does.
 
-    Lines that begin with a space stay whole: they are commands to be copied.
+    Lines that begin with a space stay whole: they are commands to be copied. `stream`: None for standard output.
     """
-    if (width := terminal_width(stream)) is None:
+    if (width := terminal_width(stream or sys.stdout)) is None:
         return text
     wrap = partial(textwrap.fill, width=width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(wrap(line) if len(line) > width and line[0] != " " else line for line in text.split("\n"))

@@ -20,7 +20,6 @@ from nnlo_opt.reporting import status_lines as texts
 from nnlo_opt.reporting.follow import JournalFollower
 from nnlo_opt.reporting.lines import ProgressLines, TrainingLines, counted, duration
 from nnlo_opt.reporting.status import Status, progress_of, status_of
-from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import load_events
 from nnlo_opt.trials.ledger import Ledger
@@ -273,11 +272,6 @@ class _Changes:
 def _lines_of(ledger: Ledger, say: Callable[..., None]) -> ProgressLines | TrainingLines:
     training, n_fold = ledger.identity.training, ledger.identity.n_fold
     if ledger.is_training:
-        options = TrainingOptions(
-            epochs=training.epochs or 1,
-            early_stopping=training.early_stopping,
-            target_metric=training.target_metric,
-        )
-        return TrainingLines(say, options, n_fold)
+        return TrainingLines(say, training, n_fold)
     n_all, direction = progress_of(ledger).n_all or 0, ledger.direction
     return ProgressLines(say, SearchPlan(num_iterations=n_all, n_fold=n_fold, direction=direction), ledger)

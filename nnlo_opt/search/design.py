@@ -40,10 +40,11 @@ def latin_hypercube(n_points: int, n_parameters: int, seed: int) -> np.ndarray:
         (n_points, n_parameters) float64 in 0..1.
     """
     rng = np.random.default_rng((seed, n_points))
-    return max((_hypercube(rng, n_points, n_parameters) for _ in range(_N_TRIES)), key=_smallest_distance)
+    return max((hypercube(rng, n_points, n_parameters) for _ in range(_N_TRIES)), key=_smallest_distance)
 
 
-def _hypercube(rng: np.random.Generator, n_points: int, n_parameters: int) -> np.ndarray:
+def hypercube(rng: np.random.Generator, n_points: int, n_parameters: int) -> np.ndarray:
+    """Return a random Latin hypercube, (n_points, n_parameters) float64 in 0..1."""
     ranges = np.stack([rng.permutation(n_points) for _ in range(n_parameters)], axis=1)
     return (ranges + rng.random((n_points, n_parameters))) / n_points
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.launch import standing
+from nnlo_opt.cli.launch import ledger_of
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, JournalError
+from nnlo_opt.launcher.supervisor import Standing
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair
@@ -89,10 +90,10 @@ def test_a_damaged_journal_is_gone_on_with_from_its_sound_beginning_or_refused(t
         assert code == EXIT_WRONG_REQUEST
         one_sentence(said.getvalue())
         with pytest.raises(JournalError):
-            standing(run)
+            ledger_of(run)
     else:
         assert code == EXIT_OK
-        assert standing(run).start[1] == len(applied(EVENTS[:n_sound])["sessions"])
+        assert Standing.of(ledger_of(run)).start[1] == len(applied(EVENTS[:n_sound])["sessions"])
     unnamed = RunRequest(root=root, name=None, restore=True)
     if n_sound is not None and Ledger(EVENTS[:n_sound]).complete:
         with pytest.raises(ConfigurationError, match="complete with 4 trials"):
