@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nnlo_opt.data.showers import ENERGIES, expected_total, physics_figure
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.composite import CompositeModel, Figures, ModelPart, PartTrainer
-from nnlo_opt.models.data_files import find_list
+from nnlo_opt.models.data_files import find_lists
 from nnlo_opt.space import Categorical, Integer, Real
 
 #: share of the labels of the classification that are inverted
@@ -50,15 +50,7 @@ parameter_range = [
     Categorical([0.1, 0.2, 1, 2, 10], name="ecal_weight"),
 ]
 
-
-def get_train() -> Path:
-    """Return the list of training files."""
-    return find_list("data/showers/train_showers.list", "GetData showers", "train_3d.list")
-
-
-def get_val() -> Path:
-    """Return the list of validation files."""
-    return find_list("data/showers/test_showers.list", "GetData showers", "test_3d.list")
+get_train, get_val = find_lists("showers", "3d")
 
 
 def get_features() -> str:
