@@ -10,7 +10,6 @@ The names are Platoon's (Lamblin et al., 2016). There the processes were started
 import argparse
 import atexit
 import functools
-import inspect
 import json
 import logging
 import os
@@ -29,7 +28,7 @@ from nnlo_opt.run.agreement import FailedElsewhereError, abort_on_error
 from nnlo_opt.runtime.process import only_here
 from nnlo_opt.update_rules import easgd
 from nnlo_opt.update_rules.optimizers import is_number
-from nnlo_opt.user_files import shortened
+from nnlo_opt.user_files import shortened, takes_arguments
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
 
 logger = logging.getLogger(__name__)
@@ -292,7 +291,8 @@ class Controller(_Rank):
     def serve(self) -> int:
         """Answer requests until every worker has left or died; return the exit code."""
         transport = self._transport
-        n_arguments = _n_arguments(self.handle_control)
+        # An override may leave out the last of its three arguments.
+        n_arguments = max((n for n in range(4) if takes_arguments(self.handle_control, n)), default=3)
         while self.workers:
             found = receive([transport], until=lambda: bool(transport.lost & self.workers))
             if found is not None:
@@ -552,14 +552,6 @@ class Worker(_Rank):
 
 #: names of the first version of Platoon
 Lieutenant, Soldier = Controller, Worker
-
-
-def _n_arguments(function: Callable[..., Any]) -> int:
-    """Return how many of the three arguments of `handle_control` a user's function takes."""
-    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return 3
-    return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
 
 
 def _json(name: str, value: Json) -> str:
