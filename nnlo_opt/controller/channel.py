@@ -140,9 +140,14 @@ def apply(rule: Rule, local: Arrays, central: Arrays) -> None:
         raise _refusal(f"{type(result).__name__} instead of two lists")
     # Copies, as a rule may return the arrays that it was given.
     copies = [_checked(*part) for part in zip(("local", "central"), result, (local, central), strict=True)]
-    for new, old in zip(copies, (local, central), strict=True):
-        for value, array in zip(new, old, strict=True):
-            array[...] = value
+    set_arrays(local, copies[0])
+    set_arrays(central, copies[1])
+
+
+def set_arrays(arrays: Arrays, values: Arrays) -> None:
+    """Give arrays the values of others, in place."""
+    for array, value in zip(arrays, values, strict=True):
+        array[...] = value
 
 
 def _checked(name: str, new: object, old: Arrays) -> Arrays:
@@ -440,14 +445,12 @@ class Worker(_Rank):
             )
         layout = layout_of(own)
         values = aligned_bytes(arrays_in(None, layout)[1])
-        for array, value in zip(arrays_in(values, layout)[0], own, strict=True):
-            array[...] = value
+        set_arrays(arrays_in(values, layout)[0], own)
         request = msg.ShareParams(layout=layout, is_first=cleanup)
         reply, first = self._ask(request, msg.ParamsShared, values.view(np.float32))
         assert first is not None
         # The shared parameters may have moved already, if another worker is faster.
-        for array, value in zip(own, arrays_in(first.view(np.uint8), layout)[0], strict=True):
-            array[...] = value
+        set_arrays(own, arrays_in(first.view(np.uint8), layout)[0])
         self._memory = self._transport.join(0, (reply.place[0], reply.place[1]))
         self.shared_params, _ = arrays_in(self._memory.bytes, layout)
         self._params, self._rule = own, rule
@@ -469,14 +472,12 @@ class Worker(_Rank):
     def copy_to_local(self, synchronous: bool = True) -> None:
         """Set this worker's own parameters to the shared ones, for example before a validation."""
         with self._locked("copy_to_local", synchronous):
-            for own, shared in zip(self._params, self.shared_params, strict=True):
-                own[...] = shared
+            set_arrays(self._params, self.shared_params)
 
     def copy_to_global(self, synchronous: bool = True) -> None:
         """Set the shared parameters to this worker's own."""
         with self._locked("copy_to_global", synchronous):
-            for own, shared in zip(self._params, self.shared_params, strict=True):
-                shared[...] = own
+            set_arrays(self.shared_params, self._params)
 
     def lock(self) -> None:
         """Wait until this worker alone has the lock of the shared parameters; a worker may ask again for its lock."""
