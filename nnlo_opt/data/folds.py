@@ -37,20 +37,15 @@ def make_folds(
     groups are dealt out first to make the sizes as equal as possible, and labels are ignored.
 
     Args:
-        n_fold: number of folds.
+        n_fold: number of folds, at least 2.
         n_samples: number of samples.
         seed: equal seeds give equal folds.
         labels: (n_samples, ...).
         groups: group of each sample, (n_samples,).
 
     Raises:
-        ConfigurationError: if `n_fold` is below 2, or above the number of samples or of groups.
+        ConfigurationError: if `n_fold` is above the number of samples or of groups.
     """
-    if n_fold < 2:
-        raise ConfigurationError(
-            f"`--n-fold` must be at least 2 for a cross validation. Received: {n_fold}. "
-            f"Leave it out for a single train/validation split."
-        )
     rng = np.random.default_rng(seed)
     if groups is not None:
         fold_of = _deal_groups(n_fold, _numbered(groups, n_samples, "groups"), rng)
