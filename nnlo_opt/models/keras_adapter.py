@@ -101,8 +101,9 @@ class KerasAdapter(FlatWeights):
             *(_value_of(variable) for variable in self._graph.counter_variables),
             *self._engine.own_counters,
         ]
-        #: loss scale; None if no layer computes in float16
-        self._loss_scale = LossScale() if _computes_in_half(model) else None
+        in_half = any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
+        #: loss scale; None if no layer computes in float16, as gradients vanish there
+        self._loss_scale = LossScale() if in_half else None
 
     def read_state(self, out: FloatVector) -> None:
         copy_vector(self._state, out)
@@ -255,8 +256,3 @@ def _values_of(variables: Sequence[Any], layout: Layout) -> FloatVector:
     vector = aligned_empty(layout.n_weights)
     layout.gather([_value_of(variable) for variable in variables], vector)
     return vector
-
-
-def _computes_in_half(model: Any) -> bool:
-    """Return True if a layer computes in float16, because its gradients vanish without a loss scale."""
-    return any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
