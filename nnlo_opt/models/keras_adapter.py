@@ -154,7 +154,7 @@ class KerasAdapter(FlatWeights):
     def outputs(self, x: Arrays, model: Any) -> list[NDArray]:
         """Return the outputs of `model`, the adapter's model or a part of it, in inference mode."""
         with blame_on_trial("prediction"):
-            return self._engine.outputs(self._vectors, Batch(_flat(x), [], [], []), model)
+            return self._engine.outputs(self._vectors, Batch([*leaves(x)], [], [], []), model)
 
     def predict(self, x: Arrays) -> list[NDArray]:
         """Return the outputs in inference mode; TrialError if padded steps are masked in them."""
@@ -168,7 +168,7 @@ class KerasAdapter(FlatWeights):
         """Return the metrics of outputs (n, ...), without the penalties of the weights."""
         from keras import ops
 
-        batch = Batch([*outputs], _flat(y), [], [])
+        batch = Batch([*outputs], [*leaves(y)], [], [])
         with blame_on_trial("evaluation"):
             sums = ops.convert_to_numpy(self._graph.compare(outputs, batch)[1])
         return self._metrics(batch, sums)
@@ -239,11 +239,7 @@ def _engine(graph: KerasGraph, jit_compile: bool) -> Engine:
 
 
 def _batch(x: Arrays, y: Arrays, sample_weight: NDArray | None) -> Batch:
-    return Batch(_flat(x), _flat(y), [] if sample_weight is None else [sample_weight], [])
-
-
-def _flat(tree: Arrays) -> list[NDArray]:
-    return [*leaves(tree)] if isinstance(tree, list) else [tree]
+    return Batch([*leaves(x)], [*leaves(y)], [] if sample_weight is None else [sample_weight], [])
 
 
 def _value_of(variable: Any) -> NDArray:
