@@ -103,21 +103,21 @@ class PartTrainer:
 
     Args:
         part: description of the model.
-        optimizer: name, learning rate and parameters that hold unless the part has its own.
+        options: options of the training; their optimizer holds unless the part has its own.
     """
 
-    def __init__(self, part: ModelPart, optimizer: tuple[str, float | None, Mapping[str, Any]]) -> None:
+    def __init__(self, part: ModelPart, options: TrainingOptions) -> None:
         terms = [LossTerm(name, loss, part.loss_weights.get(name, 1.0)) for name, loss in part.losses.items()]
-        #: adapter of the model; it borrows `weights`
         self.adapter = KerasAdapter(part.model, terms)
+        name, rate, parameters = options.optimizer, options.learning_rate, options.optimizer_params
+        if options.worker_optimizer is not None:
+            name, parameters = options.worker_optimizer, options.worker_optimizer_params
         if part.optimizer is not None:
-            optimizer = part.optimizer, part.learning_rate, part.optimizer_params
-        name, rate, parameters = optimizer
+            name, rate, parameters = part.optimizer, part.learning_rate, part.optimizer_params
         n_weights = self.adapter.n_weights
         self.optimizer: Optimizer = make_optimizer(name, n_weights, rate, parameters)
-        #: weights (n_weights,), which steps of the optimizer move
-        self.weights = aligned_empty(n_weights)
-        self.adapter.read_weights(self.weights)
+        #: weights (n_weights,) of the adapter, which steps of the optimizer move
+        self.weights = self.adapter.own_weights
         self._gradient = aligned_empty(n_weights)
         #: state of the adapter, with the copies
         self._state = aligned_empty(self.adapter.n_state)
@@ -154,8 +154,7 @@ class PartTrainer:
         return self.adapter.outputs(x, model)
 
     def _refresh(self) -> None:
-        """Compute with the current weights, and with the current values of the copies."""
-        self.adapter.borrow_weights(self.weights)
+        """Compute with the current values of the copies."""
         if self._followed:
             self.adapter.read_state(self._state)
             for mine, other, is_weight, theirs in self._followed:
@@ -226,8 +225,7 @@ class CompositeAdapter(FlatWeights):
         with blame_on_trial("building"):
             self._parts = dict(composite.build(feature_shape))
         self._composite, self._seed = composite, seed
-        optimizer = optimizer_of(options)
-        self._trainers = {name: PartTrainer(part, optimizer) for name, part in self._parts.items()}
+        self._trainers = {name: PartTrainer(part, options) for name, part in self._parts.items()}
         for name, part in self._parts.items():
             others = [trainer for other, trainer in self._trainers.items() if other != name]
             self._trainers[name].follow(part.copies, others)
@@ -339,10 +337,3 @@ class CompositeAdapter(FlatWeights):
             raise TrialError(f"`train_on_batch` and `test_on_batch` must return {missing[0]}, as `{missing[0]}`.")
         rule = "`train_on_batch` and `test_on_batch` must return finite numbers"
         return Metrics(n, {name: finite_number(named[name], f"{rule} as `{name}`") * n for name in self.figures})
-
-
-def optimizer_of(options: TrainingOptions) -> tuple[str, float | None, Mapping[str, Any]]:
-    """Return name, learning rate and parameters of the optimizer that every model of a composite has one of."""
-    if options.worker_optimizer is not None:
-        return options.worker_optimizer, options.learning_rate, options.worker_optimizer_params
-    return options.optimizer, options.learning_rate, options.optimizer_params

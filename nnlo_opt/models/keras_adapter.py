@@ -200,7 +200,7 @@ class KerasAdapter(FlatWeights):
         """Copy changes of the variables of the `synced_model` into the adapter; return True if there were any."""
         graph = self._graph
         before = self._weights.copy(), self._state.copy()
-        self._weights = self._own_weights
+        self._weights = self.own_weights
         graph.layout.gather([_value_of(variable) for variable in graph.weight_variables], self._weights)
         graph.state_layout.gather([_value_of(variable) for variable in graph.state_variables], self._state)
         return not (np.array_equal(before[0], self._weights) and np.array_equal(before[1], self._state))

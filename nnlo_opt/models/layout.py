@@ -59,15 +59,15 @@ class FlatWeights:
 
     def __init__(self, own: FloatVector) -> None:
         self.n_weights = len(own)
-        #: weights (n_weights,), own or borrowed
-        self._weights = self._own_weights = own
+        #: own vector (n_weights,), and the vector of the next computation, own or borrowed
+        self.own_weights = self._weights = own
 
     def read_weights(self, out: FloatVector) -> None:
         copy_vector(self._weights, out)
 
     def write_weights(self, vector: FloatVector) -> None:
-        copy_vector(vector, self._own_weights)
-        self._weights = self._own_weights
+        copy_vector(vector, self.own_weights)
+        self._weights = self.own_weights
 
     def borrow_weights(self, vector: FloatVector) -> None:
         check_vector(vector, self.n_weights)
