@@ -11,12 +11,12 @@ The time is limited by processor time, which a loop takes, but a slow file syste
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import numpy as np
@@ -59,8 +59,7 @@ def check_files(
         finite: which of features and labels must be finite; of large files, only a part is read.
     """
     paths = [*map(str, data), *map(str, weights)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    process = start_helper(module_command("nnlo_opt.data.hdf5_check"), **pipes)
+    process = start_helper(module_command("nnlo_opt.data.hdf5_check"), stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
     found, _ = process.communicate(json.dumps([paths, len(data), names, external, finite]).encode())
     code = process.returncode
     if code == NOT_FINITE:
