@@ -1,6 +1,5 @@
 """Division of samples into folds, or into a shard for each worker."""
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -143,12 +142,11 @@ def _deal_groups(n_fold: int, groups: Indices, rng: np.random.Generator) -> Indi
     order = rng.permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]
     fold_of_group = np.empty(len(sizes), np.int64)
-    # The first entry is the fold with the fewest samples, of equals the first; no fold stays empty, as no group is.
-    smallest = [(0, fold) for fold in range(n_fold)]
+    n_in_fold = np.zeros(n_fold, np.int64)
     for group in order:
-        n_samples, fold = smallest[0]
-        fold_of_group[group] = fold
-        heapq.heapreplace(smallest, (n_samples + int(sizes[group]), fold))
+        # Of equals the first; no fold stays empty, as no group is.
+        fold_of_group[group] = fold = np.argmin(n_in_fold)
+        n_in_fold[fold] += sizes[group]
     return fold_of_group[groups]
 
 
