@@ -26,6 +26,7 @@ from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, receive
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError
 from nnlo_opt.run.agreement import FailedElsewhereError, abort_on_error
 from nnlo_opt.runtime.process import only_here
+from nnlo_opt.space.values import plain
 from nnlo_opt.update_rules import easgd
 from nnlo_opt.update_rules.optimizers import is_number
 from nnlo_opt.user_files import shortened, takes_arguments
@@ -556,11 +557,6 @@ Lieutenant, Soldier = Controller, Worker
 
 
 def _json(name: str, value: Json) -> str:
-    def plain(other: object) -> Json:
-        if isinstance(other, np.generic | np.ndarray):
-            return other.tolist()
-        raise TypeError
-
     try:
         return json.dumps(value, default=plain)
     except (TypeError, ValueError) as error:
