@@ -107,7 +107,6 @@ NAMED_BY_RUN = [
     "comm.mpi",
     "comm.loopback",
     "data.hdf5",
-    "data.arrays",
     "models.keras_model",
     "models.torch_module",
     "search.process",

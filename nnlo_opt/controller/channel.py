@@ -10,7 +10,6 @@ The names are Platoon's (Lamblin et al., 2016). There the processes were started
 import argparse
 import atexit
 import functools
-import inspect
 import json
 import logging
 import os
@@ -27,9 +26,10 @@ from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, receive
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError
 from nnlo_opt.run.agreement import FailedElsewhereError, abort_on_error
 from nnlo_opt.runtime.process import only_here
+from nnlo_opt.space.values import plain
 from nnlo_opt.update_rules import easgd
 from nnlo_opt.update_rules.optimizers import is_number
-from nnlo_opt.user_files import shortened
+from nnlo_opt.user_files import shortened, takes_arguments
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
 
 logger = logging.getLogger(__name__)
@@ -141,9 +141,14 @@ def apply(rule: Rule, local: Arrays, central: Arrays) -> None:
         raise _refusal(f"{type(result).__name__} instead of two lists")
     # Copies, as a rule may return the arrays that it was given.
     copies = [_checked(*part) for part in zip(("local", "central"), result, (local, central), strict=True)]
-    for new, old in zip(copies, (local, central), strict=True):
-        for value, array in zip(new, old, strict=True):
-            array[...] = value
+    set_arrays(local, copies[0])
+    set_arrays(central, copies[1])
+
+
+def set_arrays(arrays: Arrays, values: Arrays) -> None:
+    """Give arrays the values of others, in place."""
+    for array, value in zip(arrays, values, strict=True):
+        array[...] = value
 
 
 def _checked(name: str, new: object, old: Arrays) -> Arrays:
@@ -292,7 +297,8 @@ class Controller(_Rank):
     def serve(self) -> int:
         """Answer requests until every worker has left or died; return the exit code."""
         transport = self._transport
-        n_arguments = _n_arguments(self.handle_control)
+        # An override may leave out the last of its three arguments.
+        n_arguments = max((n for n in range(4) if takes_arguments(self.handle_control, n)), default=3)
         while self.workers:
             found = receive([transport], until=lambda: bool(transport.lost & self.workers))
             if found is not None:
@@ -440,14 +446,12 @@ class Worker(_Rank):
             )
         layout = layout_of(own)
         values = aligned_bytes(arrays_in(None, layout)[1])
-        for array, value in zip(arrays_in(values, layout)[0], own, strict=True):
-            array[...] = value
+        set_arrays(arrays_in(values, layout)[0], own)
         request = msg.ShareParams(layout=layout, is_first=cleanup)
         reply, first = self._ask(request, msg.ParamsShared, values.view(np.float32))
         assert first is not None
         # The shared parameters may have moved already, if another worker is faster.
-        for array, value in zip(own, arrays_in(first.view(np.uint8), layout)[0], strict=True):
-            array[...] = value
+        set_arrays(own, arrays_in(first.view(np.uint8), layout)[0])
         self._memory = self._transport.join(0, (reply.place[0], reply.place[1]))
         self.shared_params, _ = arrays_in(self._memory.bytes, layout)
         self._params, self._rule = own, rule
@@ -469,14 +473,12 @@ class Worker(_Rank):
     def copy_to_local(self, synchronous: bool = True) -> None:
         """Set this worker's own parameters to the shared ones, for example before a validation."""
         with self._locked("copy_to_local", synchronous):
-            for own, shared in zip(self._params, self.shared_params, strict=True):
-                own[...] = shared
+            set_arrays(self._params, self.shared_params)
 
     def copy_to_global(self, synchronous: bool = True) -> None:
         """Set the shared parameters to this worker's own."""
         with self._locked("copy_to_global", synchronous):
-            for own, shared in zip(self._params, self.shared_params, strict=True):
-                shared[...] = own
+            set_arrays(self.shared_params, self._params)
 
     def lock(self) -> None:
         """Wait until this worker alone has the lock of the shared parameters; a worker may ask again for its lock."""
@@ -554,20 +556,7 @@ class Worker(_Rank):
 Lieutenant, Soldier = Controller, Worker
 
 
-def _n_arguments(function: Callable[..., Any]) -> int:
-    """Return how many of the three arguments of `handle_control` a user's function takes."""
-    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return 3
-    return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
-
-
 def _json(name: str, value: Json) -> str:
-    def plain(other: object) -> Json:
-        if isinstance(other, np.generic | np.ndarray):
-            return other.tolist()
-        raise TypeError
-
     try:
         return json.dumps(value, default=plain)
     except (TypeError, ValueError) as error:

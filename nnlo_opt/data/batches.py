@@ -62,9 +62,8 @@ class Window:
 class Windows(Protocol):
     """Windows of a shard in every pass."""
 
-    @property
-    def n_samples(self) -> int:
-        """Number of samples of the shard, at least 1."""
+    #: number of samples of the shard, at least 1
+    n_samples: int
 
     def starts(self, pass_number: int) -> Indices:
         """Return the number of samples before each window of the pass, and their total, (n_windows + 1,)."""

@@ -83,7 +83,10 @@ def downloaded_images(name: str, say: Callable[[str], None] = lambda line: None)
             return images_from_file(name, Path(path))
     except (OSError, ValueError) as error:
         reason = _cause(error)
-    raise ConfigurationError(f"`{name}` must be downloaded from {url}. Received: {reason}. {_remedy(name)}")
+    remedy = f"Download {url} on a machine with a network, and use `--source FILE` with the file."
+    if name == "mnist":
+        remedy = "Use `--source bundled`, or `--source FILE` with a copy of Keras's mnist.npz."
+    raise ConfigurationError(f"`{name}` must be downloaded from {url}. Received: {reason}. {remedy}")
 
 
 def why_unreachable(url: str, timeout_s: float) -> str | None:
@@ -111,9 +114,3 @@ def _cause(error: BaseException) -> str:
     while error.__context__ is not None:
         error = error.__context__
     return str(error) or type(error).__name__
-
-
-def _remedy(name: str) -> str:
-    if name == "mnist":
-        return "Use `--source bundled`, or `--source FILE` with a copy of Keras's mnist.npz."
-    return f"Download {CIFAR10_BINARY_URL} on a machine with a network, and use `--source FILE` with the file."

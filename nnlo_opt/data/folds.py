@@ -1,6 +1,5 @@
 """Division of samples into folds, or into a shard for each worker."""
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -37,20 +36,15 @@ def make_folds(
     groups are dealt out first to make the sizes as equal as possible, and labels are ignored.
 
     Args:
-        n_fold: number of folds.
+        n_fold: number of folds, at least 2.
         n_samples: number of samples.
         seed: equal seeds give equal folds.
         labels: (n_samples, ...).
         groups: group of each sample, (n_samples,).
 
     Raises:
-        ConfigurationError: if `n_fold` is below 2, or above the number of samples or of groups.
+        ConfigurationError: if `n_fold` is above the number of samples or of groups.
     """
-    if n_fold < 2:
-        raise ConfigurationError(
-            f"`--n-fold` must be at least 2 for a cross validation. Received: {n_fold}. "
-            f"Leave it out for a single train/validation split."
-        )
     rng = np.random.default_rng(seed)
     if groups is not None:
         fold_of = _deal_groups(n_fold, _numbered(groups, n_samples, "groups"), rng)
@@ -148,12 +142,11 @@ def _deal_groups(n_fold: int, groups: Indices, rng: np.random.Generator) -> Indi
     order = rng.permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]
     fold_of_group = np.empty(len(sizes), np.int64)
-    # The first entry is the fold with the fewest samples, of equals the first; no fold stays empty, as no group is.
-    smallest = [(0, fold) for fold in range(n_fold)]
+    n_in_fold = np.zeros(n_fold, np.int64)
     for group in order:
-        n_samples, fold = smallest[0]
-        fold_of_group[group] = fold
-        heapq.heapreplace(smallest, (n_samples + int(sizes[group]), fold))
+        # Of equals the first; no fold stays empty, as no group is.
+        fold_of_group[group] = fold = np.argmin(n_in_fold)
+        n_in_fold[fold] += sizes[group]
     return fold_of_group[groups]
 
 

@@ -8,7 +8,7 @@ takes the batches of its turn.
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import compress, cycle, islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,18 +28,14 @@ _ENDLESS = "`generate_data` must return after one epoch of batches"
 # ---------------------------------------------------------------- distribution
 
 
-@dataclass(frozen=True, slots=True)
-class Deal:
-    """Selection of items: of every `n` items, those at `turns` (0 .. n - 1)."""
-
-    n: int
-    turns: frozenset[int]
+#: selection of items: of every n items, those whose entry is True
+Deal: TypeAlias = tuple[bool, ...]
 
 
 def dealt(items: Iterable[Any], deals: Iterable[Deal]) -> Iterator[Any]:
     """Return the items that are left after all deals in turn."""
     for deal in deals:
-        items = compress(items, cycle([turn in deal.turns for turn in range(deal.n)]))
+        items = compress(items, cycle(deal))
     return iter(items)
 
 
@@ -56,7 +52,7 @@ class Pool:
 
     def deal(self, n: int, turns: Collection[int]) -> "Pool":
         """Return the pool of the units at `turns` of every `n` units."""
-        deal = Deal(n, frozenset(turns))
+        deal = tuple(turn in turns for turn in range(n))
         sizes = None if self.sizes is None else tuple(dealt(self.sizes, [deal]))
         if self.by_files:
             return replace(self, files=tuple(dealt(self.files, [deal])), sizes=sizes)

@@ -11,12 +11,12 @@ The time is limited by processor time, which a loop takes, but a slow file syste
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from nnlo_opt.data.hdf5 import Hdf5Source
 from nnlo_opt.data.hdf5_weights import read_saved_weights
 from nnlo_opt.data.source import NotFiniteError
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.runtime.environment import module_command, without_mpi
+from nnlo_opt.runtime.environment import module_command, start_helper
 
 #: seconds of processor time that a step may take, for any bytes, and for each byte that it reads: a twentyfold of what
 #: short sequences take (measured)
@@ -59,23 +59,15 @@ def check_files(
         finite: which of features and labels must be finite; of large files, only a part is read.
     """
     paths = [*map(str, data), *map(str, weights)]
-    done = subprocess.run(
-        module_command("nnlo_opt.data.hdf5_check"),
-        input=json.dumps([paths, len(data), names, external, finite]).encode(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=without_mpi(os.environ),
-        check=False,
-        # A new session keeps away the signals that mpirun passes on to this process's group.
-        start_new_session=True,
-    )
-    code = done.returncode
+    process = start_helper(module_command("nnlo_opt.data.hdf5_check"), stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+    found, _ = process.communicate(json.dumps([paths, len(data), names, external, finite]).encode())
+    code = process.returncode
     if code == NOT_FINITE:
-        raise ConfigurationError(json.loads(done.stdout.splitlines()[-1]))
-    if code < 0 and done.stdout:
+        raise ConfigurationError(json.loads(found.splitlines()[-1]))
+    if code < 0 and found:
         what = "does not end" if code == -signal.SIGPROF else f"ends the process ({signal.strsignal(-code)})"
         raise ConfigurationError(
-            f"An HDF5 file must be complete and readable. Received: {paths[int(done.stdout.split()[-1])]}; reading it "
+            f"An HDF5 file must be complete and readable. Received: {paths[int(found.split()[-1])]}; reading it "
             f"{what}. Write it again or leave it out."
         )
 

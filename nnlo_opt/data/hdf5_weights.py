@@ -1,6 +1,7 @@
 """Weights in HDF5 files of Keras 1 or 2, in which `save_weights` or `save` of a full model wrote them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
@@ -28,17 +29,11 @@ class SavedWeights:
 
 def read_saved_weights(path: Path) -> SavedWeights:
     """Read a file of weights; raise `ConfigurationError` unless Keras 0, 1 or 2 wrote the file."""
-    try:
-        with DataFile(path, external=False) as file:
-            group = file.reach("model_weights") or file
-            names = _names(group, "layer_names", "nb_layers", "layer_{}")
-            layers = [(name, _arrays(file, name, group)) for name in names]
-            version, backend = (_text(group, key) or _text(file, key) for key in ("keras_version", "backend"))
-    except Exception as error:  # h5py raises half a dozen kinds
-        raise ConfigurationError(
-            f"A file of weights must be a complete HDF5 file. Received: {path} ({reason_of(error)}). Check the path, "
-            "or save the weights again."
-        ) from error
+    with _opened(path, "file of weights", "Check the path, or save the weights again") as file:
+        group = file.reach("model_weights") or file
+        names = _names(group, "layer_names", "nb_layers", "layer_{}")
+        layers = [(name, _arrays(file, name, group)) for name in names]
+        version, backend = (_text(group, key) or _text(file, key) for key in ("keras_version", "backend"))
     if not layers:
         raise ConfigurationError(
             f"A file of weights must be one that Keras 1 or 2 saved. Received: {path}, which names no layers. "
@@ -49,13 +44,8 @@ def read_saved_weights(path: Path) -> SavedWeights:
 
 def read_saved_architecture(path: Path) -> str:
     """Return the JSON of a model that Keras has saved whole; ConfigurationError if the file holds none."""
-    try:
-        with DataFile(path, external=False) as file:
-            text = _text(file, "model_config")
-    except Exception as error:  # h5py raises half a dozen kinds
-        raise ConfigurationError(
-            f"A saved model must be a complete HDF5 file. Received: {path} ({reason_of(error)}). Save it again."
-        ) from error
+    with _opened(path, "saved model", "Save it again") as file:
+        text = _text(file, "model_config")
     if text is None:
         raise ConfigurationError(
             f"A saved model must hold its architecture. Received: {path} with weights alone. Give the architecture "
@@ -73,6 +63,18 @@ def write_saved_weights(path: Path, layers: Mapping[str, Sequence[tuple[str, NDA
             group.attrs["weight_names"] = [weight for weight, _ in arrays]
             for weight, array in arrays:
                 group.create_dataset(weight, data=array)
+
+
+@contextmanager
+def _opened(path: Path, what: str, remedy: str) -> Iterator[DataFile]:
+    """Open a file; ConfigurationError if it is damaged, now or when it is read inside the context."""
+    try:
+        with DataFile(path, external=False) as file:
+            yield file
+    except Exception as error:  # h5py raises half a dozen kinds
+        raise ConfigurationError(
+            f"A {what} must be a complete HDF5 file. Received: {path} ({reason_of(error)}). {remedy}."
+        ) from error
 
 
 def _arrays(file: DataFile, name: str, group: h5py.Group) -> list[NDArray]:

@@ -25,12 +25,14 @@ class Images:
 
     x: NDArray[np.uint8]
     y: NDArray[np.uint8]
+    #: names of the data sets of features and labels in a file
+    names: tuple[str, str] = ("features", "labels")
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, chosen: slice | NDArray) -> "Images":
-        return type(self)(self.x[chosen], self.y[chosen])
+        return replace(self, x=self.x[chosen], y=self.y[chosen])
 
     def as_samples(self) -> tuple[NDArray, NDArray]:
         """Features (n, height, width, colours) from 0 to 1 and one-hot labels (n, 10), both float32."""
@@ -38,7 +40,7 @@ class Images:
 
     def datasets(self) -> dict[str, NDArray]:
         """Return the data sets of a file by their names."""
-        return dict(zip(("features", "labels"), self.as_samples(), strict=True))
+        return dict(zip(self.names, self.as_samples(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,20 +30,6 @@ _N_CONSTITUENTS = np.array([56, 34, 40, 40, 52])
 _WIDTH = np.array([0.09, 0.05, 0.03, 0.03, 0.035])
 
 
-class Collisions(Samples):
-    """Samples with the names of NNLO's data set of collisions."""
-
-    def datasets(self) -> dict[str, NDArray]:
-        return {"Images": self.x, "Labels": self.y}
-
-
-class Jets(Samples):
-    """Samples with the names of NNLO's data set of jets."""
-
-    def datasets(self) -> dict[str, NDArray]:
-        return {"jetConstituentList": self.x, "jets": self.y}
-
-
 def simulated(name: str, n_samples: int | None, seed: int) -> ImageSet:
     """Return a set of `N_SAMPLES`; `seed` decides all of it.
 
@@ -95,7 +81,8 @@ def _jets(n: int, rng: np.random.Generator) -> Images:
     )
     features = np.where(exists[:, :, None], features, 0).astype(np.float32)
     known = np.stack([jet_pt, jet_eta, _MASS[kind], count], 1)
-    return Jets(features, np.concatenate([known, np.eye(6)[kind]], 1).astype(np.float32))
+    labels: NDArray = np.concatenate([known, np.eye(6)[kind]], 1).astype(np.float32)
+    return Samples(features, labels, ("jetConstituentList", "jets"))
 
 
 def _prongs(kind: NDArray, pt: NDArray, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
@@ -132,7 +119,7 @@ def _collisions(n: int, rng: np.random.Generator) -> Images:
             image[eta - 1 : eta + 2, phi, 3] = 5.0
             image[:, rng.integers(94), 4] = rng.exponential(0.3) + 0.2
     labels: NDArray = np.eye(3, dtype=np.float32)[kind]
-    return Collisions(images, labels)
+    return Samples(images, labels, ("Images", "Labels"))
 
 
 # ---------------------------------------------------------------- drawings

@@ -71,9 +71,8 @@ class DataInfo:
 class DataSource(Protocol):
     """Samples by number; no file stays open between calls, so ranks and threads can share the files."""
 
-    @property
-    def info(self) -> DataInfo:
-        """Description of the data."""
+    #: description of the data
+    info: DataInfo
 
     def read(self, indices: Indices) -> tuple[Arrays, Arrays]:
         """Return the samples `indices` (n,), ascending and without repetition.

@@ -26,15 +26,14 @@ from nnlo_opt.trees import n_samples
 
 _LEVELS = {"TRACE": logging.DEBUG, **logging.getLevelNamesMapping()}
 _FORMAT = "[%(levelname)s] %(message)s"
-_said: set[str] = set()
 
 
+@functools.cache
 def say(line: str) -> None:
     """Print a line once, on rank 0."""
     mpi = sys.modules.get("mpi4py.MPI")
-    if line not in _said and (mpi is None or mpi.COMM_WORLD.rank == 0):
+    if mpi is None or mpi.COMM_WORLD.rank == 0:
         print(line, flush=True)
-    _said.add(line)
 
 
 # ---------------------------------------------------------------- the training

@@ -237,21 +237,15 @@ class _Loader(importlib.abc.Loader):
             vars(module).update(get_model=getattr(module, maker), get_name=lambda: name)
 
 
-class _Patching(importlib.abc.Loader):
-    """Loader of a framework that adds former names to it once it is loaded."""
+def _patch_once_loaded(loader: importlib.abc.Loader) -> None:
+    """Let the loader of a framework add former names to it once it is loaded."""
+    of_today = loader.exec_module
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
+    def exec_module(module: ModuleType) -> None:
+        of_today(module)
         PATCHES[module.__name__](module)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+    vars(loader).update(exec_module=exec_module)
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -275,7 +269,7 @@ class Finder(importlib.abc.MetaPathFinder):
             found = (finder.find_spec(name, path, target) for finder in finders if hasattr(finder, "find_spec"))
             spec = next((spec for spec in found if spec is not None), None)
             if spec is not None and spec.loader is not None:
-                spec.loader = _Patching(spec.loader)
+                _patch_once_loaded(spec.loader)
             return spec
         return None
 

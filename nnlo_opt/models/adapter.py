@@ -54,21 +54,17 @@ class ModelAdapter(Protocol):
     `testing.model_conformance` tests what every adapter must do.
     """
 
-    @property
-    def trains_itself(self) -> bool:
-        """True if the model makes its own steps, so that its gradient is the difference of its weights."""
+    #: True if the model makes its own steps, so that its gradient is the difference of its weights
+    trains_itself: bool
 
-    @property
-    def layout(self) -> Layout:
-        """Names and shapes of the arrays in the weight vector."""
+    #: names and shapes of the arrays in the weight vector
+    layout: Layout
 
-    @property
-    def n_weights(self) -> int:
-        """Length of the weight vector."""
+    #: length of the weight vector
+    n_weights: int
 
-    @property
-    def n_state(self) -> int:
-        """Length of the state vector; often 0."""
+    #: length of the state vector; often 0
+    n_state: int
 
     def read_weights(self, out: FloatVector) -> None:
         """Copy the weights into `out` (n_weights,)."""
@@ -119,9 +115,8 @@ class ModelAdapter(Protocol):
 class FrameworkAdapter(ModelAdapter, Protocol):
     """Model adapter that holds memory of its framework."""
 
-    @property
-    def figures(self) -> tuple[str, ...]:
-        """Names of the figures in the metrics that the adapter returns."""
+    #: names of the figures in the metrics that the adapter returns
+    figures: tuple[str, ...]
 
     def release(self) -> None:
         """Free the model and everything that the framework keeps of it; the adapter cannot be used afterwards."""

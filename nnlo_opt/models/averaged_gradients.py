@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.comm.calls import Shapes
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.layout import slices_of
 from nnlo_opt.models.tensors import through_flat
 from nnlo_opt.vectors import aligned_empty
 
@@ -163,13 +164,12 @@ class _TorchHooks:
 
         if any(parameter.dtype != torch.float32 for parameter in parameters):
             return  # one vector, at the end of the step
-        ends = np.cumsum([parameter.numel() for parameter in parameters])
-        starts = [0, *ends[:-1]]
+        sizes = [parameter.numel() for parameter in parameters]
         for parameter in set(parameters) - self._hooked:
             parameter.register_post_accumulate_grad_hook(self._take)
         self._hooked.update(parameters)
-        self._places = {p: slice(start, end) for p, start, end in zip(parameters, starts, ends, strict=True)}
-        self._vector = aligned_empty(int(ends[-1]) if len(ends) else 0)
+        self._places = dict(zip(parameters, slices_of(sizes), strict=True))
+        self._vector = aligned_empty(sum(sizes))
 
     def _take(self, parameter: Any) -> None:
         """Write a gradient to the vector, and send what is complete."""

@@ -22,7 +22,7 @@ from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
 from nnlo_opt.models.adapter import Metrics, blame_on_trial
 from nnlo_opt.models.keras_adapter import KerasAdapter, forget_models
-from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_counters, check_vector
+from nnlo_opt.models.layout import FlatWeights, FloatVector, Layout, WeightSpec, check_counters, check_vector, slices_of
 from nnlo_opt.models.losses import Loss, LossTerm
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import Arrays, Shapes, leaves, n_samples
@@ -103,21 +103,21 @@ class PartTrainer:
 
     Args:
         part: description of the model.
-        optimizer: name, learning rate and parameters that hold unless the part has its own.
+        options: options of the training; their optimizer holds unless the part has its own.
     """
 
-    def __init__(self, part: ModelPart, optimizer: tuple[str, float | None, Mapping[str, Any]]) -> None:
+    def __init__(self, part: ModelPart, options: TrainingOptions) -> None:
         terms = [LossTerm(name, loss, part.loss_weights.get(name, 1.0)) for name, loss in part.losses.items()]
-        #: adapter of the model; it borrows `weights`
         self.adapter = KerasAdapter(part.model, terms)
+        name, rate, parameters = options.optimizer, options.learning_rate, options.optimizer_params
+        if options.worker_optimizer is not None:
+            name, parameters = options.worker_optimizer, options.worker_optimizer_params
         if part.optimizer is not None:
-            optimizer = part.optimizer, part.learning_rate, part.optimizer_params
-        name, rate, parameters = optimizer
+            name, rate, parameters = part.optimizer, part.learning_rate, part.optimizer_params
         n_weights = self.adapter.n_weights
         self.optimizer: Optimizer = make_optimizer(name, n_weights, rate, parameters)
-        #: weights (n_weights,), which steps of the optimizer move
-        self.weights = aligned_empty(n_weights)
-        self.adapter.read_weights(self.weights)
+        #: weights (n_weights,) of the adapter, which steps of the optimizer move
+        self.weights = self.adapter.own_weights
         self._gradient = aligned_empty(n_weights)
         #: state of the adapter, with the copies
         self._state = aligned_empty(self.adapter.n_state)
@@ -154,8 +154,7 @@ class PartTrainer:
         return self.adapter.outputs(x, model)
 
     def _refresh(self) -> None:
-        """Compute with the current weights, and with the current values of the copies."""
-        self.adapter.borrow_weights(self.weights)
+        """Compute with the current values of the copies."""
         if self._followed:
             self.adapter.read_state(self._state)
             for mine, other, is_weight, theirs in self._followed:
@@ -185,10 +184,10 @@ class PartTrainer:
 
     def write_travelling(self, vector: FloatVector) -> None:
         """Inverse of `read_travelling`."""
-        start, state = 0, self.state()
-        for part in self._travelling(state):
-            np.copyto(part, vector[start : start + len(part)])
-            start += len(part)
+        state = self.state()
+        parts = [*self._travelling(state)]
+        for part, place in zip(parts, slices_of(map(len, parts)), strict=True):
+            np.copyto(part, vector[place])
         self.adapter.write_state(state)
 
     def _travelling(self, state: FloatVector) -> Iterator[FloatVector]:
@@ -210,7 +209,7 @@ class PartTrainer:
         self.adapter.load_discrete_state(values[1:])
 
 
-class CompositeAdapter:
+class CompositeAdapter(FlatWeights):
     """`ModelAdapter` of one composite; its memory is freed by `release` only.
 
     Args:
@@ -226,8 +225,7 @@ class CompositeAdapter:
         with blame_on_trial("building"):
             self._parts = dict(composite.build(feature_shape))
         self._composite, self._seed = composite, seed
-        optimizer = optimizer_of(options)
-        self._trainers = {name: PartTrainer(part, optimizer) for name, part in self._parts.items()}
+        self._trainers = {name: PartTrainer(part, options) for name, part in self._parts.items()}
         for name, part in self._parts.items():
             others = [trainer for other, trainer in self._trainers.items() if other != name]
             self._trainers[name].follow(part.copies, others)
@@ -238,19 +236,21 @@ class CompositeAdapter:
             for spec in trainer.adapter.layout.specs
         ]
         self.layout = Layout(tuple(specs))
-        #: weights (n_weights,) at which the next batch is trained, own or borrowed
-        self._weights = self._own_weights = aligned_empty(self.layout.n_weights)
-        for trainer, place in self._places():
+        super().__init__(aligned_empty(self.layout.n_weights))
+        for trainer, place in self._weight_places():
             np.copyto(self._weights[place], trainer.weights)
+        self.n_state = sum(trainer.n_travelling for trainer in self._trainers.values())
         #: batches trained
         self._n_batches = 0
 
-    def _places(self) -> Iterator[tuple[PartTrainer, slice]]:
-        """Yield each trainer with the place of its weights in the vector."""
-        start = 0
-        for trainer in self._trainers.values():
-            yield trainer, slice(start, start + len(trainer.weights))
-            start += len(trainer.weights)
+    def _weight_places(self) -> Iterator[tuple[PartTrainer, slice]]:
+        """Return each trainer with the place of its weights in the vector."""
+        trainers = self._trainers.values()
+        return zip(trainers, slices_of(len(trainer.weights) for trainer in trainers), strict=True)
+
+    def _state_places(self) -> Iterator[tuple[PartTrainer, slice]]:
+        trainers = self._trainers.values()
+        return zip(trainers, slices_of(trainer.n_travelling for trainer in trainers), strict=True)
 
     @property
     def losses_text(self) -> str:
@@ -261,27 +261,6 @@ class CompositeAdapter:
         ]
         return "; ".join(each)
 
-    @property
-    def n_weights(self) -> int:
-        return len(self._weights)
-
-    @property
-    def n_state(self) -> int:
-        return sum(trainer.n_travelling for trainer in self._trainers.values())
-
-    def read_weights(self, out: FloatVector) -> None:
-        check_vector(out, self.n_weights)
-        np.copyto(out, self._weights)
-
-    def write_weights(self, vector: FloatVector) -> None:
-        check_vector(vector, self.n_weights)
-        np.copyto(self._own_weights, vector)
-        self._weights = self._own_weights
-
-    def borrow_weights(self, vector: FloatVector) -> None:
-        check_vector(vector, self.n_weights)
-        self._weights = vector
-
     def read_state(self, out: FloatVector) -> None:
         check_vector(out, self.n_state)
         for trainer, part in self._state_places():
@@ -291,13 +270,6 @@ class CompositeAdapter:
         check_vector(vector, self.n_state)
         for trainer, part in self._state_places():
             trainer.write_travelling(vector[part])
-
-    def _state_places(self) -> Iterator[tuple[PartTrainer, slice]]:
-        start = 0
-        for trainer in self._trainers.values():
-            stop = start + trainer.n_travelling
-            yield trainer, slice(start, stop)
-            start = stop
 
     def discrete_state(self) -> list[list[int]]:
         return [[self._n_batches], *(values for t in self._trainers.values() for values in t.counters())]
@@ -318,7 +290,7 @@ class CompositeAdapter:
         with blame_on_trial("`train_on_batch`"):
             figures = self._composite.train_on_batch(self._trainers, x, y, self._rng(x, self._n_batches))
         self._n_batches += 1
-        for trainer, part in self._places():
+        for trainer, part in self._weight_places():
             np.subtract(self._weights[part], trainer.weights, out=out[part])
         self._place_weights()
         return self._metrics(n_samples(x), figures)
@@ -350,7 +322,7 @@ class CompositeAdapter:
         forget_models()
 
     def _place_weights(self) -> None:
-        for trainer, part in self._places():
+        for trainer, part in self._weight_places():
             np.copyto(trainer.weights, self._weights[part])
 
     def _rng(self, x: Arrays, n_batches: int) -> np.random.Generator:
@@ -365,10 +337,3 @@ class CompositeAdapter:
             raise TrialError(f"`train_on_batch` and `test_on_batch` must return {missing[0]}, as `{missing[0]}`.")
         rule = "`train_on_batch` and `test_on_batch` must return finite numbers"
         return Metrics(n, {name: finite_number(named[name], f"{rule} as `{name}`") * n for name in self.figures})
-
-
-def optimizer_of(options: TrainingOptions) -> tuple[str, float | None, Mapping[str, Any]]:
-    """Return name, learning rate and parameters of the optimizer that every model of a composite has one of."""
-    if options.worker_optimizer is not None:
-        return options.worker_optimizer, options.learning_rate, options.worker_optimizer_params
-    return options.optimizer, options.learning_rate, options.optimizer_params

@@ -1,5 +1,7 @@
 """Data files of builtin models; model files that were copied from an example import `find_list` from here, too."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError
@@ -27,3 +29,12 @@ def find_list(relative: str, command: str, former_name: str = "") -> Path:
         f"The data must exist before training. Received: no {relative} in {' or '.join(map(str, folders))}. "
         f"Run `{command}` first."
     )
+
+
+def find_lists(name: str, former: str = "") -> tuple[Callable[[], Path], Callable[[], Path]]:
+    """Return `get_train` and `get_val` of a model whose data `GetData <name>` makes, which NNLO called `former`."""
+    get_train, get_val = (
+        partial(find_list, f"data/{name}/{part}_{name}.list", f"GetData {name}", former and f"{part}_{former}.list")
+        for part in ("train", "test")
+    )
+    return get_train, get_val

@@ -33,17 +33,14 @@ PACKAGES = frozenset({*_OF_PACKAGE, "jax"})
 class Framework(Protocol):
     """Functions that a trainer rank needs from a framework."""
 
-    @property
-    def NOUN(self) -> str:
-        """Noun for the return value of `get_model`."""
+    #: noun for the return value of `get_model`
+    NOUN: str
 
-    @property
-    def SUFFIX(self) -> str:
-        """Ending of the files that `ModelAdapter.save` writes."""
+    #: ending of the files that `ModelAdapter.save` writes
+    SUFFIX: str
 
-    @property
-    def RULES(self) -> LossRules:
-        """Losses that the framework knows."""
+    #: losses that the framework knows
+    RULES: LossRules
 
     def import_framework(self, n_threads: int, *, quiet: bool = True, backend: str | None = None) -> None:
         """Import the framework; to be called once, before anything else imports it.

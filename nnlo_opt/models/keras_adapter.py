@@ -18,7 +18,7 @@ from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
 from nnlo_opt.models.adapter import Metrics, blame_on_trial
 from nnlo_opt.models.keras_graph import Batch, Engine, KerasGraph, Vectors
-from nnlo_opt.models.layout import FloatVector, Layout, check_counters, check_vector
+from nnlo_opt.models.layout import FlatWeights, FloatVector, Layout, check_counters, copy_vector
 from nnlo_opt.models.losses import LossTerm, figures_of
 from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.vectors import aligned_empty
@@ -66,7 +66,7 @@ class LossScale:
 ENGINES = {backend: f"nnlo_opt.models.keras_{backend}" for backend in ("tensorflow", "jax", "torch")}
 
 
-class KerasAdapter:
+class KerasAdapter(FlatWeights):
     """`ModelAdapter` of one Keras model; its memory is freed by `release` only.
 
     Args:
@@ -92,41 +92,24 @@ class KerasAdapter:
         self._engine: Any = _engine(self._graph, jit_compile)
         self.figures = figures_of(terms)
         self.layout: Layout = self._graph.layout
-        #: weights (n_weights,), own or borrowed, and state (n_state,), for the next call
-        self._weights = self._own_weights = _values_of(self._graph.weight_variables, self._graph.layout)
+        super().__init__(_values_of(self._graph.weight_variables, self._graph.layout))
+        #: state (n_state,) for the next call
         self._state = _values_of(self._graph.state_variables, self._graph.state_layout)
+        self.n_state = len(self._state)
         #: the discrete state, an integer array for each variable, then the counters of the engine
         self._counters: list[NDArray] = [
             *(_value_of(variable) for variable in self._graph.counter_variables),
             *self._engine.own_counters,
         ]
-        #: loss scale; None if no layer computes in float16
-        self._loss_scale = LossScale() if _computes_in_half(model) else None
-
-    @property
-    def n_weights(self) -> int:
-        return len(self._weights)
-
-    @property
-    def n_state(self) -> int:
-        return len(self._state)
-
-    def read_weights(self, out: FloatVector) -> None:
-        _copy(self._weights, out)
-
-    def write_weights(self, vector: FloatVector) -> None:
-        _copy(vector, self._own_weights)
-        self._weights = self._own_weights
-
-    def borrow_weights(self, vector: FloatVector) -> None:
-        check_vector(vector, self.n_weights)
-        self._weights = vector
+        in_half = any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
+        #: loss scale; None if no layer computes in float16, as gradients vanish there
+        self._loss_scale = LossScale() if in_half else None
 
     def read_state(self, out: FloatVector) -> None:
-        _copy(self._state, out)
+        copy_vector(self._state, out)
 
     def write_state(self, vector: FloatVector) -> None:
-        _copy(vector, self._state)
+        copy_vector(vector, self._state)
 
     def discrete_state(self) -> list[list[int]]:
         """Return the counters of the model, then the loss scale, if there is one."""
@@ -153,10 +136,10 @@ class KerasAdapter:
             np.multiply(result.gradient, 1 / self._loss_scale.factor, out=out)
             self._loss_scale.rise()
         else:
-            _copy(result.gradient, out)
+            copy_vector(result.gradient, out)
         # Each line costs microseconds in a small model's step, because its code is no longer in the caches.
         if len(self._state):
-            _copy(result.state, self._state)
+            copy_vector(result.state, self._state)
         if self._counters:
             counters = zip(result.counters, self._counters, strict=True)
             self._counters = [np.array(new, old.dtype) for new, old in counters]
@@ -171,7 +154,7 @@ class KerasAdapter:
     def outputs(self, x: Arrays, model: Any) -> list[NDArray]:
         """Return the outputs of `model`, the adapter's model or a part of it, in inference mode."""
         with blame_on_trial("prediction"):
-            return self._engine.outputs(self._vectors, Batch(_flat(x), [], [], []), model)
+            return self._engine.outputs(self._vectors, Batch([*leaves(x)], [], [], []), model)
 
     def predict(self, x: Arrays) -> list[NDArray]:
         """Return the outputs in inference mode; TrialError if padded steps are masked in them."""
@@ -185,7 +168,7 @@ class KerasAdapter:
         """Return the metrics of outputs (n, ...), without the penalties of the weights."""
         from keras import ops
 
-        batch = Batch([*outputs], _flat(y), [], [])
+        batch = Batch([*outputs], [*leaves(y)], [], [])
         with blame_on_trial("evaluation"):
             sums = ops.convert_to_numpy(self._graph.compare(outputs, batch)[1])
         return self._metrics(batch, sums)
@@ -193,14 +176,10 @@ class KerasAdapter:
     def places(self, variables: Sequence[Any]) -> list[tuple[bool, slice] | None]:
         """Return the place of each variable: (True, slice) in the weights, (False, slice) in the state, or None."""
         graph = self._graph
-        known = {
-            id(variable): (is_weight, part)
-            for is_weight, of_kind, layout in (
-                (True, graph.weight_variables, graph.layout),
-                (False, graph.state_variables, graph.state_layout),
-            )
-            for variable, part in zip(of_kind, layout.slices, strict=True)
-        }
+        of_weights = zip(graph.weight_variables, graph.layout.slices, strict=True)
+        of_state = zip(graph.state_variables, graph.state_layout.slices, strict=True)
+        known = {id(variable): (True, part) for variable, part in of_weights}
+        known |= {id(variable): (False, part) for variable, part in of_state}
         return [known.get(id(variable)) for variable in variables]
 
     def save(self, path: Path) -> None:
@@ -221,7 +200,7 @@ class KerasAdapter:
         """Copy changes of the variables of the `synced_model` into the adapter; return True if there were any."""
         graph = self._graph
         before = self._weights.copy(), self._state.copy()
-        self._weights = self._own_weights
+        self._weights = self.own_weights
         graph.layout.gather([_value_of(variable) for variable in graph.weight_variables], self._weights)
         graph.state_layout.gather([_value_of(variable) for variable in graph.state_variables], self._state)
         return not (np.array_equal(before[0], self._weights) and np.array_equal(before[1], self._state))
@@ -260,11 +239,7 @@ def _engine(graph: KerasGraph, jit_compile: bool) -> Engine:
 
 
 def _batch(x: Arrays, y: Arrays, sample_weight: NDArray | None) -> Batch:
-    return Batch(_flat(x), _flat(y), [] if sample_weight is None else [sample_weight], [])
-
-
-def _flat(tree: Arrays) -> list[NDArray]:
-    return [*leaves(tree)] if isinstance(tree, list) else [tree]
+    return Batch([*leaves(x)], [*leaves(y)], [] if sample_weight is None else [sample_weight], [])
 
 
 def _value_of(variable: Any) -> NDArray:
@@ -277,13 +252,3 @@ def _values_of(variables: Sequence[Any], layout: Layout) -> FloatVector:
     vector = aligned_empty(layout.n_weights)
     layout.gather([_value_of(variable) for variable in variables], vector)
     return vector
-
-
-def _computes_in_half(model: Any) -> bool:
-    """Return True if a layer computes in float16, because its gradients vanish without a loss scale."""
-    return any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
-
-
-def _copy(source: FloatVector, target: FloatVector) -> None:
-    check_vector(source, len(target))
-    np.copyto(target, source)

@@ -58,9 +58,8 @@ Split: TypeAlias = Callable[[Any, Layout], list[Any]]
 class Engine(Protocol):
     """Computations of one graph on one backend; exceptions of the backend are passed on."""
 
-    @property
-    def own_counters(self) -> list[NDArray]:
-        """Initial values of integers that the engine keeps after the counters of the model; often none."""
+    #: initial values of integers that the engine keeps after the counters of the model; often none
+    own_counters: list[NDArray]
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
         """Compute one batch in training mode."""

@@ -59,7 +59,8 @@ class Engine:
         return np.asarray(self._call(self._figures, vectors, batch)[0])
 
     def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
-        return [np.asarray(output) for output in self._call(partial(self._outputs, model), vectors, batch, id(model))]
+        compute = partial(self._graph.outputs, split=_split, model=model)
+        return [np.asarray(output) for output in self._call(compute, vectors, batch, id(model))]
 
     def _call(self, function: Callable[..., Any], vectors: Vectors, batch: Batch, part: int = 0) -> list[Any]:
         # After a computation that has emptied the caches, `tf.nest.flatten` would take 17 microseconds.
@@ -113,9 +114,6 @@ class Engine:
         # The gradient of the split of the vector is one concatenation, with zeros for unused weights.
         gradient = tape.gradient(loss, vectors.weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return sums, gradient, *self._graph.moved(scope)
-
-    def _outputs(self, model: Any, vectors: Vectors, batch: Batch) -> list[Any]:
-        return self._graph.outputs(vectors, batch, _split, model)
 
     def _figures(self, vectors: Vectors, batch: Batch) -> Any:
         return self._graph.forward(vectors, batch, _split, training=False)[1]

@@ -1,9 +1,9 @@
-"""Layout of the weights of a model in one flat vector."""
+"""Weights of a model in one flat vector."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,7 @@ class Layout:
     @property
     def slices(self) -> tuple[slice, ...]:
         """Position of each array in the vector."""
-        stops = tuple(accumulate(spec.size for spec in self.specs))
-        return tuple(slice(start, stop) for start, stop in zip((0, *stops), stops, strict=False))
+        return slices_of(spec.size for spec in self.specs)
 
     def views(self, vector: FloatVector) -> list[FloatVector]:
         """Return the arrays of `vector` (n_weights,) as views of their shapes, without a copy."""
@@ -51,6 +50,36 @@ class Layout:
             view[...] = array
 
 
+class FlatWeights:
+    """Weights with which an adapter computes: its own vector, or one that it borrows.
+
+    Args:
+        own: its own vector (n_weights,).
+    """
+
+    def __init__(self, own: FloatVector) -> None:
+        self.n_weights = len(own)
+        #: own vector (n_weights,), and the vector of the next computation, own or borrowed
+        self.own_weights = self._weights = own
+
+    def read_weights(self, out: FloatVector) -> None:
+        copy_vector(self._weights, out)
+
+    def write_weights(self, vector: FloatVector) -> None:
+        copy_vector(vector, self.own_weights)
+        self._weights = self.own_weights
+
+    def borrow_weights(self, vector: FloatVector) -> None:
+        check_vector(vector, self.n_weights)
+        self._weights = vector
+
+
+def slices_of(sizes: Iterable[int]) -> tuple[slice, ...]:
+    """Return the positions of parts of these sizes in a vector that holds one after the other."""
+    stops = (0, *accumulate(sizes))
+    return tuple(slice(start, stop) for start, stop in pairwise(stops))
+
+
 def check_counters(given: list[list[int]], known: list[list[int]]) -> None:
     """Raise ValueError unless a discrete state has as many integers in each list as the `known` one."""
     if [len(value) for value in given] != (expected := [len(value) for value in known]):
@@ -61,3 +90,9 @@ def check_vector(vector: FloatVector, n: int) -> None:
     """Raise ValueError unless the shape of `vector` is (n,)."""
     if vector.shape != (n,):
         raise ValueError(f"A vector of shape ({n},) is expected. Received: {vector.shape}.")
+
+
+def copy_vector(source: FloatVector, target: FloatVector) -> None:
+    """Copy `source` into `target`; raise ValueError unless both have the same shape (n,)."""
+    check_vector(source, len(target))
+    np.copyto(target, source)

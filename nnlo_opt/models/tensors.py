@@ -1,5 +1,6 @@
 """Tensors of any framework as NumPy arrays, also inside of functions that a framework has traced."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.layout import slices_of
 
 #: classes of tensors by package
 _CLASSES = {"tensorflow": ("Tensor", "Variable", "IndexedSlices"), "torch": ("Tensor",), "jax": ("Array",)}
@@ -97,6 +99,5 @@ def through_flat(function: Callable[..., NDArray], tensors: Sequence[Any], *more
     dtype = "float64" if "float64" in dtypes else "float32"
     flat = ops.concatenate([ops.reshape(ops.cast(tensor, dtype), (-1,)) for tensor in dense])
     flat = through(function, flat, *more)
-    ends = np.cumsum([int(np.prod(tensor.shape, dtype=int)) for tensor in dense])
-    parts = zip([0, *ends[:-1]], ends, dense, dtypes, strict=True)
-    return [ops.cast(ops.reshape(flat[start:end], tensor.shape), dtype) for start, end, tensor, dtype in parts]
+    parts = zip(slices_of(math.prod(tensor.shape) for tensor in dense), dense, dtypes, strict=True)
+    return [ops.cast(ops.reshape(flat[part], tensor.shape), dtype) for part, tensor, dtype in parts]

@@ -385,8 +385,7 @@ class TorchAdapter:
 def forget_models() -> None:
     """Free every model that is no longer referenced, including a model whose building has failed."""
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()  # does nothing without a GPU
 
 
 def seed(random: Sequence[int], training: bool, device: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.errors import ConfigurationError, did_you_mean, require_known
 from nnlo_opt.space.values import check_whole, is_number
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.update_rules.registry import RULES, default_values
@@ -85,11 +85,7 @@ class TrainingOptions:
         for name, unit in _COUNTS.items():
             check_whole(option_name(name), getattr(self, name), unit=unit)
         for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
-            if (value := getattr(self, name)) not in choices:
-                raise ConfigurationError(
-                    f"`{option_name(name)}` must be one of {', '.join(choices)}. Received: {value!r}."
-                    f"{did_you_mean(value, choices)}"
-                )
+            require_known(f"`{option_name(name)}`", getattr(self, name), choices)
         if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(
                 f"`--learning-rate` must be a finite number above 0. Received: {self.learning_rate!r}."

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.records import Value
@@ -78,10 +79,6 @@ class EarlyStopping(Value):
     def __str__(self) -> str:
         return f"{self.metric},{'~' * self.smoothed}{self.better},{self.patience}"
 
-    def improves(self, value: float, best: float | None) -> bool:
-        """Return True if `value` is better than `best`, the best so far."""
-        return best is None or (value < best if self.better == "<" else value > best)
-
     def best_index(self, values: Sequence[float]) -> int:
         """Return the index of the best value; the first among equal ones."""
         return min(range(len(values)), key=lambda i: values[i] if self.better == "<" else -values[i])
@@ -95,15 +92,13 @@ class EarlyStopping(Value):
     def reached(self, values: Sequence[float]) -> bool:
         """Return True if the training has to stop after these values, one per epoch."""
         p = self.patience
-        if self.smoothed:
-            if len(values) < 2 * p:
-                return False
-            before, now = math.fsum(values[-2 * p : -p]) / p, math.fsum(values[-p:]) / p
-            return not self.improves(now, before)
-        if len(values) <= p:
+        before = values[-2 * p : -p] if self.smoothed else values[:-p]
+        if len(before) < (p if self.smoothed else 1):
             return False
-        pick = min if self.better == "<" else max
-        return not self.improves(pick(values[-p:]), pick(values[:-p]))
+        best = min if self.better == "<" else max
+        measure = fmean if self.smoothed else best
+        then, now = measure(before), measure(values[-p:])
+        return then == best(then, now)
 
 
 class TargetMetric(Value):

@@ -4,12 +4,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from linear_model import LinearAdapter
-from memory_source import numbered_source
+from memory_source import ArraySource, numbered_source
 
 from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskSetup
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.data import order
-from nnlo_opt.data.arrays import ArraySource
 from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.data.weights import class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError

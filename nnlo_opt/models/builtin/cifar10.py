@@ -1,10 +1,9 @@
 """Model of small photographs in ten classes, images of (32, 32, 3), with data from `GetData cifar10`."""
 
-from pathlib import Path
 from typing import Any
 
 from nnlo_opt.models.builtin._convnet import convnet
-from nnlo_opt.models.data_files import find_list
+from nnlo_opt.models.data_files import find_lists
 from nnlo_opt.space import Integer, Real
 
 
@@ -58,15 +57,7 @@ deep_parameter_range = [
     *(Real(0.0, 0.9, name=f"dropout{number}") for number in (1, 2)),
 ]
 
-
-def get_train() -> Path:
-    """Return the list of training files."""
-    return find_list("data/cifar10/train_cifar10.list", "GetData cifar10")
-
-
-def get_val() -> Path:
-    """Return the list of validation files."""
-    return find_list("data/cifar10/test_cifar10.list", "GetData cifar10")
+get_train, get_val = find_lists("cifar10")
 
 
 def get_features() -> str:

@@ -9,7 +9,7 @@ each cell, which sums to 1, times a sum; the discriminator also looks at the pro
 
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nnlo_opt.data.showers import ENERGIES, expected_total, physics_figure
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.composite import CompositeModel, Figures, ModelPart, PartTrainer
-from nnlo_opt.models.data_files import find_list
+from nnlo_opt.models.data_files import find_lists
 from nnlo_opt.space import Categorical, Integer, Real
 
 #: share of the labels of the classification that are inverted
@@ -50,15 +50,7 @@ parameter_range = [
     Categorical([0.1, 0.2, 1, 2, 10], name="ecal_weight"),
 ]
 
-
-def get_train() -> Path:
-    """Return the list of training files."""
-    return find_list("data/showers/train_showers.list", "GetData showers", "train_3d.list")
-
-
-def get_val() -> Path:
-    """Return the list of validation files."""
-    return find_list("data/showers/test_showers.list", "GetData showers", "test_3d.list")
+get_train, get_val = find_lists("showers", "3d")
 
 
 def get_features() -> str:
@@ -145,9 +137,9 @@ class ShowerGan(CompositeModel):
                 "The GAN takes labels in a group of three data sets: flag, energy / 100 GeV, sum of the cells. "
                 f"Received: {found}. Make them by `GetData showers`, and name them y."
             )
-        turns = (self._train_generator, self._train_discriminator) if self._reverse else (
-            self._train_discriminator, self._train_generator)  # fmt: skip
-        figures = {name: value for turn in turns for name, value in turn(models, x, y, rng).items()}
+        turns = {DISCRIMINATOR: self._train_discriminator, COMBINED: self._train_generator}
+        names = reversed(turns) if self._reverse else turns
+        figures = {name: turns[name](models, x, y, rng) for name in names}
         self._n_batches += 1
         if self._keep_every and self._n_batches % self._keep_every == 0:
             models[COMBINED].synced_model()
@@ -177,26 +169,24 @@ class ShowerGan(CompositeModel):
 
     def _train_discriminator(
         self, models: Mapping[str, PartTrainer], x: Any, y: Any, rng: np.random.Generator
-    ) -> dict[str, Figures]:
+    ) -> Figures:
         discriminator = models[DISCRIMINATOR]
         fake, wanted = self._fakes(models, len(x), rng)
         real_labels, fake_labels = _flagged(1, y[1:], rng), _flagged(0, wanted, rng)
         if not self._one_pass:
-            parts = [discriminator.train_on_batch(x, real_labels), discriminator.train_on_batch(fake, fake_labels)]
-            return {DISCRIMINATOR: _mean(parts)}
+            figures = discriminator.train_on_batch(x, real_labels), discriminator.train_on_batch(fake, fake_labels)
+            return _mean(figures)
         order = rng.permutation(2 * len(x))
         labels = [np.concatenate(pair)[order] for pair in zip(real_labels, fake_labels, strict=True)]
-        return {DISCRIMINATOR: discriminator.train_on_batch(np.concatenate([x, fake])[order], labels)}
+        return discriminator.train_on_batch(np.concatenate([x, fake])[order], labels)
 
-    def _train_generator(
-        self, models: Mapping[str, PartTrainer], x: Any, y: Any, rng: np.random.Generator
-    ) -> dict[str, Figures]:
+    def _train_generator(self, models: Mapping[str, PartTrainer], x: Any, y: Any, rng: np.random.Generator) -> Figures:
         noise, wanted = self._noise(2 * len(x), rng)
         labels, combined = _flagged(1, wanted), models[COMBINED]
         if self._one_pass:
-            return {COMBINED: combined.train_on_batch(noise, labels)}
+            return combined.train_on_batch(noise, labels)
         halves = (slice(len(x)), slice(len(x), None))
-        return {COMBINED: _mean([combined.train_on_batch(noise[h], [label[h] for label in labels]) for h in halves])}
+        return _mean([combined.train_on_batch(noise[h], [label[h] for label in labels]) for h in halves])
 
     def _noise(self, n: int, rng: np.random.Generator) -> tuple[NDArray, list[NDArray]]:
         """Return noise for `n` showers, normal numbers times e, with the energies e and the sums of their cells."""
@@ -278,5 +268,5 @@ def _flagged(flag: float, rest: list[NDArray], rng: np.random.Generator | None =
     return [flags, *rest]
 
 
-def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
+def _mean(figures: Sequence[Figures]) -> dict[str, float]:
     return {name: sum(one[name] for one in figures) / len(figures) for name in figures[0]}

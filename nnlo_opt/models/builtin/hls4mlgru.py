@@ -1,12 +1,11 @@
 """Recurrent tagger of jets, 150 constituents with 16 features, with data from `GetData jets`."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.models.data_files import find_list
+from nnlo_opt.models.data_files import find_lists
 from nnlo_opt.space import Categorical, Integer, Real
 
 
@@ -40,15 +39,7 @@ parameter_range = [
     Real(0.0, 0.9, name="dropout"),
 ]
 
-
-def get_train() -> Path:
-    """Return the list of training files."""
-    return find_list("data/jets/train_jets.list", "GetData jets")
-
-
-def get_val() -> Path:
-    """Return the list of validation files."""
-    return find_list("data/jets/test_jets.list", "GetData jets")
+get_train, get_val = find_lists("jets")
 
 
 def _turned(x: NDArray) -> NDArray:

@@ -1,10 +1,9 @@
 """Model of handwritten digits, images of (28, 28, 1), with data from `GetData mnist`."""
 
-from pathlib import Path
 from typing import Any
 
 from nnlo_opt.models.builtin._convnet import convnet
-from nnlo_opt.models.data_files import find_list
+from nnlo_opt.models.data_files import find_lists
 from nnlo_opt.space import Integer, Real
 
 
@@ -23,15 +22,7 @@ parameter_range = [
     Real(0.0, 0.7, name="dropout"),
 ]
 
-
-def get_train() -> Path:
-    """Return the list of training files."""
-    return find_list("data/mnist/train_mnist.list", "GetData mnist")
-
-
-def get_val() -> Path:
-    """Return the list of validation files."""
-    return find_list("data/mnist/test_mnist.list", "GetData mnist")
+get_train, get_val = find_lists("mnist")
 
 
 def get_features() -> str:

@@ -1,9 +1,8 @@
 """Model of images of collisions (150, 94, 5) in three classes, with data from `GetData topclass`."""
 
-from pathlib import Path
 from typing import Any
 
-from nnlo_opt.models.data_files import find_list
+from nnlo_opt.models.data_files import find_lists
 from nnlo_opt.space import Integer, Real
 
 
@@ -39,15 +38,7 @@ parameter_range = [
     Real(0.0, 0.9, name="dropout"),
 ]
 
-
-def get_train() -> Path:
-    """Return the list of training files."""
-    return find_list("data/topclass/train_topclass.list", "GetData topclass")
-
-
-def get_val() -> Path:
-    """Return the list of validation files."""
-    return find_list("data/topclass/test_topclass.list", "GetData topclass")
+get_train, get_val = find_lists("topclass")
 
 
 def get_features() -> str:
