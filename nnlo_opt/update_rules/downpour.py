@@ -88,13 +88,6 @@ class DownpourMaster(MasterHalf):
         self._asked_momentum = float(optimizer.values["momentum"]) if corrects_momentum else None
         self._mean = aligned_empty(0)
 
-    @property
-    def vectors(self) -> Sequence[FloatVector]:
-        return self._optimizer.slots
-
-    def live_in(self, memory: Sequence[FloatVector]) -> None:
-        self._optimizer.live_in(memory)
-
     def take_staleness(self, mean: float) -> None:
         if self._asked_momentum is not None:
             self._optimizer.values["momentum"] = explicit_momentum(self._asked_momentum, mean)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnlo_opt.errors import CheckpointError, ConfigurationError, did_you_mean
+from nnlo_opt.errors import CheckpointError, ConfigurationError, require_known
 from nnlo_opt.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
 
 Slots = Mapping[str, FloatVector]
@@ -199,7 +199,7 @@ class SGD(Optimizer):
         if not slots:
             weights += step
             return
-        momentum, mu = slots["momentum"], self.values["momentum"]
+        (momentum,), mu = slots.values(), self.values["momentum"]
         momentum *= mu
         momentum += step
         if self.values["nesterov"]:
@@ -332,12 +332,8 @@ def make_optimizer(
 
     Raises `ConfigurationError` for an unknown name or parameter and for a value out of range.
     """
-    kind = OPTIMIZERS.get(name)
-    if kind is None:
-        raise ConfigurationError(
-            f"An optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {name!r}.{did_you_mean(name, OPTIMIZERS)}"
-        )
-    given = dict(parameters or {})
+    require_known("An optimizer", name, OPTIMIZERS)
+    kind, given = OPTIMIZERS[name], dict(parameters or {})
     learning_rate = own_rate(given, learning_rate)
     if unknown := [parameter for parameter in given if parameter not in kind.parameters]:
         raise ConfigurationError(
