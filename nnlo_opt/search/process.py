@@ -19,10 +19,11 @@ from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.environment import module_command, start_helper
 from nnlo_opt.runtime.watchdog import LOOK_PART, Watch
-from nnlo_opt.search.base import Observation, TrialRecord
+from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.events import Observation
 
 #: trials sent in one line, so that no line is long
 _TRIALS_A_LINE = 200
