@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, TaskFactory, TaskSetup, validation_batch
+from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, TaskFactory, validation_batch
 from nnlo_opt.comm.messages import Json, StartFold
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
@@ -121,7 +121,7 @@ class ModuleWorkload:
     def make_tasks(self) -> TaskFactory:
         """Return the maker of this rank's tasks."""
         data, given = self.data, self._options.data
-        setup = TaskSetup(
+        return FoldTaskFactory(
             build=self._build,
             release=self.maker.release,
             source=data.source,
@@ -136,7 +136,6 @@ class ModuleWorkload:
                 sample_weights_name=given.sample_weights_name,
             ),
         )
-        return FoldTaskFactory(setup)
 
     def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         return self.maker.build(parameters, options, seed, self.samples)

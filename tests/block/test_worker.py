@@ -5,7 +5,7 @@ from loopback_team import linear_tasks
 from memory_source import linear_source
 
 from nnlo_opt.block.answers import reason_of
-from nnlo_opt.block.task import FoldTaskFactory, TaskSetup
+from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.block.worker.training import Partners
 from nnlo_opt.block.worker.worker import Worker, WorkerSetup
 from nnlo_opt.comm import messages as msg
@@ -174,7 +174,7 @@ class Ledger:
             return LinearAdapter(N_FEATURES)
 
         return FoldTaskFactory(
-            TaskSetup(build=build, release=self._release, source=SOURCE, folds=FOLDS, options=options_of(), seed=0)
+            build=build, release=self._release, source=SOURCE, folds=FOLDS, options=options_of(), seed=0
         )
 
     def _release(self):
