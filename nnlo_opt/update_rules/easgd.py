@@ -117,9 +117,7 @@ class ElasticMomentum(SGD):
     name = "elastic_momentum"
     averages: ClassVar = {"velocity": "momentum"}
 
-    def __init__(
-        self, n_weights: int, learning_rate: float = SGD.default_learning_rate, momentum: float = 0.0
-    ) -> None:
+    def __init__(self, n_weights: int, learning_rate: float = SGD.default_learning_rate, momentum: float = 0.0) -> None:
         """`learning_rate` is eta, `momentum` is delta; ConfigurationError for one that is out of range."""
         check_positive("--elastic-lr", learning_rate, "the learning rate of the local optimizer")
         check_fraction("--elastic-momentum", momentum, "steps without momentum")

@@ -53,11 +53,6 @@ class Period:
     #: True if the end of a pass has ended the period
     end_of_pass: bool = False
 
-    def restart(self) -> None:
-        """Begin the next period."""
-        self.n_samples = self.n_batches = 0
-        self.end_of_pass = False
-
 
 class LocalTraining:
     """One assignment at a worker, from the model that is built to the end.
@@ -185,7 +180,7 @@ class LocalTraining:
             told = self._update(base_version=shared.version, applied=shared.take_applied())
             self._block.send(MASTER, told)
             self.is_outstanding = True
-        period.restart()
+        self._period = Period()
 
     def _push(self) -> None:
         period = self._period
@@ -197,7 +192,7 @@ class LocalTraining:
         # Behind the end of a pass lies the next epoch, which a lone worker must not begin before the fence.
         self._may_run_ahead = self._start.overlap and not period.end_of_pass
         self.is_outstanding, self._is_due = True, False
-        period.restart()
+        self._period = Period()
 
     def _update(self, base_version: int, applied: dict[str, int] | None = None) -> msg.PushUpdate:
         """Return the message with the figures of all batches that the master does not know of."""
