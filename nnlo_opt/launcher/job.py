@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.runtime.environment import MPI_START_S, SIGN
+from nnlo_opt.runtime.environment import MPI_START_S, SIGN, wait_or_kill
 from nnlo_opt.safe_path import SafePath
 
 #: seconds between two looks at the job
@@ -157,20 +157,13 @@ class Job:
                     self._process.send_signal(signal.SIGUSR1)  # mpirun passes it on to the ranks
                 self.was_late = end_at_s is not None and now_s >= end_at_s
                 if self.was_late or alone.is_too_long(now_s) or gathering.is_too_long(now_s):
-                    code = self._terminate()
+                    self._process.terminate()
+                    code = wait_or_kill(self._process, TERM_S)
                     break
                 time.sleep(LOOK_S)
         finally:
             self.end()
         return code
-
-    def _terminate(self) -> int:
-        self._process.terminate()
-        try:
-            return self._process.wait(TERM_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
 
     def end(self) -> None:
         """Kill all remaining processes of the job on this node; return when they are gone."""

@@ -55,6 +55,15 @@ def start_helper(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def wait_or_kill(process: subprocess.Popen[Any], timeout_s: float) -> int:
+    """Return the status of a process that ends within `timeout_s` seconds, or else is killed."""
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
 def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
     """Return True if the process was started by mpirun, or by srun with MPI."""
     return any(name in environ for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))

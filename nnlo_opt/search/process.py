@@ -17,7 +17,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.environment import module_command, start_helper
+from nnlo_opt.runtime.environment import module_command, start_helper, wait_or_kill
 from nnlo_opt.runtime.watchdog import LOOK_PART, Watch
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.search.session import SearchSession
@@ -212,11 +212,7 @@ class SearchProcess(SearchService):
         """End the process, which may be stopped; return its status."""
         self._process.terminate()
         self._process.send_signal(signal.SIGCONT)
-        try:
-            return self._process.wait(_CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
+        return wait_or_kill(self._process, _CLOSE_TIMEOUT_S)
 
     def _replace(self, how: str = "") -> None:
         """Have another process take the place of this one; NnloError if the last one has not suggested anything.

@@ -125,6 +125,11 @@ class StalenessStatistics:
         """Mean staleness, in versions; 0.0 before the first update."""
         return self.total / max(1, self.n_updates)
 
+    @property
+    def max(self) -> int:
+        """The largest staleness; 0 before the first update."""
+        return max(self._histogram, default=0)
+
     def to_json(self) -> dict[str, int]:
         """Return the histogram with text keys, as JSON wants them, and `dropped` if updates were dropped."""
         counts = {str(staleness): count for staleness, count in self.histogram.items()}

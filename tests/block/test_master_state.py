@@ -586,7 +586,7 @@ def test_every_interleaving_finishes_after_its_epochs_of_samples(shards, batch, 
     assert state.n_samples == sum(team.trained)
     if synchronous:
         assert team.trained == [epochs * n for n in shards]
-        assert max(state.staleness.histogram, default=0) == 0
+        assert state.staleness.max == 0
     else:
         assert state.n_samples >= epochs * n_train
         assert state.staleness.n_updates == state.version
