@@ -30,7 +30,6 @@ OPTIONS = TrainingOptions(epochs=N_EPOCHS, batch=6, optimizer="sgd", learning_ra
 SPACE = Space([Categorical(["", "gradient"], name="fault"), Integer(0, 8, name="at"), Integer(0, 99, name="other")])
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkloadLikeTheModel(Workload):
     """A workload whose points fail as those of `linear_tasks` do: at batch number `at`, if the training gets there."""
 
