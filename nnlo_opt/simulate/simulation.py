@@ -71,9 +71,6 @@ class VirtualRanks(Transport):
     def poll(self) -> Received | None:
         return self._inbox.popleft() if self._inbox else None
 
-    def flush(self, timeout_s: float) -> None:
-        """Do nothing, as every message has arrived."""
-
 
 class VirtualMaster:
     """Master of a virtual team; runs one assignment after another."""
