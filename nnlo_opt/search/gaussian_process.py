@@ -106,6 +106,10 @@ class _Likelihood:
         gradient[:n] = self._squares @ (pairs * slope) * scale * weights * -2.0
         gradient[n] = scale * (pairs @ correlation + diagonal.sum() * (1.0 + _JITTER))
         gradient[-1] = noise * (diagonal @ self._relative_noise)
+        return self._with_priors(value, gradient, logs)
+
+    def _with_priors(self, value: float, gradient: np.ndarray, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        n = self.n_parameters
         means, stds = np.array([_LOG_LENGTH] * n + [_LOG_SCALE, _LOG_NOISE]).T
         away = (logs - means) / stds
         return float(value + 0.5 * away @ away), gradient + away / stds
