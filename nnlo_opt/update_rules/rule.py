@@ -97,7 +97,7 @@ class Half:
 
 
 class MasterHalf(Half, ABC):
-    """An update rule at the master; here its memory is that of its optimizer, if it has one."""
+    """An update rule at the master; here with no memory beside the one of its optimizer, if it has any."""
 
     answers: Answer = Answer.WEIGHTS
 
