@@ -301,7 +301,6 @@ class Exchange:
             assignment=1,
             base_version=self._n_updates,
             n_samples=100,
-            n_batches=1,
             sums={"loss": 1.5, "acc": 90.0},
             end_of_pass=False,
         )

@@ -25,13 +25,12 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Return the tree of `function(leaf, *leaves of other trees)`; ValueError if the trees differ in form."""
-    if not isinstance(tree, list):
-        if any(isinstance(other, list) for other in others):
-            raise ValueError(f"Trees of the same form are expected. Received: {(tree, *others)}.")
-        return function(tree, *others)
-    if any(not isinstance(other, list) or len(other) != len(tree) for other in others):
-        raise ValueError(f"Trees of the same form are expected. Received: {(tree, *others)}.")
-    return [map_tree(function, *branches) for branches in zip(tree, *others, strict=True)]
+    trees = tree, *others
+    if not any(isinstance(one, list) for one in trees):
+        return function(*trees)
+    if not all(isinstance(one, list) and len(one) == len(tree) for one in trees):
+        raise ValueError(f"Trees of the same form are expected. Received: {trees}.")
+    return [map_tree(function, *branches) for branches in zip(*trees, strict=True)]
 
 
 def n_samples(tree: Arrays) -> int:

@@ -13,8 +13,7 @@ DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
 MOST_LINES = 33_000
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
-BUDGET: dict[str, tuple[int, ...]] = {
-}
+BUDGET: dict[str, tuple[int, ...]] = {}
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 

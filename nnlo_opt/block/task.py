@@ -8,6 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -152,8 +153,9 @@ def release(tasks: TaskFactory) -> None:
         logger.warning("a model could not be released", exc_info=True)
 
 
-class TaskSetup(Value):
-    """All that the tasks of a rank are made of."""
+@dataclass(kw_only=True)
+class FoldTaskFactory:
+    """Tasks from a data source with fixed folds and a function that builds the model of a point."""
 
     #: `build(parameters, options, seed)` returns a model with fresh weights that depend on the seed alone
     build: Callable[[dict[str, Any], TrainingOptions, int], ModelAdapter]
@@ -163,25 +165,18 @@ class TaskSetup(Value):
     folds: list[Fold]
     options: TrainingOptions
     seed: int
-    feeding: Feeding = Feeding()
-
-
-class FoldTaskFactory:
-    """Tasks from a data source with fixed folds and a function that builds the model of a point."""
-
-    def __init__(self, setup: TaskSetup) -> None:
-        self._setup = setup
-        #: samples read last: most trials ask for the same shard again
-        self._loaded: dict[tuple[str, int, int, int], Samples] = {}
-        #: of the task under way; its thread ends with the task
-        self._stream: BatchStream | None = None
+    feeding: Feeding = field(default_factory=Feeding)
+    #: samples read last: most trials ask for the same shard again
+    _loaded: dict[tuple[str, int, int, int], Samples] = field(default_factory=dict, init=False)
+    #: of the task under way; its thread ends with the task
+    _stream: BatchStream | None = field(default=None, init=False)
 
     def open(self, start: StartFold) -> FoldTask:
         """Build the model of the point and load this worker's shard. Not collective."""
         self._end_stream()
-        options = self._setup.options.with_point(start.point)
-        fold = self._setup.folds[start.fold]
-        adapter = self._setup.build(model_parameters(start.point), options, model_seed(self._setup.seed, start))
+        options = self.options.with_point(start.point)
+        fold = self.folds[start.fold]
+        adapter = self.build(model_parameters(start.point), options, model_seed(self.seed, start))
         mine = shard(fold.train, start.n_workers, start.worker - 1)
         # Fewer validation samples than workers is no reason to refuse: some have nothing to do.
         edges = [len(fold.validation) * i // start.n_workers for i in (start.worker - 1, start.worker)]
@@ -189,11 +184,11 @@ class FoldTaskFactory:
         # One fold at a time: folds that take turns on a small block do not fill its memory.
         self._loaded = {key: samples for key, samples in self._loaded.items() if key[1:] == _place(start)}
         validation, n_left = self._validation(validates, start, options)
-        key = (self._setup.seed, start.trial, start.fold, start.worker)
+        key = (self.seed, start.trial, start.fold, start.worker)
         order = Order(len(mine), key, shuffle=options.shuffle, cut=self._cut)
         windows = self._windows(mine, start, order, n_left)
-        if self._setup.feeding.gathers_ahead and options.shuffle:
-            windows = GatheredWindows(windows, piece(options.batch, self._setup.source.info.sample_bytes))
+        if self.feeding.gathers_ahead and options.shuffle:
+            windows = GatheredWindows(windows, piece(options.batch, self.source.info.sample_bytes))
         self._stream = BatchStream(windows, options.batch)
         return FoldTask(
             adapter=adapter,
@@ -211,7 +206,7 @@ class FoldTaskFactory:
     def close(self) -> None:
         """Release the model and end reading ahead; samples held in memory stay for the next trial."""
         self._end_stream()
-        self._setup.release()
+        self.release()
 
     # ------------------------------------------------------------ in memory or not
 
@@ -219,7 +214,7 @@ class FoldTaskFactory:
         self, numbers: Indices, start: StartFold, options: TrainingOptions
     ) -> tuple[Callable[[], Iterator[Samples]], int]:
         """Return the maker of the validation samples, and the bytes of memory left for training samples."""
-        n_bytes = len(numbers) * self._setup.source.info.sample_bytes
+        n_bytes = len(numbers) * self.source.info.sample_bytes
         if len(numbers) <= self._cut.window or n_bytes <= self._memory_bytes // 2:
             samples = self._load("validation", start, lambda: self._read(numbers))
             return lambda: iter([samples]), self._memory_bytes - n_bytes
@@ -229,7 +224,7 @@ class FoldTaskFactory:
                 lambda part: self._read(numbers[part]),
                 len(numbers),
                 self._n_at_once(options),
-                self._setup.feeding.n_ahead,
+                self.feeding.n_ahead,
             ),
             self._memory_bytes,
         )  # fmt: skip
@@ -241,9 +236,9 @@ class FoldTaskFactory:
 
     def _windows(self, numbers: Indices, start: StartFold, order: Order, memory_bytes: int) -> Windows:
         """Return the training samples, in memory if `memory_bytes` are enough."""
-        tables, name = self._setup.feeding.class_tables, self._setup.feeding.sample_weights_name
+        tables, name = self.feeding.class_tables, self.feeding.sample_weights_name
         table = tables[start.fold] if tables else None
-        n_bytes = len(numbers) * self._setup.source.info.sample_bytes
+        n_bytes = len(numbers) * self.source.info.sample_bytes
         if order.n_windows == 1 or n_bytes <= memory_bytes:
 
             def load() -> Samples:
@@ -256,7 +251,7 @@ class FoldTaskFactory:
         def read(part: Indices) -> Samples:
             return _weighted(self._read(numbers[part]), table, None if weights is None else weights[part])
 
-        return StreamedWindows(read, order, self._setup.feeding.n_ahead)
+        return StreamedWindows(read, order, self.feeding.n_ahead)
 
     def _load(self, part: str, start: StartFold, read: Callable[[], Samples]) -> Samples:
         key = (part, *_place(start))
@@ -265,20 +260,20 @@ class FoldTaskFactory:
         return self._loaded[key]
 
     def _read(self, numbers: Indices) -> Samples:
-        return Samples(*self._setup.source.read(numbers))
+        return Samples(*self.source.read(numbers))
 
     def _column(self, name: str | None, numbers: Indices) -> NDArray[np.float32] | None:
         if name is None:
             return None
-        return check_sample_weights(name, self._setup.source.read_column(name, numbers), some=True)
+        return check_sample_weights(name, self.source.read_column(name, numbers), some=True)
 
     @cached_property
     def _cut(self) -> Cut:
-        return Cut.of(self._setup.source.info)
+        return Cut.of(self.source.info)
 
     @cached_property
     def _memory_bytes(self) -> int:
-        given = self._setup.feeding.memory_bytes
+        given = self.feeding.memory_bytes
         return budget_bytes(node_place(os.environ)[1]) if given is None else given
 
     def _end_stream(self) -> None:

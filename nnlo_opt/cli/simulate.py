@@ -115,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
     """Simulate a search for every number of blocks; return the exit code."""
     objective = load_objective(arguments.objective, arguments.search_space)
     if arguments.optimum is not None:
-        objective = replace(objective, optimum=arguments.optimum)
+        objective = objective.replaced(optimum=arguments.optimum)
     workload = Workload(
         objective=objective,
         durations=load_durations(arguments.duration),

@@ -8,11 +8,12 @@ none of them waits for ever.
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nnlo_opt.records import Value
 
 #: kinds of calls; `chunks` is a sum by parts that are sent as soon as they are ready
 KINDS = ("sum", "min", "max", "product", "gather", "broadcast", "chunks", "float16", "bfloat16")
@@ -52,8 +53,7 @@ class Call(NamedTuple):
         return cls(KINDS[kind], DTYPES[dtype], n_numbers, root)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class Agreement(Value):
     """Sums of the heads of all ranks."""
 
     #: ranks that make a call; that have left their program; the sum of the numbers of these from 1

@@ -112,6 +112,3 @@ class Loopback(Transport):
             return None
         source, buffer = queue.popleft()
         return Received(source, *decode(buffer))
-
-    def flush(self, timeout_s: float) -> None:
-        """Return at once, as each message arrives when it is sent."""

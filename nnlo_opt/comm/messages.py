@@ -200,7 +200,6 @@ class PushUpdate(AssignmentMessage):
 
     base_version: int
     n_samples: int
-    n_batches: int
     #: sums over the samples of the update; a sub-master reports the sums of its workers at the fence
     sums: dict[str, float]
     #: True if the worker has passed over its whole shard

@@ -214,33 +214,30 @@ class Outbox:
         #: number of payloads written, and number that the receiver has read; it reads them in order
         self._n_written = self.n_released = 0
         #: memory of all slots, with its file; None before the first payload
-        self._common: CommonMemory | None = None
-        self._file = -1
+        self._memory: CommonMemory | None = None
         self._generation = 0
         self._slot_bytes = 0
-        self._memory: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def put(self, payload: NDArray[np.float32]) -> Place | None:
         """Copy `payload` (n,) and return its place, or None if there is no room now."""
         in_flight = self._n_written - self.n_released
         if in_flight >= _N_SLOTS or payload.nbytes > _LARGEST_BYTES:
             return None
-        if payload.nbytes > self._slot_bytes and (in_flight or not self._grow(payload)):
+        if payload.nbytes > self._slot_bytes and not in_flight:
+            self._grow(payload)
+        if payload.nbytes > self._slot_bytes or self._memory is None:
             return None
         offset = self._n_written % _N_SLOTS * self._slot_bytes
-        self._memory[offset : offset + payload.nbytes].view(np.float32)[:] = payload
+        self._memory.bytes[offset : offset + payload.nbytes].view(np.float32)[:] = payload
         self._n_written += 1
-        return Place(self._file, self._generation, len(self._memory), offset, payload.nbytes)
+        file, n_bytes = self._memory.place
+        return Place(file, self._generation, n_bytes, offset, payload.nbytes)
 
-    def _grow(self, payload: NDArray[np.float32]) -> bool:
+    def _grow(self, payload: NDArray[np.float32]) -> None:
         slot_bytes = -(-payload.nbytes // _PAGE_BYTES) * _PAGE_BYTES
-        common = CommonMemory.create(_N_SLOTS * slot_bytes)
-        if common is None:
-            return False
-        self._common, self._memory, self._slot_bytes = common, common.bytes, slot_bytes
-        self._file, _ = common.place
-        self._generation += 1
-        return True
+        if memory := CommonMemory.create(_N_SLOTS * slot_bytes):
+            self._memory, self._slot_bytes = memory, slot_bytes
+            self._generation += 1
 
 
 class Inbox:

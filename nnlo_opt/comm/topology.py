@@ -204,12 +204,7 @@ class Topology(Value):
                 remark="One rank: it coordinates and trains, one trial after another.",
             )
         blocks, remark = _cut_blocks(world_size, block_size)
-        parts = [
-            (number, part)
-            for number, ranks in enumerate(blocks, start=1)
-            for part in _cut_evenly(ranks, n_fold if len(ranks) >= 2 * n_fold else 1)
-        ]
-        return cls(world_size=world_size, teams=_teams(parts, of_teams), remark=remark)
+        return cls(world_size=world_size, teams=_teams(blocks, n_fold, of_teams), remark=remark)
 
 
 def plan_single_block(world_size: int, n_fold: int = 1, **of_teams: Unpack[TeamOptions]) -> Topology:
@@ -217,12 +212,16 @@ def plan_single_block(world_size: int, n_fold: int = 1, **of_teams: Unpack[TeamO
 
     `n_fold` folds are trained at the same time if each can have two ranks; `of_teams` are fields of every `Team`.
     """
-    parts = [(1, part) for part in _cut_evenly(range(world_size), n_fold if world_size >= 2 * n_fold else 1)]
-    return Topology(world_size=world_size, teams=_teams(parts, of_teams), remark="")
+    return Topology(world_size=world_size, teams=_teams([range(world_size)], n_fold, of_teams), remark="")
 
 
-def _teams(parts: Sequence[tuple[int, range]], of_teams: TeamOptions) -> tuple[Team, ...]:
-    """Return a team for each of `parts`: the number of its block, its world ranks."""
+def _teams(blocks: Sequence[range], n_fold: int, of_teams: TeamOptions) -> tuple[Team, ...]:
+    """Return the teams of blocks of these world ranks; a block that is large enough is cut into `n_fold` teams."""
+    parts = [
+        (number, part)
+        for number, ranks in enumerate(blocks, start=1)
+        for part in _cut_evenly(ranks, n_fold if len(ranks) >= 2 * n_fold else 1)
+    ]
     return tuple(
         Team(index=i, block=block, world_ranks=tuple(ranks), **of_teams) for i, (block, ranks) in enumerate(parts)
     )

@@ -104,7 +104,8 @@ class Transport(Protocol):
         """
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all messages have left, at most `timeout_s` seconds."""
+        """Wait until all messages have left, at most `timeout_s` seconds; here they have when they are sent."""
+        return
 
 
 class Collective(Protocol):

@@ -75,15 +75,8 @@ class Coordinator:
     """
 
     def __init__(self, setup: CoordinatorSetup) -> None:
-        self._state = setup.state
-        self._journal = setup.journal
-        self._ranks = setup.ranks
-        self._search = setup.search
-        self._clock = setup.clock
-        self._observers = setup.observers
-        self._on_preemption = setup.on_preemption
-        self._requests = setup.requests
-        self._on_declined = setup.on_declined
+        self._setup = setup
+        self._state, self._clock = setup.state, setup.clock
         #: number of ranks that are known to be dead
         self._n_lost = 0
         #: reason for which the search is over; empty while it is not
@@ -114,7 +107,7 @@ class Coordinator:
             last_end: known causes of the end of the previous start.
             finished: folds of earlier starts whose results are not in the journal.
         """
-        begin, requests = ins.Begin(last_end=last_end, finished=tuple(finished)), self._requests()
+        begin, requests = ins.Begin(last_end=last_end, finished=tuple(finished)), self._setup.requests()
         # The first suggestions are points that are in the inbox already.
         points = [request for request in requests if isinstance(request, ins.Enqueue)]
         others = [request for request in requests if not isinstance(request, ins.Enqueue)]
@@ -131,13 +124,13 @@ class Coordinator:
         All decisions come first, then one write to the journal, then the instructions are carried out.
         """
         todo: list[ins.Instruction] = []
-        if len(self._ranks.lost) > self._n_lost:
-            self._n_lost = len(self._ranks.lost)
-            todo += self._decide(ins.RanksDied(ranks=frozenset(self._ranks.lost)))
-        for request in self._requests():
+        if len(self._setup.ranks.lost) > self._n_lost:
+            self._n_lost = len(self._setup.ranks.lost)
+            todo += self._decide(ins.RanksDied(ranks=frozenset(self._setup.ranks.lost)))
+        for request in self._setup.requests():
             todo += self._decide(request)
         n_taken = 0
-        while n_taken < MOST_AT_ONCE and self._state.phase is not Phase.OVER and (received := self._ranks.poll()):
+        while n_taken < MOST_AT_ONCE and self._state.phase is not Phase.OVER and (received := self._setup.ranks.poll()):
             n_taken += 1
             self._story.append((received.source, received.message))
             try:
@@ -147,10 +140,10 @@ class Coordinator:
                 for source, message in self._story:
                     error.add_note(f"took in from rank {source}: {str(message)[:300]}")
                 raise
-        suggestion = self._search.poll() if self._state.suggestions.asked else None
+        suggestion = self._setup.search.poll() if self._state.suggestions.asked else None
         if suggestion is not None:
             for point, why in suggestion.declined:
-                self._on_declined(point, why)
+                self._setup.on_declined(point, why)
             suggested = ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s)
             todo += self._decide(suggested)
         if self._clock.monotonic_s() >= self._tick_at_s:
@@ -171,7 +164,7 @@ class Coordinator:
 
     def _take(self, received: Received) -> list[ins.Instruction]:
         if isinstance(received.message, PreemptionHeard):
-            self._on_preemption()
+            self._setup.on_preemption()
         if isinstance(received.message, PreemptionHeard | Prepared):
             return []
         team = self._state.membership.team_of.get(received.source)
@@ -194,13 +187,13 @@ class Coordinator:
         for instruction in todo:
             match instruction:
                 case ins.Send():
-                    self._ranks.send(instruction.rank, instruction.message)
+                    self._setup.ranks.send(instruction.rank, instruction.message)
                 case ins.Tell():
-                    self._search.record([self._record_of(instruction)])
+                    self._setup.search.record([self._record_of(instruction)])
                 case ins.Propose():
-                    self._search.enqueue(instruction.point)
+                    self._setup.search.enqueue(instruction.point)
                 case ins.Ask():
-                    self._search.request_suggestion(instruction.number)
+                    self._setup.search.request_suggestion(instruction.number)
                 case ins.GiveUp():
                     raise NnloError(instruction.reason)
                 case ins.Finish():
@@ -219,12 +212,12 @@ class Coordinator:
 
     def _write(self, events: Sequence[Event], *, durable: bool) -> None:
         try:
-            self._journal.append(events, durable=durable)
+            self._setup.journal.append(events, durable=durable)
         except OSError as error:
             raise NnloError(
-                f"`{self._journal.path}` cannot be written ({error.strerror or error}). The search stops here, nothing "
-                "is lost. Make the run directory writable again, then add `--opt-restore` to resume."
+                f"`{self._setup.journal.path}` cannot be written ({error.strerror or error}). The search stops here, "
+                "nothing is lost. Make the run directory writable again, then add `--opt-restore` to resume."
             ) from error
-        for observer in self._observers:
+        for observer in self._setup.observers:
             for event in events:
                 observer.observe(event, self._state.ledger)

@@ -1,11 +1,11 @@
 """Values that the coordinator's state machine takes or returns: the plan of a search, events, instructions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.records import Value
+from nnlo_opt.records import Value, field
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Session
@@ -98,8 +98,7 @@ class SearchPlan:
     fold_racing: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastEnd:
+class LastEnd(Value):
     """Known causes of the end of the previous start; `outcomes.loss_of` draws the consequences."""
 
     #: team -> its rank that died first, in words, and how

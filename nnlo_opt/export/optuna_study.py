@@ -23,11 +23,11 @@ from optuna.trial import FrozenTrial, TrialState
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import began_at_s, plain_value, results_of, trials_of
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.search.base import Observation
 from nnlo_opt.search.warm_start import standard_error
 from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials import trial as ours
+from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
 

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.runtime.environment import MPI_START_S, SIGN, ended
+from nnlo_opt.runtime.environment import MPI_START_S, SIGN, wait_or_kill
 from nnlo_opt.safe_path import SafePath
 
 #: seconds between two looks at the job
@@ -158,7 +158,7 @@ class Job:
                 self.was_late = end_at_s is not None and now_s >= end_at_s
                 if self.was_late or alone.is_too_long(now_s) or gathering.is_too_long(now_s):
                     self._process.terminate()
-                    code = ended(self._process, TERM_S)
+                    code = wait_or_kill(self._process, TERM_S)
                     break
                 time.sleep(LOOK_S)
         finally:

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from nnlo_opt.reporting.page import wrote_page
 from nnlo_opt.reporting.results import write_results
-from nnlo_opt.runtime.environment import THREAD_VARIABLES, ended, module_command, start_helper
+from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper, wait_or_kill
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.events import Event
@@ -129,8 +129,8 @@ class Reporter:
         """
         self.ask()
         with PULSE.unwatched():
-            code = ended(self._process, timeout_s)
-        return code in (0, WITHOUT_PAGE, -signal.SIGALRM)
+            status = wait_or_kill(self._process, timeout_s)
+        return status in (0, WITHOUT_PAGE, -signal.SIGALRM)
 
     @property
     def has_page(self) -> bool:

@@ -11,10 +11,10 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import require
 from nnlo_opt.files import regular
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.search.base import Observation
 from nnlo_opt.search.warm_start import adopted_observations, observations_of, standard_error
 from nnlo_opt.space.fixing import value_of
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME

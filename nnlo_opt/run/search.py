@@ -21,7 +21,6 @@ from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import weights_text
 from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltime
 from nnlo_opt.run.session import Session, run_command
-from nnlo_opt.search.base import Observation
 from nnlo_opt.search.grid import grid_size
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService, Suggestion
 from nnlo_opt.search.pruners import describe
@@ -30,6 +29,7 @@ from nnlo_opt.search.registry import options_of
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Space
+from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, TaskSetup, validation_batch
+from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, validation_batch
 from nnlo_opt.comm.messages import Json, StartFold
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
@@ -106,7 +106,7 @@ class ModuleWorkload:
         """Build model and data for `start`; the framework is imported."""
         if self._tasks is None:
             data, given = self.data.training, self.options.data
-            setup = TaskSetup(
+            self._tasks = FoldTaskFactory(
                 build=self.build,
                 release=self.maker.release,
                 source=data.source,
@@ -121,7 +121,6 @@ class ModuleWorkload:
                     sample_weights_name=given.sample_weights_name,
                 ),
             )
-            self._tasks = FoldTaskFactory(setup)
         return self._tasks.open(start)
 
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:

@@ -55,8 +55,8 @@ def start_helper(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def ended(process: subprocess.Popen[bytes], timeout_s: float) -> int:
-    """Return the exit code of a process, which is killed if it does not end within `timeout_s` seconds."""
+def wait_or_kill(process: subprocess.Popen[Any], timeout_s: float) -> int:
+    """Return the status of a process that ends within `timeout_s` seconds, or else is killed."""
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:

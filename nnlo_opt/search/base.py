@@ -9,6 +9,7 @@ from typing import NamedTuple, NotRequired, Protocol, TypedDict
 import numpy as np
 
 from nnlo_opt.space.space import Point, PointKey, Space
+from nnlo_opt.trials.events import Observation
 
 #: largest distance in quantiles of near copies, and the distance below which they are not looked for any more
 _REACH, _LEAST_REACH = 0.01, 1e-6
@@ -46,14 +47,6 @@ class TrialRecord(TypedDict):
     curve: NotRequired[Sequence[tuple[int, float]]]
     #: losses of several objectives, in the order of the objectives; for `search.scalarisation.VectorHistory` only
     losses: NotRequired[list[float]]
-
-
-class Observation(TypedDict):
-    """Value that a trial of another run measured at a point of this search space."""
-
-    point: Point
-    value: float
-    std: NotRequired[float | None]
 
 
 class Measured(NamedTuple):

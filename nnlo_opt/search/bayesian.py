@@ -11,7 +11,7 @@ from nnlo_opt.search.design import design_size, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
 from nnlo_opt.search.maximisation import Maximisation
-from nnlo_opt.search.random import first_new, suggestion_rng
+from nnlo_opt.search.random import SeededSearch, first_new
 from nnlo_opt.search.targets import relative_noise, standardise, warp
 from nnlo_opt.space.space import Point, Space
 
@@ -26,7 +26,7 @@ _N_FANTASIES = 16
 _N_BEST = 4
 
 
-class BayesianSearch:
+class BayesianSearch(SeededSearch):
     """Expected improvement on a Gaussian process (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
 
     The first `n_initial_points` suggestions are a Latin hypercube, regardless of the values that come back. Values are
@@ -50,8 +50,7 @@ class BayesianSearch:
     """
 
     def __init__(self, space: Space, seed: int, n_initial_points: int | None = None) -> None:
-        self._space = space
-        self._seed = seed
+        super().__init__(space, seed)
         #: encodings without the share of a whole training, and with it
         self._encodings = Encoding(space), Encoding(space, has_shares=True)
         #: quantiles of the first suggestions, indexed by the number of the suggestion
@@ -60,7 +59,7 @@ class BayesianSearch:
         self._memo: dict[str, tuple[bytes, Hyperparameters]] = {}
 
     def suggest(self, history: History) -> Point | None:
-        rng = suggestion_rng(self._seed, history)
+        rng = self._rng(history)
         complete = history.rows(TrialState.COMPLETE)
         point: Point | None = None
         if history.n_adopted + history.n_suggested < len(self._design):

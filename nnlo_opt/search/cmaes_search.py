@@ -6,7 +6,7 @@ import numpy as np
 from cmaes import CMA
 
 from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
+from nnlo_opt.search.random import SeededSearch, may_be_tried, unseen_point
 from nnlo_opt.search.targets import penalty, warp
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, Space
@@ -17,7 +17,7 @@ _SIGMA = 0.25
 _N_TRIES = 20
 
 
-class CmaEsSearch:
+class CmaEsSearch(SeededSearch):
     """CMA-ES (Hansen and Ostermeier, 2001, Evolutionary Computation 9, 159) on the quantiles of ordered parameters.
 
     The strategy learns from the ended trials of the history, one population at a time in their order, and then draws a
@@ -25,13 +25,12 @@ class CmaEsSearch:
     """
 
     def __init__(self, space: Space, seed: int) -> None:
-        self._space = space
-        self._seed = seed
+        super().__init__(space, seed)
         #: indices of the parameters that have an order
         self._ordered = [i for i, p in enumerate(space.parameters) if not isinstance(p, Categorical)]
 
     def suggest(self, history: History) -> Point | None:
-        rng = suggestion_rng(self._seed, history)
+        rng = self._rng(history)
         if len(self._ordered) >= 2 and TrialState.COMPLETE in history.states:  # cmaes has no strategy in one dimension
             strategy = self._strategy(history, int(rng.integers(2**31)))
             for _ in range(_N_TRIES):
@@ -57,8 +56,6 @@ class CmaEsSearch:
                 generation = rows[first : first + strategy.population_size]
                 if strategy.should_stop():
                     break
-                strategy.tell([(self._units(history.points[row]), float(warped[row])) for row in generation])
+                units = [np.array(self._space.to_unit(history.points[row]))[self._ordered] for row in generation]
+                strategy.tell(list(zip(units, warped[generation].tolist(), strict=True)))
         return strategy
-
-    def _units(self, point: Point) -> np.ndarray:
-        return np.array(self._space.to_unit(point))[self._ordered]

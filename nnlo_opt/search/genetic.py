@@ -5,7 +5,7 @@ import numpy as np
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import first_new, suggestion_rng, unseen_point
+from nnlo_opt.search.random import SeededSearch, first_new, unseen_point
 from nnlo_opt.space.space import Point, Space
 
 #: children tried before a point is drawn by the priors instead
@@ -19,7 +19,7 @@ _STEP, _STEP_LEFT, _LEAST_STEP = 0.2, 0.9, 0.005
 DEFAULT_POPULATION = 10
 
 
-class GeneticSearch:
+class GeneticSearch(SeededSearch):
     """Steady-state genetic algorithm on the quantiles of the priors.
 
     A generation is `population` completed trials, and no suggestion waits for its end: a child's parents are among the
@@ -36,15 +36,14 @@ class GeneticSearch:
     """
 
     def __init__(self, space: Space, seed: int, population: int = DEFAULT_POPULATION) -> None:
-        self._space = space
-        self._seed = seed
+        super().__init__(space, seed)
         self._population = population
         self._encoding = Encoding(space)
         #: quantiles of the first generation
         self._design = latin_hypercube(population, len(space.parameters), seed).tolist()
 
     def suggest(self, history: History) -> Point | None:
-        rng = suggestion_rng(self._seed, history)
+        rng = self._rng(history)
         if history.n_suggested < self._population:
             return first_new([self._space.from_unit(self._design[history.n_suggested])], history, rng)
         complete = history.rows(TrialState.COMPLETE)

@@ -14,7 +14,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.search.random import first_new, suggestion_rng
+from nnlo_opt.search.random import SeededSearch, first_new
 from nnlo_opt.space.parameters import Categorical, Integer, Parameter
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import Value
@@ -27,7 +27,7 @@ _MAX_COUNTED = 1000
 _PENDING, _ENDED = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE
 
 
-class OptunaSearch:
+class OptunaSearch(SeededSearch):
     """Search by a sampler of Optuna; failed trials count as the worst value seen, because Optuna would skip them.
 
     Args:
@@ -38,14 +38,13 @@ class OptunaSearch:
 
     def __init__(self, space: Space, seed: int, make_sampler: Callable[[int], optuna.samplers.BaseSampler]) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._space = space
-        self._seed = seed
+        super().__init__(space, seed)
         self._make_sampler = make_sampler
         self._distributions = {parameter.name: _distribution(parameter) for parameter in space.parameters}
 
     def suggest(self, history: History) -> Point | None:
         n_points = self._space.n_points
-        rng = suggestion_rng(self._seed, history)
+        rng = self._rng(history)
         if n_points is not None and history.n_distinct >= n_points:
             return None
         with warnings.catch_warnings():  # about features that Optuna calls experimental

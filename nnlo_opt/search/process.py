@@ -17,12 +17,13 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.environment import ended, module_command, start_helper
+from nnlo_opt.runtime.environment import module_command, start_helper, wait_or_kill
 from nnlo_opt.runtime.watchdog import LOOK_PART, Watch
-from nnlo_opt.search.base import Observation, TrialRecord
+from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.events import Observation
 
 #: trials sent in one line, so that no line is long
 _TRIALS_A_LINE = 200
@@ -211,7 +212,7 @@ class SearchProcess(SearchService):
         """End the process, which may be stopped; return its status."""
         self._process.terminate()
         self._process.send_signal(signal.SIGCONT)
-        return ended(self._process, _CLOSE_TIMEOUT_S)
+        return wait_or_kill(self._process, _CLOSE_TIMEOUT_S)
 
     def _replace(self, how: str = "") -> None:
         """Have another process take the place of this one; NnloError if the last one has not suggested anything.

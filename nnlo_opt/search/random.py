@@ -15,20 +15,28 @@ _N_DRAWS = 100
 _DRAWS_A_POINT = 10
 
 
-class RandomSearch:
-    """Draws feasible points by the priors, each at most once."""
+class SeededSearch:
+    """Base of the searches that draw at random.
+
+    Args:
+        space: search space of all points.
+        seed: at least 0.
+    """
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
         self._seed = seed
 
+    def _rng(self, history: History) -> np.random.Generator:
+        """Return the generator of the next suggestion, a function of the seed and the number of suggestions only."""
+        return np.random.default_rng((self._seed, history.n_suggested))
+
+
+class RandomSearch(SeededSearch):
+    """Draws feasible points by the priors, each at most once."""
+
     def suggest(self, history: History) -> Point | None:
-        return unseen_point(self._space, history, suggestion_rng(self._seed, history))
-
-
-def suggestion_rng(seed: int, history: History) -> np.random.Generator:
-    """Return the random generator of the next suggestion, a function of the seed and the number of suggestions only."""
-    return np.random.default_rng((seed, history.n_suggested))
+        return unseen_point(self._space, history, self._rng(history))
 
 
 def may_be_tried(point: Point, history: History) -> bool:

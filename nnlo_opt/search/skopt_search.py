@@ -18,7 +18,7 @@ from skopt.learning.gaussian_process.kernels import ConstantKernel, Kernel, Mate
 from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, History, TrialState
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import feasible_draws, first_new, may_be_tried, suggestion_rng
+from nnlo_opt.search.random import SeededSearch, feasible_draws, first_new, may_be_tried
 from nnlo_opt.search.targets import penalty, warp
 from nnlo_opt.space.space import Point, PointKey, Space
 
@@ -45,7 +45,7 @@ _NOISE_BOUNDS = (1e-8, 1.0)
 _N_TREES, _LEAF_SIZE = 100, 3
 
 
-class SkoptSearch:
+class SkoptSearch(SeededSearch):
     """Largest acquisition on a surrogate (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
 
     The first `n_initial_points` suggestions are a Latin hypercube, regardless of the values that come back. Pending
@@ -69,8 +69,7 @@ class SkoptSearch:
         surrogate: str = SURROGATES[0],
         acquisition: str = ACQUISITIONS[0],
     ) -> None:
-        self._space = space
-        self._seed = seed
+        super().__init__(space, seed)
         self._encoding = Encoding(space)
         self._surrogate = surrogate
         self._acquisition = acquisition
@@ -78,7 +77,7 @@ class SkoptSearch:
         self._design = latin_hypercube(n_initial_points, len(space.parameters), seed).tolist()
 
     def suggest(self, history: History) -> Point | None:
-        rng = suggestion_rng(self._seed, history)
+        rng = self._rng(history)
         point: Point | None = None
         if history.n_suggested < len(self._design):
             point = self._space.from_unit(self._design[history.n_suggested])

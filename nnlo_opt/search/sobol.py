@@ -4,27 +4,23 @@ import numpy as np
 from scipy.stats import qmc
 
 from nnlo_opt.search.base import History
-from nnlo_opt.search.random import first_new, suggestion_rng
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.search.random import SeededSearch, first_new
+from nnlo_opt.space.space import Point
 
 #: points of the sequence that may be skipped in a row because they were tried before or are not feasible
 _N_TRIES = 64
 
 
-class SobolSearch:
+class SobolSearch(SeededSearch):
     """Sobol's sequence in the quantiles of the priors, scrambled by the seed (Owen, 1998, J. Complexity 14, 466).
 
     Suggestion n is point n of the sequence, or the next new point after it.
     """
 
-    def __init__(self, space: Space, seed: int) -> None:
-        self._space = space
-        self._seed = seed
-
     def suggest(self, history: History) -> Point | None:
         sequence = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested)
         points = (self._space.from_unit(sequence.random(1)[0].tolist()) for _ in range(_N_TRIES))
-        return first_new(points, history, suggestion_rng(self._seed, history))
+        return first_new(points, history, self._rng(history))
 
 
 def sobol_sequence(n_parameters: int, seed: int, n_skipped: int = 0) -> qmc.Sobol:

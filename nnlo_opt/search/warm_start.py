@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from nnlo_opt.search.base import Observation
 from nnlo_opt.space.space import Space
+from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.trial import Trial
 
 

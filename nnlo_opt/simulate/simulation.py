@@ -9,7 +9,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Sear
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.records import Value
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.simulate.clock import FREE, Cost, VirtualClock
 from nnlo_opt.simulate.result import SimulationResult, result_of
@@ -70,9 +70,6 @@ class VirtualRanks(Transport):
 
     def poll(self) -> Received | None:
         return self._inbox.popleft() if self._inbox else None
-
-    def flush(self, timeout_s: float) -> None:
-        """Do nothing, as every message has arrived."""
 
 
 class VirtualMaster:
@@ -194,8 +191,7 @@ class TimedSearch:
 # ---------------------------------------------------------------- the simulation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationPlan:
+class SimulationPlan(Value):
     """Search to simulate, with the virtual cost of its parts."""
 
     search: SearchPlan

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.records import Value
 from nnlo_opt.space.parameters import Real
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.figure import finite_number
@@ -21,8 +21,7 @@ METRIC = "value"
 # ---------------------------------------------------------------- objectives
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
+class Objective(Value):
     """Function of a point that returns the figure of merit, or the values of all epochs; the last value counts."""
 
     name: str
@@ -124,8 +123,7 @@ def computed(function: Callable[[Point], float]) -> Durations:
 # ---------------------------------------------------------------- assignments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Value):
     """Results of assignments: a function of seed, trial, fold, attempt, but not of the time or the block.
 
     So searches on different numbers of blocks meet the same durations and the same faults.

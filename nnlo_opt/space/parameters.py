@@ -165,10 +165,7 @@ class _Range:
         return self.value_at(min(max(round((number - self.low) / step), 0), n_values - 1))
 
     def to_unit(self, value: object) -> float:
-        number = plain(value)
-        if not self.contains(number):
-            raise not_contained(self, value)
-        position = self._position(number)
+        position = self._position(_Range.key(self, value))
         return position if self.likely is None else quantile_of(position, self._position(self.likely))
 
     def _position(self, number: float) -> float:

@@ -21,7 +21,6 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +28,7 @@ import numpy as np
 
 from nnlo_opt.errors import CheckpointError
 from nnlo_opt.files import atomic_path, make_directory, parse_object, sync, with_checksum, without_checksum
+from nnlo_opt.records import Value
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 
 logger = logging.getLogger(__name__)
@@ -44,20 +44,19 @@ _PART = re.compile(r"master\.(?:json|npz)|worker-(\d+)\.(json|npz)|group-(\d+)-(
 _FIRST_MANIFEST = frozenset({"epoch", "files"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Value):
     """State of a fold at a fence."""
 
     #: number of finished epochs
     epoch: int
-    #: number of training samples of the next epoch that are trained already; 0 between two epochs
-    n_samples_inside: int = 0
     #: float32 vectors and optimizer state by name
     arrays: Mapping[str, np.ndarray]
     #: plain data
     master: Mapping[str, Any]
     #: worker number (from 1) -> plain data
     workers: Mapping[int, Mapping[str, Any]]
+    #: number of training samples of the next epoch that are trained already; 0 between two epochs
+    n_samples_inside: int = 0
     #: directory from which it was read; None for one to be written
     place: SafePath | None = None
     #: workers whose update rules have a state in it

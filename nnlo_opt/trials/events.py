@@ -14,8 +14,8 @@ from nnlo_opt.trials.identity import RunIdentity, StartSettings
 JOURNAL_FORMAT = 1
 
 
-class _Adopted(TypedDict):
-    """Types in each of `RunStarted.adopted` that readers of a journal rely on."""
+class Observation(TypedDict):
+    """Value that a trial of another run measured at a point of this search space, as a journal has it."""
 
     point: dict[str, Any]
     value: float
@@ -54,7 +54,7 @@ class RunStarted(Event):
             )
         RunIdentity.of(self.identity)
         StartSettings.of(self.settings)
-        checked(self.adopted, list[_Adopted])
+        checked(self.adopted, list[Observation])
 
 
 class TrialSuggested(Event):

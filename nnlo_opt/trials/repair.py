@@ -123,8 +123,9 @@ def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
         seen.update([event.trial] if hasattr(event, "trial") else [])
         try:
             kept = _renumbered(event, trials, assignments)
-            if isinstance(kept, ev.TrialCompleted):
-                _check_folds(ledger, kept.trial)
+            if isinstance(kept, ev.TrialCompleted) and len(ledger.trials[kept.trial].folds) < ledger.identity.n_fold:
+                # The end of a fold is lost: the trial has no model then, and the fold is trained again.
+                raise ProtocolError(f"Trial {kept.trial} has lost a fold.")
             for lost in _ends_lost_before(kept, ledger):
                 ledger.apply(lost)
                 result.events.append(lost)
@@ -169,12 +170,6 @@ def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering
                 if hasattr(event, name):
                     changes[name] = numbers[getattr(event, name)]
     return event.replaced(**changes) if changes else event
-
-
-def _check_folds(ledger: Ledger, number: int) -> None:
-    """Raise ProtocolError if the end of a fold is lost: the trial has no model then, and the fold is trained again."""
-    if len(ledger.trials[number].folds) < ledger.identity.n_fold:
-        raise ProtocolError(f"Trial {number} has lost a fold.")
 
 
 def _in_words(event: ev.Event) -> str:

@@ -45,40 +45,6 @@ def combine(updates: Sequence[tuple[int, FloatVector]], out: FloatVector) -> Non
         add_scaled(out, vector, n_samples / total, scratch)
 
 
-class LocalSteps:
-    """A worker's accumulation over one sync period: the gradients along its local steps, one push at the end."""
-
-    def __init__(self, n_weights: int) -> None:
-        #: sum of n_j / n_1 * g_j: exactly g_1 after one batch, exactly the plain sum for equal batches
-        self._sum = np.zeros(n_weights, np.float32)
-        #: n_1, samples of the first batch of the period
-        self._n_first = 0
-        #: batches and samples of the period so far
-        self.n_batches = 0
-        self.n_samples = 0
-        self._scratch = scratch_for(n_weights)
-
-    def add(self, gradient: FloatVector, n_samples: int) -> None:
-        """Take one batch in: add its `gradient` (n_weights,), the mean over `n_samples`."""
-        if n_samples < 1:
-            raise ValueError(f"A batch of at least one sample is expected. Received: {n_samples}.")
-        if self.n_batches:
-            add_scaled(self._sum, gradient, n_samples / self._n_first, self._scratch)
-        else:
-            self._n_first = n_samples
-            np.copyto(self._sum, gradient)
-        self.n_batches += 1
-        self.n_samples += n_samples
-
-    def result(self, out: FloatVector) -> int:
-        """Write the update (1) into `out`, begin the next period, and return the samples behind the update."""
-        if not self.n_batches:
-            raise ValueError("A sync period of at least one batch is expected. Received: none.")
-        np.multiply(self._sum, self.n_batches * self._n_first / self.n_samples, out=out)
-        n_samples, self.n_batches, self.n_samples = self.n_samples, 0, 0
-        return n_samples
-
-
 class DownpourMaster(MasterHalf):
     """The master's half: an optimizer follows the gradients of the workers."""
 
@@ -87,13 +53,6 @@ class DownpourMaster(MasterHalf):
         #: momentum that staleness and optimizer shall have together; None if staleness does not count
         self._asked_momentum = float(optimizer.values["momentum"]) if corrects_momentum else None
         self._mean = aligned_empty(0)
-
-    @property
-    def vectors(self) -> Sequence[FloatVector]:
-        return self._optimizer.slots
-
-    def live_in(self, memory: Sequence[FloatVector]) -> None:
-        self._optimizer.live_in(memory)
 
     def take_staleness(self, mean: float) -> None:
         if self._asked_momentum is not None:
@@ -137,17 +96,34 @@ class SummingWorker(WorkerHalf):
 
     def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
         super().__init__(n_weights)
-        self._steps = LocalSteps(n_weights)
         self._optimizer: Optimizer = optimizer
+        #: sum of n_j / n_1 * g_j: exactly g_1 after one batch, exactly the plain sum for equal batches
+        self._sum = np.zeros(n_weights, np.float32)
+        #: n_1, samples of the first batch of the period
+        self._n_first = 0
+        #: batches and samples of the period so far
+        self._n_batches = self._n_samples = 0
+        self._scratch = scratch_for(n_weights)
         self._update = aligned_empty(n_weights)
 
     def step(self, n_samples: int) -> bool:
-        self._steps.add(self.gradient, n_samples)
+        if n_samples < 1:
+            raise ValueError(f"A batch of at least one sample is expected. Received: {n_samples}.")
+        if self._n_batches:
+            add_scaled(self._sum, self.gradient, n_samples / self._n_first, self._scratch)
+        else:
+            self._n_first = n_samples
+            np.copyto(self._sum, self.gradient)
+        self._n_batches += 1
+        self._n_samples += n_samples
         self._optimizer.apply(self.weights, self.gradient)
         return True
 
     def finish(self) -> FloatVector:
-        self._steps.result(self._update)
+        if not self._n_batches:
+            raise ValueError("A sync period of at least one batch is expected. Received: none.")
+        np.multiply(self._sum, self._n_batches * self._n_first / self._n_samples, out=self._update)
+        self._n_batches = self._n_samples = 0
         return self._update
 
     def state(self) -> dict[str, Any]:

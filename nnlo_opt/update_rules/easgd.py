@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.update_rules.optimizers import Optimizer, Slots, check_fraction, check_positive, is_number, make_optimizer
+from nnlo_opt.update_rules.optimizers import SGD, Optimizer, check_fraction, check_positive, is_number, make_optimizer
 from nnlo_opt.update_rules.rule import (
     Answer,
     GroupHalf,
@@ -107,23 +107,21 @@ def _check(central: FloatVector, *others: FloatVector) -> None:
             )
 
 
-class ElasticMomentum(Optimizer):
+class ElasticMomentum(SGD):
     """The local steps of EAMSGD, (3), in the paper's own form; without momentum plain SGD, the steps of EASGD.
 
-    A local optimizer as any other, except that `apply` wants the gradient at `look_ahead`. An exchange moves x alone:
-    push the weights, not the look-ahead, and leave the velocity v as it is.
+    SGD with momentum, except that `apply` wants the gradient at `look_ahead`. An exchange moves x alone: push the
+    weights, not the look-ahead, and leave the velocity v as it is.
     """
 
     name = "elastic_momentum"
-    default_learning_rate = 0.01
-    parameters: ClassVar = {}
     averages: ClassVar = {"velocity": "momentum"}
 
-    def __init__(self, n_weights: int, learning_rate: float = default_learning_rate, momentum: float = 0.0) -> None:
+    def __init__(self, n_weights: int, learning_rate: float = SGD.default_learning_rate, momentum: float = 0.0) -> None:
         """`learning_rate` is eta, `momentum` is delta; ConfigurationError for one that is out of range."""
         check_positive("--elastic-lr", learning_rate, "the learning rate of the local optimizer")
         check_fraction("--elastic-momentum", momentum, "steps without momentum")
-        super().__init__(n_weights, float(learning_rate), {"momentum": float(momentum)})
+        super().__init__(n_weights, float(learning_rate), {"momentum": float(momentum), "nesterov": False})
 
     def look_ahead(self, weights: FloatVector, out: FloatVector) -> FloatVector:
         """Return the point of the next gradient, x + delta v: `weights` itself without momentum, else `out`, filled."""
@@ -135,17 +133,6 @@ class ElasticMomentum(Optimizer):
                 np.multiply(velocity[block], delta, out=out[block])
                 out[block] += weights[block]
         return out
-
-    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
-        (step,) = scratch
-        np.multiply(gradient, -self.learning_rate, out=step)
-        if not slots:
-            weights += step
-            return
-        velocity = slots["velocity"]
-        velocity *= self.values["momentum"]
-        velocity += step
-        weights += velocity
 
 
 class EasgdMaster(MasterHalf):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnlo_opt.errors import CheckpointError, ConfigurationError, did_you_mean
+from nnlo_opt.errors import CheckpointError, ConfigurationError, require_known
 from nnlo_opt.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
 
 Slots = Mapping[str, FloatVector]
@@ -25,20 +25,20 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def _refusal(what: str, rule: str, value: Any, otherwise: object) -> ConfigurationError:
+    return ConfigurationError(f"{what} must be {rule}. Received: {value!r}. Leave it out for {otherwise}.")
+
+
 def check_positive(option: str, value: Any, otherwise: str) -> None:
     """Raise ConfigurationError unless the value of `option` is finite and above 0; `otherwise` holds without it."""
     if not is_number(value) or not 0 < value < math.inf:
-        raise ConfigurationError(
-            f"`{option}` must be a finite number above 0. Received: {value!r}. Leave it out for {otherwise}."
-        )
+        raise _refusal(f"`{option}`", "a finite number above 0", value, otherwise)
 
 
 def check_fraction(option: str, value: Any, otherwise: str) -> None:
     """Raise ConfigurationError unless the value of `option` is at least 0 and below 1; see `check_positive`."""
     if not is_number(value) or not 0 <= value < 1:
-        raise ConfigurationError(
-            f"`{option}` must be a number of at least 0 and below 1. Received: {value!r}. Leave it out for {otherwise}."
-        )
+        raise _refusal(f"`{option}`", "a number of at least 0 and below 1", value, otherwise)
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], owner: str, remedy: str) -> None:
@@ -66,10 +66,7 @@ class _Parameter:
         else:
             valid = is_number(value) and math.isfinite(value) and self.holds(float(value))
         if not valid:
-            raise ConfigurationError(
-                f"The optimizer parameter `{name}` must be {self.rule}. Received: {value!r}. "
-                f"Leave it out for {self.default}."
-            )
+            raise _refusal(f"The optimizer parameter `{name}`", self.rule, value, self.default)
         return type(self.default)(value)
 
 
@@ -199,7 +196,7 @@ class SGD(Optimizer):
         if not slots:
             weights += step
             return
-        momentum, mu = slots["momentum"], self.values["momentum"]
+        (momentum,), mu = slots.values(), self.values["momentum"]
         momentum *= mu
         momentum += step
         if self.values["nesterov"]:
@@ -332,12 +329,8 @@ def make_optimizer(
 
     Raises `ConfigurationError` for an unknown name or parameter and for a value out of range.
     """
-    kind = OPTIMIZERS.get(name)
-    if kind is None:
-        raise ConfigurationError(
-            f"An optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {name!r}.{did_you_mean(name, OPTIMIZERS)}"
-        )
-    given = dict(parameters or {})
+    require_known("An optimizer", name, OPTIMIZERS)
+    kind, given = OPTIMIZERS[name], dict(parameters or {})
     learning_rate = own_rate(given, learning_rate)
     if unknown := [parameter for parameter in given if parameter not in kind.parameters]:
         raise ConfigurationError(

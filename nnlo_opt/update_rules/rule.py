@@ -97,7 +97,7 @@ class Half:
 
 
 class MasterHalf(Half, ABC):
-    """An update rule at the master; here without memory and learning rate."""
+    """An update rule at the master; here with no memory beside the one of its optimizer, if it has any."""
 
     answers: Answer = Answer.WEIGHTS
 
@@ -114,10 +114,12 @@ class MasterHalf(Half, ABC):
     @property
     def vectors(self) -> Sequence[FloatVector]:
         """Vectors that the next update depends on beside the central weights, (n_weights,) each."""
-        return ()
+        return () if self._optimizer is None else self._optimizer.slots
 
     def live_in(self, memory: Sequence[FloatVector]) -> None:
         """Take these vectors for `vectors` from now on, with what they hold."""
+        if self._optimizer is not None:
+            self._optimizer.live_in(memory)
 
     def take_staleness(self, mean: float) -> None:
         """Take the mean staleness of all updates so far, the next one included, in versions."""

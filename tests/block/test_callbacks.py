@@ -146,7 +146,7 @@ def state_at_the_end_of_an_epoch(epochs=2):
     assert state.handle(1, ready)[-1] == ins.SendCallBack(epoch=0, metrics=None, is_last=False)
     out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=1.0))
     assert [type(i) for i in out] == [ins.TakeRequests, ins.SendWeights]
-    push = msg.PushUpdate(assignment=0, base_version=0, n_samples=4, n_batches=1, sums={"loss": 4.0}, end_of_pass=True)
+    push = msg.PushUpdate(assignment=0, base_version=0, n_samples=4, sums={"loss": 4.0}, end_of_pass=True)
     state.handle(1, push)
     return state, state.handle(1, msg.FenceReached(assignment=0, position={}))
 

@@ -27,7 +27,6 @@ def push(base_version=0, n_samples=5, end_of_pass=False, loss=1.0):
         assignment=0,
         base_version=base_version,
         n_samples=n_samples,
-        n_batches=1,
         sums={"loss": loss * n_samples},
         end_of_pass=end_of_pass,
     )

@@ -210,7 +210,7 @@ def test_what_fails_below_a_sub_master_is_told_above_as_it_is(tmp_path, fault, s
 def test_a_worker_that_fails_alone_ends_its_trial_with_its_rank(tmp_path):
     team = team_of(tmp_path, options_of(), tree_of(5, 3))
     factory = team.factories[3]
-    factory._setup = factory._setup.replaced(build=lambda parameters, options, seed: 1 / 0)
+    factory.build = lambda parameters, options, seed: 1 / 0
     report = fail(team, 0)
     assert report.world_rank == team.plan.trainer_ranks[3]
     assert "ZeroDivisionError" in report.traceback

@@ -6,7 +6,7 @@ import pytest
 from linear_model import LinearAdapter
 from memory_source import ArraySource, numbered_source
 
-from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskSetup
+from nnlo_opt.block.task import Feeding, FoldTaskFactory
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.data import order
 from nnlo_opt.data.folds import make_folds, single_fold
@@ -41,15 +41,13 @@ class Bench:
         self.built = []
         self.n_released = 0
         self.factory = FoldTaskFactory(
-            TaskSetup(
-                build=self._build,
-                release=self._release,
-                source=self.source,
-                folds=folds,
-                options=TrainingOptions(batch=4, **options),
-                seed=seed,
-                feeding=feeding or Feeding(),
-            )
+            build=self._build,
+            release=self._release,
+            source=self.source,
+            folds=folds,
+            options=TrainingOptions(batch=4, **options),
+            seed=seed,
+            feeding=feeding or Feeding(),
         )
 
     def _build(self, parameters, options, seed):

@@ -5,7 +5,7 @@ from loopback_team import linear_tasks
 from memory_source import linear_source
 
 from nnlo_opt.block.answers import reason_of
-from nnlo_opt.block.task import FoldTaskFactory, TaskSetup
+from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.block.worker.training import Partners
 from nnlo_opt.block.worker.worker import Worker, WorkerSetup
 from nnlo_opt.comm import messages as msg
@@ -78,7 +78,7 @@ def test_an_update_is_the_gradient_at_the_weights_that_came():
     model.write_weights(full(0.5))
     metrics = model.gradient(*SOURCE.read(np.arange(8)), expected := full(0.0))
     assert np.array_equal(update, expected)
-    assert (push.base_version, push.n_samples, push.n_batches, push.end_of_pass) == (3, 8, 1, False)
+    assert (push.base_version, push.n_samples, push.end_of_pass) == (3, 8, False)
     assert push.sums == metrics.sums
 
 
@@ -94,7 +94,6 @@ def test_a_sync_period_trains_locally_and_ends_with_the_pass():
     bench = bench_of(sync_every=2)
     bench.start()
     pushes = [bench.train(full(0.5))[0] for _ in range(4)]
-    assert [push.n_batches for push in pushes] == [2, 1, 2, 1]
     assert [push.n_samples for push in pushes] == [16, 4, 16, 4]
 
 
@@ -175,7 +174,7 @@ class Ledger:
             return LinearAdapter(N_FEATURES)
 
         return FoldTaskFactory(
-            TaskSetup(build=build, release=self._release, source=SOURCE, folds=FOLDS, options=options_of(), seed=0)
+            build=build, release=self._release, source=SOURCE, folds=FOLDS, options=options_of(), seed=0
         )
 
     def _release(self):

@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +31,7 @@ def plan_of(n_blocks, n_trials, workload=TEN_S, **changes):
     plan = SimulationPlan(
         search=SearchPlan(num_iterations=n_trials), topology=Topology.plan(1 + n_blocks, 1), workload=workload
     )
-    return replace(plan, **changes)
+    return plan.replaced(**changes)
 
 
 def started(space, algorithm="random"):
@@ -111,7 +110,7 @@ def test_measured_costs_are_time_that_really_passed():
 
 
 def test_a_start_takes_its_time_and_is_part_of_the_trial():
-    result, ledger, _ = run(plan_of(1, 2, replace(TEN_S, startup_s=5.0)))
+    result, ledger, _ = run(plan_of(1, 2, TEN_S.replaced(startup_s=5.0)))
     assert result.makespan_s == 30.0
     assert [a.started_at_s for a in ledger.assignments] == [5.0, 20.0]
     assert result.utilization == 1.0
@@ -119,12 +118,12 @@ def test_a_start_takes_its_time_and_is_part_of_the_trial():
 
 def test_epochs_divide_the_duration_evenly_and_a_list_has_a_value_for_each():
     curve = Objective(name="curve", function=lambda point: [4.0, 2.0, 1.0, 3.0], space=BRANIN.space)
-    _, ledger, events = run(plan_of(1, 1, replace(TEN_S, objective=curve)))
+    _, ledger, events = run(plan_of(1, 1, TEN_S.replaced(objective=curve)))
     epochs = [(e.time_s, e.epoch, e.metrics) for e in events if isinstance(e, ev.EpochEnded)]
     values = [4.0, 2.0, 1.0, 3.0]
     assert epochs == [(2.5 * n, n, {"value": value}) for n, value in enumerate(values, 1)]
     assert ledger.trials[0].figure_of_merit == 3.0
-    _, ledger, events = run(plan_of(1, 1, replace(TEN_S, n_epochs=2)))
+    _, ledger, events = run(plan_of(1, 1, TEN_S.replaced(n_epochs=2)))
     assert [e.time_s for e in events if isinstance(e, ev.EpochEnded)] == [5.0, 10.0]
     assert ledger.trials[0].folds[0].n_epochs == 2
 
@@ -141,7 +140,7 @@ def test_folds_train_at_the_same_time_on_the_teams_of_a_block_and_else_one_after
 
 
 def test_a_search_whose_trials_all_fail_ends_without_a_best_one():
-    result, ledger, _ = run(plan_of(3, 9, replace(TEN_S, failures=1.0)))
+    result, ledger, _ = run(plan_of(3, 9, TEN_S.replaced(failures=1.0)))
     assert result.n_trials == {"failed": 9}
     assert result.best == ()
     assert result.regret is None
@@ -150,7 +149,7 @@ def test_a_search_whose_trials_all_fail_ends_without_a_best_one():
 
 @pytest.mark.proof
 def test_as_many_trials_fail_as_asked_for_and_anywhere_in_their_training():
-    _, ledger, _ = run(plan_of(50, 2000, replace(TEN_S, failures=0.3)))
+    _, ledger, _ = run(plan_of(50, 2000, TEN_S.replaced(failures=0.3)))
     failed = [a for a in ledger.assignments if a.reason]
     assert 540 <= len(failed) <= 660  # 3 standard deviations around 600
     shares = [(a.ended_at_s - a.started_at_s) / 10.0 for a in failed]
@@ -173,7 +172,7 @@ def boom(point):
 )
 def test_an_objective_that_raises_or_returns_no_numbers_fails_its_trial_and_nothing_else(function, reason):
     objective = Objective(name="bad", function=function, space=BRANIN.space)
-    result, ledger, _ = run(plan_of(2, 4, replace(TEN_S, objective=objective)))
+    result, ledger, _ = run(plan_of(2, 4, TEN_S.replaced(objective=objective)))
     assert result.n_trials == {"failed": 4}
     assert all(reason in trial.reason for trial in ledger.trials)
 
@@ -197,7 +196,7 @@ def test_a_trial_is_the_same_on_any_number_of_blocks():
 
 
 def test_the_regret_falls_to_that_of_the_best_trial():
-    result, ledger, _ = run(plan_of(4, 300, replace(TEN_S, durations=lognormal(60.0, 0.5))))
+    result, ledger, _ = run(plan_of(4, 300, TEN_S.replaced(durations=lognormal(60.0, 0.5))))
     regrets = [step.regret for step in result.best]
     assert regrets == sorted(regrets, reverse=True)
     best = ledger.best("min")
@@ -209,7 +208,7 @@ def test_the_regret_falls_to_that_of_the_best_trial():
 def test_where_the_figure_is_maximised_the_regret_is_how_far_it_lies_below():
     objective = Objective(name="hill", function=lambda p: -((p["x1"] - 1.0) ** 2), space=BRANIN.space, optimum=0.0)
     search = SearchPlan(num_iterations=50, direction="max")
-    result, ledger, _ = run(plan_of(3, 50, replace(TEN_S, objective=objective), search=search))
+    result, ledger, _ = run(plan_of(3, 50, TEN_S.replaced(objective=objective), search=search))
     assert result.regret == -ledger.best("max").figure_of_merit > 0
 
 
@@ -299,9 +298,9 @@ def test_work_per_trial_does_not_grow_with_blocks_or_trials():
     [
         (lambda: lognormal(0.0), "a median above 0 seconds"),
         (lambda: lognormal(1.0, -1.0), "a sigma of at least 0"),
-        (lambda: replace(TEN_S, failures=1.5), "from 0 to 1"),
-        (lambda: replace(TEN_S, n_epochs=0), "1 epoch at least"),
-        (lambda: replace(TEN_S, startup_s=-1.0), "finite seconds, at least 0"),
+        (lambda: TEN_S.replaced(failures=1.5), "from 0 to 1"),
+        (lambda: TEN_S.replaced(n_epochs=0), "1 epoch at least"),
+        (lambda: TEN_S.replaced(startup_s=-1.0), "finite seconds, at least 0"),
         (lambda: parse_cost("dear", "A cost"), "A cost must be free, measured, or seconds"),
         (lambda: parse_cost("-1", "A cost"), "Received: -1"),
         (lambda: parse_cost("nan", "A cost"), "Received: nan"),

@@ -30,7 +30,6 @@ OPTIONS = TrainingOptions(epochs=N_EPOCHS, batch=6, optimizer="sgd", learning_ra
 SPACE = Space([Categorical(["", "gradient"], name="fault"), Integer(0, 8, name="at"), Integer(0, 99, name="other")])
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkloadLikeTheModel(Workload):
     """A workload whose points fail as those of `linear_tasks` do: at batch number `at`, if the training gets there."""
 
@@ -212,6 +211,13 @@ class Told:
         self.transport.send(dest, message)
 
 
+def listen_to(coordinator):
+    """Return the transport of a coordinator, which keeps its messages from now on."""
+    told = Told(coordinator._setup.ranks)
+    coordinator._setup = coordinator._setup.replaced(ranks=told)
+    return told
+
+
 class RealSearch(System):
     """A search on real masters, whose coordinator comes first."""
 
@@ -226,7 +232,7 @@ def real_search(directory, shape):
     """(messages to the coordinator, events) of a search on real masters."""
     directory.mkdir()
     system, rng = RealSearch(directory, shape), np.random.default_rng(0)
-    told = system.coordinator._ranks = Told(system.coordinator._ranks)
+    told = listen_to(system.coordinator)
     system.run(rng)
     system.finish(rng)
     return told.messages, read_events(system.journal.path.read_bytes(), "journal")[0]
@@ -240,7 +246,7 @@ def simulated_search(directory, shape):
     n_train, n_workers = 18 if shape.n_fold == 1 else 24 // shape.n_fold, topology.teams[0].n_workers
     likewise = workload(n_train // n_workers // shape.options.batch)
     simulation = Simulation(SimulationPlan(search=shape.plan, topology=topology, workload=likewise), search, journal)
-    told = simulation._coordinator._ranks = Told(simulation._ranks)
+    told = listen_to(simulation._coordinator)
     simulation.run()
     journal.close()
     return told.messages, read_events(journal.path.read_bytes(), "journal")[0]

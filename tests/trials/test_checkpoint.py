@@ -3,7 +3,6 @@ import json
 import shutil
 import zipfile
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,7 +219,7 @@ def test_no_changed_character_of_the_manifest_drops_the_state_of_a_worker(tmp_pa
     files = {}
     for worker in states:
         files |= checkpoint.save_state(temporary, worker, {"momentum": np.ones(3)})
-    place = save(tmp_path, replace(checkpoint_of(3), workers=states), temporary, files)
+    place = save(tmp_path, checkpoint_of(3).replaced(workers=states), temporary, files)
     if not has_checksum:
         write_first_version(place, manifest_of(place)["files"])
     whole = load(place)
@@ -327,6 +326,6 @@ def test_the_state_of_an_update_rule_comes_back_as_it_was(tmp_path):
 
 @pytest.mark.parametrize("arrays", [{"best": np.ones(3)}, {"central": np.ones(4), "best": np.ones(3)}], ids=len)
 def test_a_checkpoint_without_weights_or_with_other_best_weights_is_damage(tmp_path, arrays):
-    place = save(tmp_path, replace(checkpoint_of(3), arrays=arrays))
+    place = save(tmp_path, checkpoint_of(3).replaced(arrays=arrays))
     with pytest.raises(CheckpointError):
         load(place)

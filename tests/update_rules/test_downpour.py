@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear_model import LinearAdapter
 
-from nnlo_opt.update_rules.downpour import LocalSteps, combine
+from nnlo_opt.update_rules.downpour import SummingWorker, combine
+from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.vectors import BLOCK
 
 N_FEATURES = 5
@@ -20,6 +21,21 @@ def gradient_at(weights, x, y):
     model.write_weights(weights)
     model.gradient(x, y, out := np.empty(model.n_weights, np.float32))
     return out
+
+
+def worker(n_weights):
+    """Return a worker's half with local steps of SGD."""
+    half = SummingWorker(n_weights, make_optimizer("sgd", n_weights))
+    half.weights[:] = 0
+    return half
+
+
+def pushed(half, *batches):
+    """Return the update of a period with `batches`, (n_samples, gradient) each."""
+    for n_samples, gradient in batches:
+        half.gradient[:] = gradient
+        half.step(n_samples)
+    return half.finish()
 
 
 def combined(*updates):
@@ -51,25 +67,19 @@ def test_nothing_to_average_is_refused():
 
 def test_a_period_of_one_batch_pushes_exactly_its_gradient():
     gradient = np.random.default_rng(0).normal(size=100).astype(np.float32)
-    steps = LocalSteps(100)
-    steps.add(gradient, 37)
-    assert steps.result(out := np.empty(100, np.float32)) == 37
-    assert np.array_equal(out, gradient)
+    assert np.array_equal(pushed(worker(100), (37, gradient)), gradient)
 
 
 def test_unequal_batches_count_by_samples():
-    steps = LocalSteps(1)
-    for n_samples, gradient in ((10, 1.0), (30, 2.0), (20, -1.0)):
-        steps.add(np.array([gradient], np.float32), n_samples)
-    assert (steps.n_batches, steps.n_samples) == (3, 60)
-    assert steps.result(out := np.empty(1, np.float32)) == 60
-    assert out[0] == pytest.approx(3 * (10 * 1 + 30 * 2 - 20) / 60)
-    assert (steps.n_batches, steps.n_samples) == (0, 0)
+    half = worker(1)
+    for _ in range(2):  # a period leaves nothing behind
+        assert pushed(half, (10, 1.0), (30, 2.0), (20, -1.0))[0] == pytest.approx(3 * (10 * 1 + 30 * 2 - 20) / 60)
+    assert pushed(half, (7, 0.5))[0] == 0.5
 
 
 def test_a_period_needs_a_batch_and_a_batch_a_sample():
-    steps = LocalSteps(2)
+    half = worker(2)
     with pytest.raises(ValueError, match="at least one batch"):
-        steps.result(np.empty(2, np.float32))
+        half.finish()
     with pytest.raises(ValueError, match="at least one sample"):
-        steps.add(np.zeros(2, np.float32), 0)
+        pushed(half, (0, 0.0))

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.errors import CheckpointError, ConfigurationError
-from nnlo_opt.update_rules.downpour import LocalSteps
+from nnlo_opt.update_rules.downpour import SummingWorker
 from nnlo_opt.update_rules.gem import MAX_PI, Gem
+from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.vectors import BLOCK
 
 seeds = st.integers(0, 2**32 - 1)
@@ -131,11 +132,13 @@ def test_a_gradient_of_zero_pushes_nothing_however_large_the_momentum():
 
 def test_a_sync_period_counts_its_sum():
     learning_rate, gradients = 0.1, [normal(seed, 4) for seed in range(3)]
-    steps, local, update = LocalSteps(4), np.zeros(4, np.float32), np.empty(4, np.float32)
+    worker, local = SummingWorker(4, make_optimizer("sgd", 4)), np.zeros(4, np.float32)
+    worker.weights[:] = 0
     for gradient in gradients:
-        steps.add(gradient, 10)
+        worker.gradient[:] = gradient
+        worker.step(10)
         local -= learning_rate * gradient
-    steps.result(update)
+    update = worker.finish()
     gem = Gem(4, learning_rate, 0.9, 1.0)
     gem.adopt(np.zeros(4, np.float32))
     gem.update(update, out=update)

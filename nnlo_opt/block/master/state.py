@@ -23,7 +23,7 @@ worker passes over its shard exactly once an epoch; a worker that is through wai
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from enum import Enum, auto
 from typing import Any
 
@@ -114,19 +114,6 @@ class Phase(Enum):
     OVER = auto()
 
 
-#: messages of a worker that each phase takes; any other is a bug of this package
-ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
-    Phase.STARTING: frozenset({msg.WorkerReady, msg.FoldFailed}),
-    Phase.TRAINING: frozenset({msg.PushUpdate, msg.FoldFailed}),
-    Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached, msg.FoldFailed}),
-    Phase.VALIDATING: frozenset({msg.Validated, msg.FoldFailed}),
-    Phase.CALLING_BACK: frozenset({msg.CalledBack, msg.FoldFailed}),
-    Phase.JUDGING: frozenset({msg.Judged, msg.FoldFailed}),
-    Phase.AWAITING: frozenset({msg.FoldFailed}),
-    Phase.HALTING: frozenset({msg.PushUpdate, msg.FoldFailed}),
-    Phase.OVER: frozenset(),
-}
-
 #: phases in which workers may be exchanged, as long as they do not wait for each other
 REGROUPING = frozenset({Phase.STARTING, Phase.TRAINING, Phase.FENCING, Phase.VALIDATING})
 
@@ -197,25 +184,10 @@ class MasterState:
 
     def handle(self, worker: int, message: msg.Message) -> list[ins.Instruction]:
         """Take in a message of `worker`; ProtocolError, without a change, for one that the phase does not take."""
-        if type(message) not in ACCEPTED[self.phase]:
+        phases, take_in = _HANDLERS.get(type(message), (frozenset(), None))
+        if take_in is None or self.phase not in phases:
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
-        match message:
-            case msg.WorkerReady():
-                return self._ready(worker, message)
-            case msg.PushUpdate():
-                return self._push(worker, message)
-            case msg.FenceReached():
-                return self._fence_reached(worker, message)
-            case msg.Validated():
-                return self._validated(worker, message)
-            case msg.CalledBack():
-                return self._called_back(worker, message)
-            case msg.Judged():
-                self._answered(worker)
-                return self._over(message.figure_of_merit)
-            case msg.FoldFailed():
-                return self._fail(message)
-        raise ProtocolError(f"No rule for {type(message).__name__}.")
+        return take_in(self, worker, message)
 
     def stop(self) -> list[ins.Instruction]:
         """End the assignment without a result."""
@@ -451,6 +423,10 @@ class MasterState:
             reason = reason or "a callback has stopped the training"
         return [ins.TakeRequests(), *self._go_on(metrics, reason)]
 
+    def _judged(self, worker: int, message: msg.Judged) -> list[ins.Instruction]:
+        self._answered(worker)
+        return self._over(message.figure_of_merit)
+
     def _finish(self, reason: str) -> list[ins.Instruction]:
         best = self.plan.best_index(self.history)
         index = self.epoch - 1 if best is None else best
@@ -483,3 +459,15 @@ class MasterState:
         if worker not in self.waiting_for:
             raise ProtocolError(f"Worker {worker} answered twice in phase {self.phase.name}.")
         self.waiting_for.remove(worker)
+
+
+#: message of a worker -> phases that take it, and the method that does; in any other phase it is a bug of this package
+_HANDLERS: dict[type[msg.Message], tuple[Set[Phase], Callable[[MasterState, int, Any], list[ins.Instruction]]]] = {
+    msg.WorkerReady: ({Phase.STARTING}, MasterState._ready),
+    msg.PushUpdate: ({Phase.TRAINING, Phase.FENCING, Phase.HALTING}, MasterState._push),
+    msg.FenceReached: ({Phase.FENCING}, MasterState._fence_reached),
+    msg.Validated: ({Phase.VALIDATING}, MasterState._validated),
+    msg.CalledBack: ({Phase.CALLING_BACK}, MasterState._called_back),
+    msg.Judged: ({Phase.JUDGING}, MasterState._judged),
+    msg.FoldFailed: ({*Phase} - {Phase.OVER}, lambda self, worker, message: self._fail(message)),
+}

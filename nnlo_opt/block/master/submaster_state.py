@@ -140,7 +140,6 @@ class GroupState:
             assignment=pushes[0].assignment,
             base_version=min(push.base_version for push in pushes),
             n_samples=sum(push.n_samples for push in pushes),
-            n_batches=sum(push.n_batches for push in pushes),
             sums={},
             end_of_pass=self._synchronous and not self._rounds.training,
         )

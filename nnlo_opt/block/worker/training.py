@@ -6,7 +6,7 @@ master, or makes them itself if the central weights are shared (`exchange.shared
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,35 +53,6 @@ class Period:
     #: True if the end of a pass has ended the period
     end_of_pass: bool = False
 
-    def restart(self) -> None:
-        """Begin the next period."""
-        self.n_samples = self.n_batches = 0
-        self.end_of_pass = False
-
-
-@dataclass(slots=True)
-class Trained:
-    """Figures of some batches."""
-
-    n_samples: int = 0
-    n_batches: int = 0
-    #: sums over the samples
-    sums: dict[str, float] = field(default_factory=dict)
-
-    def add(self, metrics: Metrics) -> None:
-        """Add the figures of a batch."""
-        self.n_samples += metrics.n_samples
-        self.n_batches += 1
-        sums = self.sums
-        for name, value in metrics.sums.items():
-            sums[name] = sums.get(name, 0.0) + value
-
-    def take(self) -> "Trained":
-        """Return the figures so far and begin again at zero."""
-        taken = Trained(self.n_samples, self.n_batches, self.sums)
-        self.n_samples, self.n_batches, self.sums = 0, 0, {}
-        return taken
-
 
 class LocalTraining:
     """One assignment at a worker, from the model that is built to the end.
@@ -125,7 +96,7 @@ class LocalTraining:
         #: batches after which an update is due; in allreduce the end of a pass alone
         self._sync_every = math.inf if self._together else task.options.sync_every
         #: training that the master does not know of
-        self._untold = Trained()
+        self._untold = Metrics()
         #: True if the period is over and waits to be pushed
         self._is_due = False
         #: True if a push is not yet answered
@@ -169,7 +140,7 @@ class LocalTraining:
                 self._step(step)
         else:  # at the end of an allreduce epoch no rank waits in a step for this one any more
             self._step(step)
-        self._untold.add(step.metrics)
+        self._untold = self._untold.merge(step.metrics)
         period.n_samples += step.metrics.n_samples
         period.n_batches += 1
         self._may_run_ahead = False
@@ -209,7 +180,7 @@ class LocalTraining:
             told = self._update(base_version=shared.version, applied=shared.take_applied())
             self._block.send(MASTER, told)
             self.is_outstanding = True
-        period.restart()
+        self._period = Period()
 
     def _push(self) -> None:
         period = self._period
@@ -221,20 +192,23 @@ class LocalTraining:
         # Behind the end of a pass lies the next epoch, which a lone worker must not begin before the fence.
         self._may_run_ahead = self._start.overlap and not period.end_of_pass
         self.is_outstanding, self._is_due = True, False
-        period.restart()
+        self._period = Period()
 
     def _update(self, base_version: int, applied: dict[str, int] | None = None) -> msg.PushUpdate:
         """Return the message with the figures of all batches that the master does not know of."""
-        trained = self._untold.take()
+        trained = self._take_untold()
         return msg.PushUpdate(
             assignment=self._start.assignment,
             base_version=base_version,
             n_samples=trained.n_samples,
-            n_batches=self._period.n_batches if applied is None else trained.n_batches,
-            sums=trained.sums,
+            sums={**trained.sums},
             end_of_pass=self._period.end_of_pass,
             applied=applied or {},
         )
+
+    def _take_untold(self) -> Metrics:
+        untold, self._untold = self._untold, Metrics()
+        return untold
 
     # ------------------------------------------------------------ messages of the master
 
@@ -325,7 +299,7 @@ class LocalTraining:
 
     # ------------------------------------------------------------ at a fence
 
-    def stop(self, fence: msg.Fence, payload: np.ndarray | None) -> Trained:
+    def stop(self, fence: msg.Fence, payload: np.ndarray | None) -> Metrics:
         """Train no more until `go_on`; return the training that has not been pushed."""
         self.is_outstanding = self.is_running = False
         self._adopt(fence.adopt, payload)
@@ -334,7 +308,7 @@ class LocalTraining:
         self.is_outstanding = False
         # The rest of a period has no update of its own in this epoch, but its samples were trained in it.
         self._period.n_samples = 0
-        return self._untold.take()
+        return self._take_untold()
 
     def save(self, fence: msg.Fence, model_state: np.ndarray) -> dict[str, Any]:
         """Write to the checkpoint, if there is one, what exists nowhere else; return file names with fingerprints."""

@@ -239,7 +239,7 @@ class Worker:
                 assignment=fence.assignment,
                 position=position,
                 n_samples=left.n_samples,
-                sums=left.sums,
+                sums={**left.sums},
                 files=files,
                 load=load,
             )

@@ -115,6 +115,3 @@ class Watch(Transport):
         with losing_ranks():
             self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
         return None
-
-    def flush(self, timeout_s: float) -> None:
-        """Return at once, as nothing is sent."""

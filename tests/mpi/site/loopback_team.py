@@ -16,7 +16,7 @@ import numpy as np
 from linear_model import LinearAdapter
 from manual_clock import ManualClock
 
-from nnlo_opt.block.task import FoldTaskFactory, TaskFactory, TaskSetup
+from nnlo_opt.block.task import FoldTaskFactory, TaskFactory
 from nnlo_opt.block.worker.worker import Memory, Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -275,9 +275,7 @@ def tasks_from(
     options: TrainingOptions,
 ) -> FoldTaskFactory:
     """A factory of tasks with the models that `build` makes, which need not be released."""
-    return FoldTaskFactory(
-        TaskSetup(build=build, release=lambda: None, source=source, folds=folds, options=options, seed=0)
-    )
+    return FoldTaskFactory(build=build, release=lambda: None, source=source, folds=folds, options=options, seed=0)
 
 
 def linear_tasks(source: DataSource, folds: list[Fold], options: TrainingOptions) -> Callable[[], FoldTaskFactory]:
