@@ -1,4 +1,4 @@
-"""The judge of benchmarks/chaos.py finds what it is there to find."""
+"""The judge of benchmarks/resilience/chaos.py finds what it is there to find."""
 
 import copy
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "resilience"))
 
 import chaos_check as check
 
