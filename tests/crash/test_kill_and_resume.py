@@ -4,7 +4,6 @@ import collections
 import itertools
 import json
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,14 @@ def kill_and_resume(
         job = launcher.start(5, command, folder)
         n_before = seen[-1].count(event) if seen else 0
 
-        def has_grown(job: launcher.Job = job, n_before: int = n_before) -> bool:
-            return job.process.poll() is not None or (journal.exists() and journal.read_bytes().count(event) > n_before)
+        def has_ended(job: launcher.Job = job) -> bool:
+            return job.process.poll() is not None
 
-        launcher.seen_within(90, has_grown)
-        time.sleep(pause_s)
+        def has_grown(n_before: int = n_before) -> bool:
+            return journal.exists() and journal.read_bytes().count(event) > n_before
+
+        launcher.seen_within(90, lambda: has_ended() or has_grown())
+        launcher.seen_within(pause_s, has_ended)
         job.kill()
         job.process.wait(30)
         if journal.exists():

@@ -1,7 +1,6 @@
 """`nnlo-opt launch` and SIGUSR1 with real ranks."""
 
 import signal
-import time
 from pathlib import Path
 
 import launcher
@@ -58,7 +57,7 @@ def test_a_launcher_that_is_terminated_leaves_75_and_nobody_behind_and_the_next_
     assert "A run has one launcher at a time" in refused.err
     family = job.family()
     job.process.terminate()
-    time.sleep(0.3)
+    job.wait_for_words("SIGTERM: the ranks have 6 s")
     job.process.terminate()
     outcome = job.wait(40, code=75)
     said = outcome.err.splitlines()

@@ -4,10 +4,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
+import launcher
 import pytest
 from effort import some_of
 from refusals import check_refused
@@ -45,10 +45,8 @@ def pending(trial, point):
 
 def answer(search):
     """The next answer, when it has come."""
-    deadline_s = time.monotonic() + LONG_S
-    while (suggestion := search.poll()) is None:
-        assert time.monotonic() < deadline_s
-        time.sleep(1e-3)
+    suggestion = launcher.seen_within(LONG_S, search.poll, every_s=1e-3)
+    assert suggestion is not None
     return suggestion
 
 
@@ -293,10 +291,7 @@ def test_the_process_ends_with_its_parent():
     )
     parent = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     pid = int(parent.stdout)
-    deadline_s = time.monotonic() + LONG_S
-    while is_running(pid):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    assert launcher.seen_within(LONG_S, lambda: not is_running(pid))
 
 
 def is_running(pid):

@@ -1,10 +1,10 @@
 import json
 import os
 import threading
-import time
 from contextlib import closing
 
 import pytest
+from launcher import seen_within
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import with_checksum
@@ -104,10 +104,7 @@ def test_an_owner_shows_that_it_is_alive(tmp_path):
     with closing(RunLock(tmp_path, 0.0)):
         owner = tmp_path / OWNER_NAME
         os.utime(owner, (1e9, 1e9))
-        deadline = time.monotonic() + 30
-        while owner.stat().st_mtime == 1e9 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert owner.stat().st_mtime > 1e9
+        assert seen_within(30, lambda: owner.stat().st_mtime > 1e9)
 
 
 def test_an_owner_that_slept_and_was_followed_writes_nothing_more_and_leaves_the_other_alone(tmp_path, monkeypatch):
