@@ -156,7 +156,7 @@ def test_a_constraint_is_a_function_of_the_script():
 # ---------------------------------------------------------------- what fails
 
 
-def test_a_trial_whose_objective_raises_has_failed_with_its_reason():
+def test_an_objective_that_raises_fails_its_trial_with_the_reason():
     def raises(parameters):
         if parameters["x"] < 0:
             raise ValueError("x is negative")

@@ -60,7 +60,7 @@ def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(p
         (FromMaster(team=0, message=msg.Fence(assignment=0)), "Fence is no message a master sends"),
     ],
 )
-def test_what_nobody_asked_for_and_what_no_master_sends_raises_and_changes_nothing(event, sentence):
+def test_an_unasked_suggestion_or_a_foreign_message_raises_and_changes_nothing(event, sentence):
     state = draining()
     assert not state.suggestions.asked
     before = all_of(state)
@@ -77,7 +77,7 @@ def test_a_fresh_search_asks_first_and_assigns_nothing():
     assert out == [ins.Ask(number=0)]
 
 
-def test_a_suggestion_becomes_a_trial_that_is_written_before_it_is_sent_and_the_next_is_asked_for():
+def test_a_suggested_trial_is_written_before_it_is_sent_and_the_next_is_asked_for():
     state, _ = begin()
     out = step(state, Suggested(point={"n": 4}, wall_s=0.5, cpu_s=0.25), now_s=7.0)
     assert out == [
@@ -132,7 +132,7 @@ def test_the_end_of_the_last_trial_is_written_then_acknowledged_then_the_search_
     assert state.phase is Phase.OVER
 
 
-def test_a_failed_trial_counts_as_one_of_the_iterations_and_the_search_goes_on():
+def test_a_failed_trial_counts_as_an_iteration_and_the_search_continues():
     state, _ = begin(num_iterations=2)
     suggest(state, n=0)
     suggest(state, n=1)
@@ -233,7 +233,7 @@ def two_folds(num_iterations=2):
     return state, out
 
 
-def test_folds_run_at_the_same_time_on_the_teams_of_a_block_and_an_idle_team_waits_for_the_other():
+def test_folds_run_at_once_on_the_teams_of_a_block_and_an_idle_team_waits():
     state, out = two_folds()
     assert [m.fold for m in sends_to(out, 0) + sends_to(out, 1)] == [0, 1]
     out = finish(state, 1, 1)
@@ -323,7 +323,7 @@ def test_a_point_of_a_user_is_proposed_and_asked_for_though_the_search_had_none_
 
 
 @pytest.mark.parametrize(("reports", "kind"), [((), ev.TrialFailed), ((0.5, 0.25), ev.TrialPruned)])
-def test_a_trial_that_a_user_stops_is_pruned_with_its_last_figure_or_failed_and_its_block_takes_the_next(reports, kind):
+def test_a_trial_stopped_by_a_user_is_pruned_or_failed_and_its_block_takes_the_next(reports, kind):
     state, _ = begin(num_iterations=9)
     suggest(state, n=0)
     suggest(state, n=1)
@@ -411,7 +411,7 @@ def test_a_restart_of_a_finished_search_has_nothing_to_do_unless_it_is_longer():
     assert of_type(out, ins.Ask) == [ins.Ask(number=1)]
 
 
-def test_a_restart_that_has_reached_the_target_ends_the_running_trials_and_begins_no_other():
+def test_a_restart_after_the_target_ends_running_trials_and_begins_none():
     state, out = restarted(one_of_two(num_iterations=9), TWO_BLOCKS, num_iterations=9, target_objective=0.5)
     assert not of_type(out, ins.Ask)
     assert sends_to(out, 0)[0].trial == 1

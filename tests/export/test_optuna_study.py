@@ -112,7 +112,7 @@ def of_another_course(events):
 
 
 @pytest.mark.parametrize("n_kept", [None, -1, 50])
-def test_a_study_with_trials_that_the_run_has_lost_is_written_anew(tmp_path, n_kept):
+def test_a_study_with_trials_that_the_run_has_lost_is_written_again(tmp_path, n_kept):
     events = of_another_course(story())[:n_kept]
     path = written(written(tmp_path / "study", story()), events)
     at_once = study_of(written(tmp_path / "other", events)).trials

@@ -151,7 +151,7 @@ def test_layers_inside_layers():
     assert config["cell"]["config"]["cells"][0]["config"]["reset_after"] is False
 
 
-def test_layers_that_do_not_say_it_have_the_order_of_images_of_the_others():
+def test_layers_without_an_order_of_images_take_that_of_other_layers():
     layers = [layer("Convolution2D", nb_filter=1, dim_ordering="th", **INPUT), layer("ZeroPadding2D", padding=[1, 1])]
     *_, padding = read(sequential(*layers))["config"]["layers"]
     assert padding["config"]["data_format"] == "channels_first"

@@ -19,7 +19,7 @@ def command(folder: Path, seconds: float, *options: str) -> list[str]:
 
 
 @pytest.mark.proof
-def test_a_block_that_is_stuck_in_a_trial_ends_the_search_which_goes_on_without_that_trial(tmp_path):
+def test_a_block_that_is_stuck_ends_the_search_which_continues_without_that_trial(tmp_path):
     options = ["--checkpoint", "S", "--opt-restore", "--trial-timeout", "2"]
     outcome = launcher.run(3, command(tmp_path, 1000, *options), tmp_path, code=1)
     assert "Block 1 is stuck in code of the model" in outcome.err

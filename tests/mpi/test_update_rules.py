@@ -36,7 +36,7 @@ def test_allreduce_is_synchronous_training_with_every_rank_a_worker(folder, digi
 
 
 @pytest.mark.proof
-def test_an_allreduce_training_that_goes_on_ends_with_the_same_weights(folder, digits):
+def test_a_resumed_allreduce_training_ends_with_the_same_weights(folder, digits):
     options = ["--batch", "32", "--mode", "allreduce", "--warmup-epochs", "0.5", "--lr-schedule", "exponential:0.5"]
     whole = train(folder, digits, 2, "whole", *options, "--epochs", "3")
     train(folder, digits, 2, "part", *options, "--epochs", "1")
@@ -54,7 +54,7 @@ def test_workers_of_two_ranks_average_as_two_workers_do(folder, digits):
 
 @pytest.mark.proof
 @pytest.mark.parametrize("options", [["--mode", "easgd", "--sync-every", "3"], ["--mode", "gem"], []], ids=str)
-def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(folder, digits, options):
+def test_workers_of_several_ranks_train_and_continue_from_a_checkpoint(folder, digits, options):
     ring = ["--n-processes", "2", "--batch", "20", "--learning-rate", "0.01", *options]
     run = folder / "checkpoints/r"
     first = train(folder, digits, 5, "r", *ring, "--epochs", "1")
@@ -86,7 +86,7 @@ def test_a_synchronous_tree_of_masters_trains_as_one_master_does(folder, digits)
 
 
 @pytest.mark.proof
-def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(folder, digits):
+def test_a_resumed_elastic_tree_ends_with_the_same_weights(folder, digits):
     options = ["--batch", "32", "--mode", "easgd", "--synchronous", "--sync-every", "3", "--n-masters", "3"]
     whole = train(folder, digits, 6, "whole", *options, "--epochs", "2")
     train(folder, digits, 6, "part", *options, "--epochs", "1")
@@ -95,7 +95,7 @@ def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(folder, digits)
 
 
 @pytest.mark.proof
-def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_on(folder, digits, network):
+def test_a_failure_below_a_sub_master_names_its_rank_and_the_search_continues(folder, digits, network):
     model = network.plain.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
     (folder / "model.py").write_text("from mpi4py import MPI\n" + model)
     (folder / "space.py").write_text(

@@ -47,7 +47,7 @@ def test_a_point_stays_in_the_inbox_until_a_trial_with_it_is_in_the_journal(tmp_
     assert not path.exists()
 
 
-def test_a_start_after_a_crash_between_journal_and_inbox_removes_the_point_and_does_not_try_it_again(tmp_path):
+def test_a_point_left_in_the_inbox_by_a_crash_is_removed_and_not_tried_again(tmp_path):
     path = submit(tmp_path, Enqueue(point={"n": 3}))
     inbox, _, _ = inbox_of(tmp_path, POINT)
     assert inbox() == []

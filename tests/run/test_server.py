@@ -241,7 +241,7 @@ class StillAWorker(WorkerOnly):
         return Regrouped(ends=[self._network.end(1)], alive=(0, 1), team=team, leads=False)
 
 
-def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
+def test_a_worker_that_survives_keeps_its_own_weights() -> None:
     world, before = LoopbackNetwork(2), LoopbackNetwork(3)
     options = TrainingOptions(batch=2, mode="easgd", sync_every=1, optimizer="sgd", learning_rate=1e-6)
     roles = StillAWorker(before, linear_tasks(linear_source(8), [single_fold(6, 2)], options)())

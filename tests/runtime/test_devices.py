@@ -147,7 +147,7 @@ def test_where_no_gpu_is_found_the_environment_is_left_alone_unless_gpus_are_hid
 # ---------------------------------------------------------------- threads
 
 
-def test_trainers_share_all_cores_and_who_only_waits_takes_none_from_them():
+def test_trainers_share_all_cores_and_waiting_ranks_take_none():
     assert [share.n_threads for share in shares({}, max_gpus=0).values()] == [3, 3, 5, 5, 5]
 
 

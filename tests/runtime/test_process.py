@@ -34,7 +34,7 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
 
 
-def test_a_child_that_returns_is_ended_with_a_sentence_and_its_parent_goes_on():
+def test_a_child_that_returns_is_ended_with_a_sentence_and_its_parent_continues():
     done = run(FORKS)
     assert done.stdout == "code 1\n"
     assert "must end by itself" in done.stderr

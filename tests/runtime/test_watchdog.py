@@ -249,7 +249,7 @@ def has_ended(ranks):
 
 @pytest.mark.proof
 @linux
-def test_ranks_that_are_stopped_together_go_on_together(tmp_path):
+def test_ranks_that_are_stopped_together_continue_together(tmp_path):
     with node(tmp_path, "work", "work") as ranks:
         for rank in ranks:
             rank.send_signal(signal.SIGSTOP)

@@ -107,7 +107,7 @@ def test_a_missing_package_is_said_in_a_sentence(missing, name):
 # ---------------------------------------------------------------- genetic
 
 
-def test_a_generation_waits_for_nobody():
+def test_a_generation_does_not_wait():
     """With all of the first generation but one ended, children are born; the last one changes what follows."""
     algorithm = GeneticSearch(PLANE, 0, population=6)
     history = suggest_all(algorithm, History(PLANE), 6)

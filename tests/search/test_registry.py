@@ -68,7 +68,7 @@ def test_random_search_does_not_import_scikit_optimize():
 
 @pytest.mark.parametrize("n_objectives", [1, 2])
 @pytest.mark.parametrize("name", [name for name in search_names() if name not in ("tpe", "gp", "cmaes")])
-def test_every_search_goes_on_from_pruned_trials(name, n_objectives):
+def test_every_search_continues_from_pruned_trials(name, n_objectives):
     session = SearchSession()
     options = {"n_objectives": n_objectives} | ({"n_initial_points": 2} if name.startswith("bayesian") else {})
     start = {"op": "start", "algorithm": name, "space": SPACE.to_json(), "seed": 0, "options": options}

@@ -104,7 +104,7 @@ def test_every_append_is_in_the_file_when_it_returns(path, journal):
 
 @pytest.mark.many
 @pytest.mark.parametrize("n_lines", [1, 3, len(LINES)], ids=lambda n: f"a write of {n} lines")
-def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_goes_on(path, n_lines):
+def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_continues(path, n_lines):
     n_before = len(LINES) - n_lines
     start = len(b"".join(LINES[:n_before]))
     for end in range(start, len(WHOLE)):
@@ -186,7 +186,7 @@ def test_a_line_of_another_run_is_refused_whatever_its_number():
             assert is_refused(b"".join([*lines, encode_line(len(LINES), EVENTS[-1], RUN)]))
 
 
-def test_a_journal_of_an_older_version_names_no_run_and_goes_on_without(path):
+def test_a_journal_of_an_older_version_names_no_run_and_continues_without_a_name(path):
     old = b"".join(lines_of(EVENTS[:4]))
     path.write_bytes(old)
     journal = Journal(path)
