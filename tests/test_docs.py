@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from launcher import python
 
 import nnlo_opt
 from nnlo_opt.cli import tool
@@ -124,8 +125,7 @@ def options_of(command: str) -> frozenset[str]:
             tool.main([*arguments, option])
         return frozenset(OPTION.findall(said.getvalue()))
     program = f"import sys; sys.argv = {[name, *arguments, option]!r}; {COMMANDS[name]}; run()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    return frozenset(OPTION.findall(done.stdout))
+    return frozenset(OPTION.findall(python(program).expect(0).out))
 
 
 def is_option(word: str, options: frozenset[str]) -> bool:

@@ -427,13 +427,16 @@ UNLISTED = [
 ]
 
 
-@pytest.mark.parametrize(("phase", "message"), UNLISTED)
-def test_a_message_the_phase_does_not_list_raises_and_changes_nothing(phase, message):
-    state = states_in_every_phase()[phase]
+def check_refused_unchanged(state: MasterState, worker: int, message: msg.Message) -> None:
     before = insides(state)
     with pytest.raises(ProtocolError):
-        state.handle(1, message)
+        state.handle(worker, message)
     assert insides(state) == before
+
+
+@pytest.mark.parametrize(("phase", "message"), UNLISTED)
+def test_a_message_the_phase_does_not_list_raises_and_changes_nothing(phase, message):
+    check_refused_unchanged(states_in_every_phase()[phase], 1, message)
 
 
 def after(state: MasterState, *messages: tuple[int, msg.Message]) -> MasterState:
@@ -460,20 +463,13 @@ def in_rounds() -> MasterState:
     ids=["ready", "push", "push after the last", "fence", "push at the fence", "validated"],
 )
 def test_an_answer_given_twice_raises_and_changes_nothing(state, message):
-    before = insides(state)
-    with pytest.raises(ProtocolError):
-        state.handle(1, message)
-    assert insides(state) == before
+    check_refused_unchanged(state, 1, message)
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
-@pytest.mark.parametrize("bad", ["worker", "version"])
-def test_an_update_of_no_worker_or_from_the_future_raises_and_changes_nothing(synchronous, bad):
-    state = started(MasterState(plan(synchronous=synchronous)))
-    before = insides(state)
-    with pytest.raises(ProtocolError):
-        state.handle(*((3, push()) if bad == "worker" else (1, push(base_version=1))))
-    assert insides(state) == before
+@pytest.mark.parametrize(("worker", "update"), [(3, push()), (1, push(base_version=1))], ids=["worker", "version"])
+def test_an_update_of_no_worker_or_from_the_future_raises_and_changes_nothing(synchronous, worker, update):
+    check_refused_unchanged(started(MasterState(plan(synchronous=synchronous))), worker, update)
 
 
 def test_a_worker_that_was_not_asked_for_its_state_may_not_hand_it_in():

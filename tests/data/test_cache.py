@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launcher import python
 from refusals import refusal
 
 from nnlo_opt.data.cache import FileCache, parse_copy_command
@@ -102,10 +103,7 @@ def test_however_a_process_ends_its_copies_do_not_stay(file: Path, folder: Path,
         "import os, sys; from pathlib import Path; from nnlo_opt.data.cache import FileCache\n"
         f"FileCache(Path(sys.argv[2])).locate(Path(sys.argv[1])); {end}"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(file), str(folder)], capture_output=True, timeout=60, check=False
-    )
-    if done.returncode == -signal.SIGKILL:
+    if python(program, file, folder).code == -signal.SIGKILL:
         assert len(files_in(folder)) == 2
         FileCache(folder).close()  # the next start
     assert files_in(folder) == []
@@ -182,12 +180,6 @@ def test_a_folder_that_cannot_be_written_to_is_refused(file: Path) -> None:
 
 
 # ---------------------------------------------------------------- neighbours
-
-
-def copy_of(folder: Path) -> Path:
-    """The only copy in the cache below `folder`."""
-    [copy] = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
-    return copy
 
 
 def own_folder(folder: Path) -> Path:

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from exported import ENDS, REASON, SPACE, UNIX_S, started, story
+from exported import ENDS, REASON, SPACE, UNIX_S, started, story, take_in_parts
 
 from nnlo_opt.export.exporter import make_exporter
 from nnlo_opt.safe_path import SafePath
@@ -16,13 +16,7 @@ TWO = ("val_loss:min", "n_weights:max")
 
 def written(path, events, n_at_once=None):
     """The file of a study, written from so many events at once."""
-    ledger, n_at_once = Ledger(), n_at_once or len(events)
-    exporter = make_exporter("optuna", SafePath.of(path), "run")
-    for first in range(0, len(events), n_at_once):
-        new = events[first : first + n_at_once]
-        for event in new:
-            ledger.apply(event)
-        exporter.take(new, ledger)
+    take_in_parts(make_exporter("optuna", SafePath.of(path), "run"), events, n_at_once or len(events))
     return path
 
 

@@ -2,11 +2,10 @@
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launcher import python
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import legacy_json
@@ -346,5 +345,4 @@ def test_no_framework_is_imported():
         f"read_architecture(open({str(FILES[0])!r}).read(), '');"
         "print(sorted({'keras', 'tensorflow', 'h5py'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"
+    assert python(program).expect(0).out == "[]\n"

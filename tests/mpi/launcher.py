@@ -183,6 +183,13 @@ class Job:
         return texts[0], texts[1]
 
 
+def python(program: str, *words: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> Outcome:
+    """Run a program in a Python of its own; its arguments are `words`."""
+    command = [sys.executable, "-c", program, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False, timeout=120)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
 def run(n_ranks: int, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0) -> Outcome:
     """Run `command` on `n_ranks` ranks; the first word is a console command of this environment."""
     return start(n_ranks, command, cwd).wait(timeout_s, code)

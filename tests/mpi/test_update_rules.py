@@ -35,21 +35,27 @@ def test_allreduce_is_synchronous_training_with_every_rank_a_worker(folder, digi
     np.testing.assert_allclose(together, synchronous, rtol=1e-3, atol=1e-5)
 
 
+SCHEDULED = ["--mode", "allreduce", "--warmup-epochs", "0.5", "--lr-schedule", "exponential:0.5"]
+ELASTIC_TREE = ["--mode", "easgd", "--synchronous", "--sync-every", "3", "--n-masters", "3"]
+
+
 @pytest.mark.proof
-def test_a_resumed_allreduce_training_ends_with_the_same_weights(folder, digits):
-    options = ["--batch", "32", "--mode", "allreduce", "--warmup-epochs", "0.5", "--lr-schedule", "exponential:0.5"]
-    whole = train(folder, digits, 2, "whole", *options, "--epochs", "3")
-    train(folder, digits, 2, "part", *options, "--epochs", "1")
-    parts = train(folder, digits, 2, "part", *options, "--epochs", "3", "--restore", "part")
+@pytest.mark.parametrize(("n_ranks", "epochs", "options"), [(2, "3", SCHEDULED), (6, "2", ELASTIC_TREE)])
+def test_a_resumed_training_ends_with_the_same_weights(folder, digits, n_ranks, epochs, options):
+    options = ["--batch", "32", *options]
+    whole = train(folder, digits, n_ranks, "whole", *options, "--epochs", epochs)
+    train(folder, digits, n_ranks, "part", *options, "--epochs", "1")
+    parts = train(folder, digits, n_ranks, "part", *options, "--epochs", epochs, "--restore", "part")
     assert np.array_equal(parts, whole)
 
 
 @pytest.mark.proof
-def test_workers_of_two_ranks_average_as_two_workers_do(folder, digits):
+@pytest.mark.parametrize(("n_ranks", "layout"), [(5, ["--n-processes", "2"]), (7, ["--n-masters", "3"])])
+def test_groups_and_sub_masters_average_as_workers_of_one_master_do(folder, digits, n_ranks, layout):
     options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
-    plain = train(folder, digits, 5, "s", *options)
-    rings = train(folder, digits, 5, "r", *options, "--n-processes", "2")
-    np.testing.assert_allclose(rings, plain, rtol=1e-3, atol=1e-5)
+    flat = train(folder, digits, 5, "flat", *options)
+    laid_out = train(folder, digits, n_ranks, "laid-out", *options, *layout)
+    np.testing.assert_allclose(laid_out, flat, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.proof
@@ -75,23 +81,6 @@ def test_workers_of_several_ranks_train_and_continue_from_a_checkpoint(folder, d
     # A training that has ended goes on as a further trial, from the last fence of the one before.
     assert [event["epoch"] for event in launcher.events_of(run, "FoldBegan")] == [0, 1]
     assert [event["epoch"] for event in launcher.events_of(run, "EpochEnded")] == [1, 2, 3]
-
-
-@pytest.mark.proof
-def test_a_synchronous_tree_of_masters_trains_as_one_master_does(folder, digits):
-    options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
-    flat = train(folder, digits, 5, "flat", *options)
-    tree = train(folder, digits, 7, "tree", *options, "--n-masters", "3")
-    np.testing.assert_allclose(tree, flat, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.proof
-def test_a_resumed_elastic_tree_ends_with_the_same_weights(folder, digits):
-    options = ["--batch", "32", "--mode", "easgd", "--synchronous", "--sync-every", "3", "--n-masters", "3"]
-    whole = train(folder, digits, 6, "whole", *options, "--epochs", "2")
-    train(folder, digits, 6, "part", *options, "--epochs", "1")
-    parts = train(folder, digits, 6, "part", *options, "--epochs", "2", "--restore", "part")
-    assert np.array_equal(parts, whole)
 
 
 @pytest.mark.proof

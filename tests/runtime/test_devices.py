@@ -1,10 +1,7 @@
-import os
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from launcher import python
 
 from nnlo_opt.runtime import devices
 from nnlo_opt.runtime.devices import Drivers, GpuRequest, Gpus, NodeShare, core_share, find_gpus, place, share_node
@@ -272,7 +269,4 @@ def test_a_share_is_told_in_words():
 
 def test_nothing_that_counts_threads_is_imported_here():
     program = "import sys, nnlo_opt.runtime.devices; print('numpy' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, env=dict(os.environ)
-    )
-    assert done.stdout.strip() == "False"
+    assert python(program).expect(0).out == "False\n"

@@ -2,11 +2,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
+from launcher import python
 from manual_clock import ManualClock
 
 from nnlo_opt.clock import SystemClock
@@ -189,15 +189,7 @@ def figures(gpu, libraries):
         "import json, sys; from nnlo_opt.clock import SystemClock; from nnlo_opt.runtime.monitor import make_monitor;"
         "print(json.dumps(make_monitor(SystemClock(), sys.argv[1]).end_epoch()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, gpu],
-        env={**os.environ, "LD_LIBRARY_PATH": str(libraries)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(python(program, gpu, env={**os.environ, "LD_LIBRARY_PATH": str(libraries)}).expect(0).out)
     assert {"cpu_percent", "memory_mb", "memory_max_mb"} <= found.keys()
     return {name: value for name, value in found.items() if name.startswith("gpu")}
 

@@ -2,8 +2,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -289,8 +287,7 @@ def test_the_process_ends_with_its_parent():
         "import os\nfrom nnlo_opt.search.process import SearchProcess\nsearch = SearchProcess()\n"
         "print(search._process.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
     )
-    parent = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    pid = int(parent.stdout)
+    pid = int(launcher.python(code, cwd=ROOT).out)
     assert launcher.seen_within(LONG_S, lambda: not is_running(pid))
 
 

@@ -2,11 +2,10 @@ import errno
 import json
 import os
 import re
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
+from launcher import python
 from stories import lines_of
 
 from nnlo_opt.errors import JournalError
@@ -316,13 +315,8 @@ print("sound")
 @pytest.mark.parametrize("n_events", [1, 3])
 def test_an_append_that_finds_the_disk_full_leaves_no_half_line_and_can_be_repeated(path, n_events):
     n_bytes = n_events * len(encode_line(2, ev.TrialFailed(time_s=1.0, trial=0, reason="x" * 50)))
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path), str(n_bytes), str(n_events)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "sound\n", done.stderr
+    done = python(FULL_DISK, path, n_bytes, n_events)
+    assert done.out == "sound\n", done.err
 
 
 def no_room(*_):

@@ -9,7 +9,6 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import salvage
 
 GOLDEN = (Path(__file__).parent.parent / "golden" / "journal-format-1.jsonl").read_bytes()
-GOLDEN_LINES = GOLDEN.splitlines(keepends=True)
 EVENTS = [START, *trial(0), *trial(1), *trial(2), ev.RunCompleted(time_s=9.0, reason="done")]
 
 
