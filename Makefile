@@ -59,8 +59,8 @@ test-more: install
 # Proofs that take minutes each, of which the tests are a sample, and real searches struck at random.
 proofs: install
 	$(BIN)/python -m pytest -m slow
-	$(BIN)/python benchmarks/chaos.py --runs 20
-	$(BIN)/python benchmarks/slurm.py --quick
+	$(BIN)/python benchmarks/resilience/chaos.py --runs 20
+	$(BIN)/python benchmarks/hosts/slurm.py --quick
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """What the benchmarks share: starting real ranks, finding them, reading the journal, printing the one line.
 
-A benchmark prints one JSON object to standard output and what it is doing to standard error. MB are 10^6 bytes.
+A benchmark prints one JSON object to standard output and what it is doing to standard error.
 """
 
 import json
@@ -26,7 +26,6 @@ from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 ROOT = Path(__file__).resolve().parents[1]
 #: what MPI libraries call the rank of a process in its environment
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_FRAMEWORKS = ("tensorflow", "jaxlib", "libtorch")
 _END_TIMEOUT_S = 10.0
 
 #: one measured figure and what it must be: (`<` or `>=`, limit, measured)
@@ -183,25 +182,6 @@ class JournalReader:
 def events_of(run_directory: Path, name: str) -> list[dict[str, Any]]:
     """All events called `name` of a run."""
     return [event for event in JournalReader(run_directory).new_events() if event["event"] == name]
-
-
-def rss_mb(process: psutil.Process) -> float:
-    """Resident memory now."""
-    return process.memory_info().rss / 1e6
-
-
-def peak_rss_mb(process: psutil.Process) -> float:
-    """The most resident memory so far, as the kernel counts it."""
-    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise psutil.NoSuchProcess(process.pid)
-
-
-def frameworks_in(process: psutil.Process) -> set[str]:
-    """Names of the frameworks whose libraries the process has mapped."""
-    maps = Path(f"/proc/{process.pid}/maps").read_text()
-    return {name for name in _FRAMEWORKS if name in maps}
 
 
 def cpu_s(process: psutil.Process) -> float:

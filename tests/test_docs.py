@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from launcher import python
 
 import nnlo_opt
 from nnlo_opt.cli import tool
@@ -124,8 +125,7 @@ def options_of(command: str) -> frozenset[str]:
             tool.main([*arguments, option])
         return frozenset(OPTION.findall(said.getvalue()))
     program = f"import sys; sys.argv = {[name, *arguments, option]!r}; {COMMANDS[name]}; run()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    return frozenset(OPTION.findall(done.stdout))
+    return frozenset(OPTION.findall(python(program).expect(0).out))
 
 
 def is_option(word: str, options: frozenset[str]) -> bool:
@@ -235,7 +235,7 @@ SCALING = REPOSITORY / "docs" / "scaling.md"
 
 
 def test_the_page_on_scaling_is_what_its_command_prints():
-    (command,) = re.findall(r"`python (benchmarks/scaling\.py[^`]*)` prints this page", SCALING.read_text())
+    (command,) = re.findall(r"`python (benchmarks/scaling/scaling\.py[^`]*)` prints this page", SCALING.read_text())
     words = [sys.executable, *command.split()]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == SCALING.read_text(), f"write it anew: python {command} > docs/scaling.md"
@@ -243,7 +243,7 @@ def test_the_page_on_scaling_is_what_its_command_prints():
 
 @pytest.mark.proof
 def test_the_simulation_that_the_page_on_scaling_is_about_runs():
-    words = [sys.executable, "benchmarks/simulation.py", "--quick"]
+    words = [sys.executable, "benchmarks/search/simulation.py", "--quick"]
     done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=True)
     assert {row["n_blocks"] for row in json.loads(done.stdout)["dispatch"]} == {1, 10, 100}
 

@@ -45,7 +45,7 @@ def test_a_file_that_exists_is_replaced_and_not_written_into(tmp_path):
     assert path.read_text() == "new"
 
 
-def test_others_may_read_what_is_written_as_the_umask_says(tmp_path):
+def test_other_users_may_read_files_as_the_umask_says(tmp_path):
     mask = os.umask(0o027)
     try:
         atomic_write(tmp_path / "a", "x")

@@ -28,6 +28,11 @@ FOREIGN_PHRASES = re.compile(
 )
 
 
+#: most letters of the name of a test, and words that it does without
+MAX_NAME = 90
+OBSCURE = re.compile(r"(_|\b)(who|whom|such|nobody|somebody|anew|(go|goes|going|gone|went)_on|the_others)(_|\b)")
+
+
 def folder_of(path: Path) -> str:
     """Return the folder of a module; "" for a module of the root."""
     parts = path.relative_to(ROOT).parts
@@ -118,9 +123,18 @@ def test_the_package_has_fewer_modules_than_its_limit():
     assert len([path for path in MODULES if path.stem != "__init__" and path.parent.name != "builtin"]) < MAX_MODULES
 
 
+def test_names_of_tests_are_short_and_plain():
+    found = [
+        name for path in Path(__file__).parent.rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    ]
+    assert not [name for name in found if len(name) > MAX_NAME or OBSCURE.search(name)]
+
+
 def test_what_the_rules_find():
     """A check of the checks: each finds the breach that it is about."""
     assert words_of("RingBatches") == ["ring", "batches"]
     assert words_of("_waits_for_word") == ["waits", "for", "word"]
     assert FOREIGN_PHRASES.search("the weights, such as a master") is None
     assert FOREIGN_PHRASES.search("such a master")
+    assert OBSCURE.search("test_it_goes_on")
+    assert OBSCURE.search("test_a_worker_whose_rank_dies") is None

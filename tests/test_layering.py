@@ -5,10 +5,10 @@ A folder that is new stands in `ORDER`, and fails here until it does.
 
 import ast
 import json
-import subprocess
 import sys
 
 import pytest
+from launcher import python
 from sources import ROOT, SOURCES, house_imports_of, imports_of, tree_of
 
 REPOSITORY = ROOT.parent
@@ -251,10 +251,8 @@ def test_drivers_import_the_entry_points_and_nothing_else(path):
 def modules_after(statement: str) -> set[str]:
     """Top-level packages in a fresh interpreter after `statement`."""
     program = f"import sys, json\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY, timeout=120
-    )
-    return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    done = python(program, cwd=REPOSITORY).expect(0)
+    return {name.split(".")[0] for name in json.loads(done.out.splitlines()[-1])}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "training"))
 from turns import Contestant, rate, take_turns
 
 from nnlo_opt.runtime.environment import SESSION_FOLDER

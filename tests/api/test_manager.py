@@ -101,7 +101,7 @@ def test_early_stopping_and_target(tmp_path):
     assert len(history["val_acc"]) < 60
 
 
-def test_a_training_goes_on_from_its_checkpoint(tmp_path):
+def test_a_training_continues_from_its_checkpoint(tmp_path):
     algo = nnlo_opt.Algo("adam", synchronous=True)
     whole = manager_of(algo=algo, epochs=4, val=()).train()["history"]["0:-:-"]["loss"]
     manager_of(algo=algo, epochs=2, val=(), checkpoint=tmp_path, checkpoint_interval=1).train()

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -12,6 +11,7 @@ from typing import get_type_hints
 
 import numpy as np
 import pytest
+from launcher import python
 from refusals import check_refused
 
 import nnlo_opt
@@ -53,7 +53,7 @@ def test_editors_see_every_name_of_the_package():
 
 def test_importing_the_package_imports_nothing_else(tmp_path):
     heavy = {"mpi4py", "keras", "h5py", "numpy"}
-    assert python(f"import sys, nnlo_opt; print({heavy} & set(sys.modules))", folder=tmp_path) == "set()\n"
+    assert said_by(f"import sys, nnlo_opt; print({heavy} & set(sys.modules))", folder=tmp_path) == "set()\n"
 
 
 # ---------------------------------------------------------------- what is found
@@ -156,7 +156,7 @@ def test_a_constraint_is_a_function_of_the_script():
 # ---------------------------------------------------------------- what fails
 
 
-def test_a_trial_whose_objective_raises_has_failed_with_its_reason():
+def test_an_objective_that_raises_fails_its_trial_with_the_reason():
     def raises(parameters):
         if parameters["x"] < 0:
             raise ValueError("x is negative")
@@ -299,23 +299,15 @@ def test_a_module_that_searches_when_it_is_imported_is_refused(tmp_path):
 # ---------------------------------------------------------------- where it runs
 
 
-def python(program: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+def said_by(program: str, folder: Path) -> str:
+    done = python(textwrap.dedent(program), cwd=folder).expect(0)
+    assert done.err == ""
+    return done.out
 
 
 def test_it_works_as_in_a_notebook(tmp_path):
     """An event loop runs, standard output is no file, `__main__` has none, and the function is not in any."""
-    out = python(
+    out = said_by(
         """
         import asyncio, io, sys
 
@@ -349,7 +341,7 @@ def test_it_works_as_in_a_notebook(tmp_path):
 
 
 def test_the_example_runs_and_is_short(tmp_path):
-    out = python(EXAMPLE.read_text(), folder=tmp_path)
+    out = said_by(EXAMPLE.read_text(), folder=tmp_path)
     assert float(out.split()[0]) < 0.5
     assert len([line for line in EXAMPLE.read_text().splitlines() if line]) <= 12
 
@@ -446,7 +438,7 @@ FORKS = """
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_forked_child_neither_writes_nor_ends_the_study_of_its_parent(keeps, tmp_path):
     options = {"checkpoint": str(tmp_path / "run")} if keeps else {}
-    out = python(FORKS.replace("OPTIONS", str(options)), folder=tmp_path)
+    out = said_by(FORKS.replace("OPTIONS", str(options)), folder=tmp_path)
     assert out == f"[41, 41, 41, 0, 3, 1] 6 all trials are done {keeps}\n"
     if keeps:
         assert read_ledger(tmp_path / "run").n_ended == 6

@@ -1,9 +1,8 @@
 import doctest
-import subprocess
-import sys
 
 import matplotlib.pyplot
 import pytest
+from launcher import python
 from recorded import TRIALS, events_of, of_trial, started
 from refusals import check_refused
 from stories import write_journal
@@ -104,5 +103,4 @@ def test_a_run_is_looked_at_without_mpi_and_without_a_framework(write):
         "import sys; from nnlo_opt import load_run; run = load_run('checkpoints/CP'); run.to_dataframe('epochs'); "
         "run.plot_blocks(); run._repr_html_(); print({'mpi4py', 'tensorflow', 'keras', 'torch'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout == "set()\n"
+    assert python(program).expect(0).out == "set()\n"

@@ -68,7 +68,7 @@ def test_callbacks_that_change_nothing_leave_a_training_as_it_is(tmp_path):
     assert np.array_equal(*weights)
 
 
-def test_without_callbacks_nobody_is_called(tmp_path):
+def test_without_callbacks_nothing_is_called(tmp_path):
     team = team_of(tmp_path, None)
     finish(team)
     assert not team.delivered(msg.CallBack)
@@ -159,7 +159,7 @@ def test_the_epoch_is_reported_when_the_callbacks_have_answered():
     assert [type(i) for i in out] == [ins.TakeRequests, ins.ReportEpoch, ins.SendWeights]
 
 
-def test_the_last_epoch_is_announced_as_such():
+def test_callbacks_learn_which_epoch_is_the_last():
     _, out = state_at_the_end_of_an_epoch(epochs=1)
     assert out[-1].is_last
 

@@ -93,7 +93,7 @@ def test_synchronous_training_does_not_depend_on_the_order_of_the_messages(tmp_p
 
 @settings(max_examples=examples(25), deadline=None)
 @given(n_validation=st.integers(1, 7), n_workers=st.integers(1, 9), synchronous=st.booleans())
-def test_validation_figures_are_means_at_the_central_weights_also_with_more_workers_than_samples(
+def test_validation_means_are_of_the_central_weights_even_with_few_samples(
     tmp_path_factory, n_validation, n_workers, synchronous
 ):
     data = Data(SMALL.source, [single_fold(N_TRAIN, n_validation)])

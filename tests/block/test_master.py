@@ -174,9 +174,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_training(tmp_path)
 @pytest.mark.parametrize("at", [0, 4])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("synchronous", [False, True])
-def test_a_fault_of_a_trial_fails_it_once_with_a_reason_and_the_next_trial_is_as_if_nothing_had_been(
-    tmp_path, synchronous, fault, at
-):
+def test_a_faulty_trial_fails_once_with_a_reason_and_leaves_the_next_trial_alone(tmp_path, synchronous, fault, at):
     expected = finish(team_of(tmp_path / "undisturbed", synchronous=True), trial=1)
     team = team_of(tmp_path / "disturbed", synchronous=synchronous)
     failed = fail(team, 0, {"fault": fault, "at": at})
@@ -255,7 +253,7 @@ def test_a_point_that_is_no_training_fails_its_trial_before_any_worker_starts(tm
     ("changes", "word"),
     [({"optimizer_params": {"mass": 1.0}}, "mass"), ({"target_metric": "val_acc,>,0.5"}, "val_acc")],
 )
-def test_what_the_optimizer_refuses_or_nobody_measures_fails_the_trial(tmp_path, changes, word):
+def test_a_refused_optimizer_or_an_unmeasured_figure_fails_the_trial(tmp_path, changes, word):
     assert word in fail(team_of(tmp_path, **changes)).reason
 
 
@@ -288,7 +286,7 @@ def test_a_fold_can_be_stopped_at_any_moment_and_the_next_is_as_if_nothing_had_b
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
-def test_a_fold_can_be_paused_at_any_moment_and_goes_on_as_if_it_had_not_been(tmp_path, synchronous):
+def test_a_fold_paused_at_any_moment_ends_like_one_that_was_not_paused(tmp_path, synchronous):
     options = {"synchronous": synchronous, "epochs": 4, "checkpoint_interval": 3}
     expected = finish(team_of(tmp_path / "undisturbed", **options))
     moment, epochs, finished_by_itself = 0, set(), False

@@ -217,7 +217,7 @@ def test_a_round_is_applied_when_all_workers_have_pushed_in_the_order_of_the_wor
     assert state.staleness.histogram == {0: 2}
 
 
-def test_a_worker_that_is_through_waits_at_the_fence_while_the_others_go_on():
+def test_a_worker_that_has_finished_waits_at_the_fence_for_other_workers():
     state = started(MasterState(plan(synchronous=True)))
     state.handle(1, push(end_of_pass=True))
     assert state.handle(2, push())[1:] == [ins.ApplyRound(workers=(1, 2)), ins.SendWeights(workers=(2,), version=1)]
@@ -426,13 +426,16 @@ UNLISTED = [
 ]
 
 
-@pytest.mark.parametrize(("phase", "message"), UNLISTED)
-def test_a_message_the_phase_does_not_list_raises_and_changes_nothing(phase, message):
-    state = states_in_every_phase()[phase]
+def check_refused_unchanged(state: MasterState, worker: int, message: msg.Message) -> None:
     before = insides(state)
     with pytest.raises(ProtocolError):
-        state.handle(1, message)
+        state.handle(worker, message)
     assert insides(state) == before
+
+
+@pytest.mark.parametrize(("phase", "message"), UNLISTED)
+def test_a_message_the_phase_does_not_list_raises_and_changes_nothing(phase, message):
+    check_refused_unchanged(states_in_every_phase()[phase], 1, message)
 
 
 def after(state: MasterState, *messages: tuple[int, msg.Message]) -> MasterState:
@@ -459,20 +462,13 @@ def in_rounds() -> MasterState:
     ids=["ready", "push", "push after the last", "fence", "push at the fence", "validated"],
 )
 def test_an_answer_given_twice_raises_and_changes_nothing(state, message):
-    before = insides(state)
-    with pytest.raises(ProtocolError):
-        state.handle(1, message)
-    assert insides(state) == before
+    check_refused_unchanged(state, 1, message)
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
-@pytest.mark.parametrize("bad", ["worker", "version"])
-def test_an_update_of_no_worker_or_from_the_future_raises_and_changes_nothing(synchronous, bad):
-    state = started(MasterState(plan(synchronous=synchronous)))
-    before = insides(state)
-    with pytest.raises(ProtocolError):
-        state.handle(*((3, push()) if bad == "worker" else (1, push(base_version=1))))
-    assert insides(state) == before
+@pytest.mark.parametrize(("worker", "update"), [(3, push()), (1, push(base_version=1))], ids=["worker", "version"])
+def test_an_update_of_no_worker_or_from_the_future_raises_and_changes_nothing(synchronous, worker, update):
+    check_refused_unchanged(started(MasterState(plan(synchronous=synchronous))), worker, update)
 
 
 def test_a_worker_that_was_not_asked_for_its_state_may_not_hand_it_in():
@@ -492,7 +488,7 @@ def history_of(val_losses: list[float]) -> FoldHistory:
     return FoldHistory.from_json(state.history.to_json())
 
 
-def test_a_resumed_fold_goes_on_with_its_epoch_version_and_samples():
+def test_a_resumed_fold_keeps_its_epoch_version_and_samples():
     state = MasterState(plan(n_workers=1, epochs=5), history_of([3.0, 2.0]), n_samples=20, version=2)
     assert state.handle(1, ready()) == [
         ins.Initialise(epoch=2),
@@ -621,7 +617,7 @@ def test_a_fold_is_paused_or_stopped_while_it_waits():
     assert isinstance(awaiting().handle(1, FAILED)[0], ins.Fail)
 
 
-def test_a_word_that_nobody_awaits_is_a_bug():
+def test_an_answer_that_was_not_asked_for_is_a_bug():
     for state in (started(MasterState(plan())), MasterState(plan())):
         for say in (state.go_on, state.pause):
             with pytest.raises(ProtocolError, match="answered a report"):
@@ -641,7 +637,7 @@ def test_an_epoch_that_may_be_paused_has_a_checkpoint_whatever_the_interval(paus
     assert (fence.checkpoint, report.checkpoint) == (due, due)
 
 
-def test_gone_on_from_a_checkpoint_it_asks_again_about_its_epoch():
+def test_a_fold_resumed_from_a_checkpoint_asks_again_about_its_epoch():
     done = awaiting()
     state = MasterState(done.plan, done.history, n_samples=done.n_samples, version=done.version)
     initialise, report = state.handle(1, ready())

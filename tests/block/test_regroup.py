@@ -30,7 +30,7 @@ def team_of(directory: Path, n_workers: int, **changes: Any) -> LoneTeam:
 
 
 @pytest.mark.parametrize("rule", ASYNCHRONOUS)
-def test_an_asynchronous_fold_goes_on_whenever_workers_die(tmp_path: Path, rule: str) -> None:
+def test_an_asynchronous_fold_continues_whenever_workers_die(tmp_path: Path, rule: str) -> None:
     """At every step of it; nothing that was pushed is lost, and every epoch validates all samples."""
     n_steps = 0
     while True:
@@ -134,7 +134,7 @@ def state_of(worker: Any) -> dict[str, Any]:
     ids=str,
 )
 @pytest.mark.parametrize("n_deaths", [1, 2])
-def test_who_outlives_others_goes_on_with_what_its_update_rule_remembers(
+def test_a_worker_that_survives_keeps_the_memory_of_its_update_rule(
     tmp_path: Path, changes: dict[str, Any], n_deaths: int
 ) -> None:
     """In EASGD with its own weights and model state; others adopt the central weights."""
@@ -166,7 +166,7 @@ def test_who_outlives_others_goes_on_with_what_its_update_rule_remembers(
     assert isinstance(team.settle(), msg.FoldFinished)
 
 
-def test_who_had_not_begun_when_others_died_begins_at_the_centre(tmp_path: Path) -> None:
+def test_a_worker_that_had_not_begun_when_other_workers_died_begins_at_the_centre(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3, mode="easgd", sync_every=2)
     number = team.run_fold()
     hand_weights_to(team, team.workers[0])
@@ -225,7 +225,7 @@ def test_a_team_that_is_told_to_stop_while_it_starts_again_stops(tmp_path: Path)
     assert team.settle() == msg.FoldStopped(assignment=number)
 
 
-def test_a_preempted_team_that_starts_again_goes_on_to_a_fence(tmp_path: Path) -> None:
+def test_a_preempted_team_that_starts_again_reaches_a_fence(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3)
     number = step_to_an_epoch(team)
     team.regroup(2)

@@ -138,7 +138,7 @@ def test_interrupted_after_every_epoch_a_training_ends_with_the_very_same_bits(t
 
 @pytest.mark.parametrize(("before", "after"), [((4, 1), (4, 3)), ((4, 3), (4, 1)), ((4, 3), (4, 2)), ((4, 2), (5, 3))])
 @pytest.mark.parametrize("mode", ["downpour", "easgd"])
-def test_with_other_masters_it_goes_on(tmp_path, before, after, mode):
+def test_a_training_continues_with_another_number_of_masters(tmp_path, before, after, mode):
     options = options_of(mode=mode)
     team = interrupted(tmp_path, options, tree_of(*before), 2, seed=0)
     again = trained(tmp_path, options, tree_of(*after), seed=1)
@@ -153,7 +153,7 @@ def test_with_other_masters_it_goes_on(tmp_path, before, after, mode):
 
 
 @pytest.mark.parametrize("n_masters", [2, 3])
-def test_a_synchronous_training_goes_on_in_a_tree_as_it_would_have_without(tmp_path, n_masters):
+def test_a_synchronous_training_continues_in_a_tree_as_without_one(tmp_path, n_masters):
     options = options_of()
     weights, _, history = uninterrupted(tmp_path / "flat", options, 4)
     interrupted(tmp_path / "tree", options, 4, 2)
@@ -217,7 +217,7 @@ def test_preempted_in_the_middle_of_epochs_a_training_ends_with_the_very_same_bi
         assert history == expected[2]
 
 
-def test_a_synchronous_tree_that_is_preempted_goes_on_from_its_next_fence_with_the_very_same_bits(tmp_path):
+def test_a_preempted_synchronous_tree_continues_from_its_next_fence_bit_for_bit(tmp_path):
     options, plan = options_of(checkpoint_interval=3), tree_of(5, 3)
     expected = uninterrupted(tmp_path / "whole", options, plan)
     inside = preempted_again_and_again(lambda: team_of(tmp_path / "parts", options, plan), 0)
@@ -248,7 +248,7 @@ def test_preempted_at_any_time_an_asynchronous_training_trains_no_epoch_of_sampl
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
 @pytest.mark.parametrize("synchronous", [False, True])
-def test_an_epoch_is_gone_on_with_by_another_number_of_workers(tmp_path, before, after, synchronous):
+def test_an_epoch_is_continued_by_another_number_of_workers(tmp_path, before, after, synchronous):
     options = options_of(synchronous=synchronous)
     assert not preempted_at(team_of(tmp_path, options, before, LONG), 30)
     assert [path.name[:13] for path in place_of(tmp_path).iterdir()] == ["checkpoint-0-"]
@@ -276,7 +276,7 @@ def test_interrupted_at_any_moment_a_training_ends_with_the_very_same_bits(tmp_p
         assert result_of(directory) == expected
 
 
-def test_a_crash_between_the_last_checkpoint_and_its_record_finishes_at_once_with_the_same_figures(tmp_path):
+def test_a_fold_that_crashed_before_its_record_finishes_with_the_same_figures(tmp_path):
     options = options_of(early_stopping="val_loss,<,2", learning_rate=0.9, epochs=30)
     team = trained(tmp_path, options, 2)
     expected = result_of(tmp_path)
@@ -295,7 +295,7 @@ def test_a_crash_between_the_last_checkpoint_and_its_record_finishes_at_once_wit
 
 @pytest.mark.parametrize("synchronous", [False, True])
 @pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3), (2, 5)])
-def test_another_number_of_workers_goes_on(tmp_path, before, after, synchronous):
+def test_another_number_of_workers_continues_the_training(tmp_path, before, after, synchronous):
     options = options_of(synchronous=synchronous)
     team = interrupted(tmp_path, options, before, 2, seed=0)
     again = trained(tmp_path, options, after, seed=1)

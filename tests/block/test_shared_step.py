@@ -105,7 +105,7 @@ def test_the_parts_of_the_ranks_are_all_weights_once():
             assert (counted == 1).all()
 
 
-def test_an_optimizer_that_has_made_steps_goes_on():
+def test_an_optimizer_that_has_made_steps_continues():
     """As after a checkpoint, where each rank loads the same."""
     steps = steps_of(2, 40)
     before = make_optimizer("adam", 40, 0.05)
@@ -127,7 +127,7 @@ def test_an_optimizer_that_has_made_steps_goes_on():
     assert np.array_equal(steps[0]._optimizer.state()["velocity"], steps[1]._optimizer.state()["velocity"])
 
 
-def test_who_waits_for_a_dead_rank_hears_of_it():
+def test_a_rank_that_waits_for_a_dead_rank_is_told():
     (waiting, _) = steps_of(2, 10, together=Bereft())
     (error,) = at_once(lambda step: step.average([1, 0, 0]), [waiting])
     assert isinstance(error, RanksLost)

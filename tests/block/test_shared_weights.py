@@ -74,7 +74,7 @@ def test_several_workers_train_all_epochs_in_any_order_of_events(tmp_path, mode,
 
 
 @pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
-def test_who_is_within_a_period_ends_it_when_the_others_have_trained_the_last_samples(tmp_path, mode, monkeypatch):
+def test_a_worker_ends_its_period_when_other_workers_have_trained_the_last_samples(tmp_path, mode, monkeypatch):
     monkeypatch.setattr(LoopbackTeam, "shares", True)
     team = team_of(tmp_path, options_of(epochs=1, mode=mode, sync_every=3), 2)
     team.run_fold()
@@ -124,7 +124,7 @@ class TestExchange:
     def half(self):
         return Downpour().master_half(TrainingOptions(optimizer="adam", learning_rate=0.01), self.N, 2)
 
-    def test_is_a_step_of_the_optimizer_whoever_makes_it(self, holders):
+    def test_an_exchange_of_any_holder_is_a_step_of_the_optimizer(self, holders):
         rng = np.random.default_rng(0)
         expected, rule = holders[0].central[: self.N].copy(), make_optimizer("adam", self.N, 0.01)
         answer = np.empty(self.N, np.float32)
@@ -187,7 +187,7 @@ class TestExchange:
         assert done.is_full
         assert all(holder.is_trained for holder in holders)
 
-    def test_goes_on_under_another_rule(self, holders):
+    def test_a_training_continues_under_another_rule(self, holders):
         master, _ = holders
         answer = np.empty(self.N, np.float32)
         master.exchange(np.ones(self.N, np.float32), answer, 1, 7)

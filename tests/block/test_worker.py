@@ -61,7 +61,7 @@ def full(value):
     return np.full(N_FEATURES + 1, value, np.float32)
 
 
-def test_worker_one_sends_initial_weights_and_state_when_ready_and_the_others_only_what_they_hold():
+def test_only_the_first_worker_sends_initial_weights_and_state_when_ready():
     ready, payload = bench_of().start(worker=1, n_workers=3)
     assert (ready.n_weights, ready.n_state, ready.n_train, ready.n_shard) == (4, 1, 20, 6)
     assert ready.has_validation
@@ -233,7 +233,7 @@ class WithOneThatFails(Collective):
         vector[16 + 1] += 1
 
 
-def test_after_a_step_in_which_another_rank_failed_an_answer_of_the_master_begins_no_other():
+def test_no_step_begins_after_one_in_which_another_rank_failed():
     """The other one does not take part any more: this one would wait for it for ever."""
     group = WithOneThatFails()
     options = options_of(mode="allreduce")

@@ -25,7 +25,7 @@ def test_model_and_lists_may_be_three_words_anywhere_in_the_line(program, at):
 
 
 @pytest.mark.parametrize("words", [FILES[:1], FILES[:2], [*FILES, "more"], [*FILES[:2], "--unknown"]])
-def test_other_numbers_of_words_are_refused(words):
+def test_a_wrong_number_of_words_is_refused(words):
     with pytest.raises(ConfigurationError, match="Every argument must be an option"):
         driver_options("TrainingDriver", words)
 

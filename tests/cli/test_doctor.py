@@ -18,7 +18,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(Examination, name, lambda *_: iter([works("It is so.")]))
 
 
-def test_findings_are_lines_whose_gravest_state_is_the_exit_code(capsys, monkeypatch, tmp_path):
+def test_the_gravest_finding_is_the_exit_code(capsys, monkeypatch, tmp_path):
     command = ["doctor", str(tmp_path / "no" / "run")]
     monkeypatch.setattr(Examination, "cores", lambda _: iter([works("One core.", "Take two.")]))
     assert tool.main(command) == 0

@@ -101,7 +101,7 @@ def test_runs_that_lead_back_to_themselves_are_refused(run, tmp_path):
         ({"program": "nnlo_opt.optimize"}, "", "of nnlo_opt.optimize, whose model only its script knows"),
     ],
 )
-def test_a_run_without_such_a_trial_is_refused(run, written, number, words):
+def test_a_run_without_the_trial_asked_for_is_refused(run, written, number, words):
     check_refused(words, driver_options, "TrainingDriver", ["--from-run", f"{run(**written)}{number}"])
 
 

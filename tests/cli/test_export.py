@@ -36,7 +36,7 @@ def test_the_command_that_shows_the_export_is_printed(run, capsys):
     assert export(run, "--to", "optuna", "--overwrite") == 0
 
 
-def test_nothing_is_overwritten_unasked_and_no_folder_of_somebody_else(run, tmp_path, capsys):
+def test_nothing_is_overwritten_unasked_and_never_a_foreign_folder(run, tmp_path, capsys):
     assert export(run, "--to", "csv") == 0
     (run / "csv" / "folds.csv").write_text("old")
     assert export(run, "--to", "csv") == 2
@@ -86,7 +86,7 @@ def test_a_link_is_not_followed(run, tmp_path, capsys):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_what_the_other_tool_refuses_is_said_in_a_sentence(run, monkeypatch, capsys):
+def test_a_refusal_of_the_other_tool_is_one_sentence(run, monkeypatch, capsys):
     monkeypatch.setattr(CsvTables, "take", lambda *_: {}["name"])
     assert export(run, "--to", "csv") == 1
     assert capsys.readouterr().err.endswith(f"so that `{run / 'csv'}` is not complete: KeyError: 'name'\n")

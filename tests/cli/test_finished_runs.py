@@ -103,7 +103,7 @@ def test_a_run_without_a_best_trial_says_so(tmp_path, capsys, events, words, sen
 
 
 @pytest.mark.parametrize("command", ["best", "best-model", "ensemble", "show", "report"])
-def test_what_is_no_run_is_refused_as_such(tmp_path, capsys, command):
+def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys, command):
     said = output(capsys, command, tmp_path / "nowhere", code=EXIT_WRONG_REQUEST)
     assert "A run directory must hold a journal.jsonl. Received: " in said
 
@@ -242,7 +242,7 @@ def test_only_what_can_be_made_again_is_removed_and_only_when_asked(littered, ca
     assert "nothing to remove" in output(capsys, "clean", littered)
 
 
-def test_a_training_that_has_failed_keeps_the_checkpoint_from_which_it_goes_on(tmp_path, capsys):
+def test_a_failed_training_keeps_the_checkpoint_that_continues_it(tmp_path, capsys):
     run = write_run(tmp_path / "run", [started({"search_space": None}), *trial(0), *failed(1)])
     output(capsys, "clean", run, "--yes")
     assert [path.parts[-3] for path in run.glob("trials/*/fold0/checkpoint-1")] == ["0001"]

@@ -1,12 +1,11 @@
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from launcher import python
 
 from nnlo_opt.cli import getdata, tool
 from nnlo_opt.data.hdf5 import Hdf5Source
@@ -258,8 +257,4 @@ def test_no_framework_is_imported(npz: str) -> None:
         "assert not {'keras', 'tensorflow', 'mpi4py', 'mlxtend'} & set(sys.modules)"
     )
     root = Path(getdata.__file__).parents[2]
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(root)}
-    )
-    assert done.returncode == 0, done.stderr
+    python(code, env={**os.environ, "PYTHONPATH": str(root)}).expect(0)

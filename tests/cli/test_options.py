@@ -327,7 +327,7 @@ def test_the_whole_help_names_every_option_its_default_an_example_and_both_spell
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("option", ["--help", "-h"])
-def test_the_help_of_common_options_fits_a_screen_and_leads_to_the_others(program, option, monkeypatch):
+def test_the_help_of_common_options_fits_a_screen_and_leads_to_all_options(program, option, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = help_of(program, option).splitlines()
     assert len(lines) < 40
@@ -517,13 +517,13 @@ def test_a_trial_name_is_no_path():
         (["--restore", "runs/a"], "runs", "a", True),
     ],
 )
-def test_a_training_goes_on_with_the_run_that_restore_names(arguments, root, name, restore):
+def test_a_training_continues_the_run_that_restore_names(arguments, root, name, restore):
     run = train(*arguments).run
     assert (run.root, run.name, run.restore) == (Path(root), name, restore)
 
 
 @pytest.mark.parametrize(("parse", "option"), [(search, "--opt-restore"), (train, "--restore")])
-def test_to_go_on_and_to_overwrite_at_once_is_refused_by_the_commands_own_option(parse, option):
+def test_resuming_and_overwriting_at_once_is_refused_by_the_commands_own_option(parse, option):
     sentence = refused(parse, option, "--checkpoint", "a", "--overwrite")
     assert f"`{option}`" in sentence
     assert "`--overwrite`" in sentence

@@ -46,7 +46,7 @@ def refused(capsys, *argv):
     return capsys.readouterr().err
 
 
-def test_a_point_or_a_part_of_one_waits_for_the_next_start_if_nobody_works_on_the_run(run, capsys):
+def test_a_point_or_a_part_of_one_waits_for_the_next_start_of_an_idle_run(run, capsys):
     path = run()
     assert tool.main(["enqueue", str(path), "n=7", "lr=0.01"]) == EXIT_OK
     said = f"Enqueued lr=0.01 n=7: nobody works on `{path}` now, so the next start tries it first.\n"
@@ -140,7 +140,7 @@ def test_a_trial_that_cannot_be_stopped_is_refused(run, tmp_path, capsys, words,
     assert not (tmp_path / "inbox").exists()
 
 
-def test_a_run_on_which_nobody_works_cannot_be_stopped(run, capsys):
+def test_an_idle_run_cannot_be_stopped(run, capsys):
     assert "on which no process works" in refused(capsys, "stop", run())
 
 

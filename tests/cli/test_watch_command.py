@@ -1,11 +1,11 @@
 import json
 import re
-import subprocess
 import sys
 from contextlib import closing
 
 import launcher
 import pytest
+from launcher import python
 from stories import UNDER_WAY, write_journal
 
 from nnlo_opt.cli import main, tool
@@ -97,6 +97,6 @@ def test_status_as_scripts_call_it_imports_neither_numpy_nor_a_framework(run):
     program += (
         "os._exit = lambda code: sys.exit(' '.join({'numpy', 'rich', 'pandas'} & sys.modules.keys()) or code)\ntool()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (EXIT_OK, "")
-    assert json.loads(done.stdout)["state"] == "dead"
+    done = python(program)
+    assert (done.code, done.err) == (EXIT_OK, "")
+    assert json.loads(done.out)["state"] == "dead"

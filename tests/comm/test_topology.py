@@ -218,7 +218,7 @@ def test_an_update_rule_may_need_more_workers_than_are_left():
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.data())
-def test_a_team_that_goes_on_is_one_that_could_have_been_planned(n_ranks, n_masters, per_worker, data):
+def test_a_team_that_continues_could_have_been_planned(n_ranks, n_masters, per_worker, data):
     team = plan_single_block(n_ranks, n_masters=n_masters, ranks_per_worker=per_worker).teams[0]
     alive = tuple(sorted(data.draw(st.sets(st.sampled_from(range(n_ranks))))))
     smaller = reformed(team, alive)

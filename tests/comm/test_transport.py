@@ -27,7 +27,7 @@ def test_what_the_look_raises_ends_the_wait():
         wait_until(look)
 
 
-def test_who_waits_for_messages_can_be_called_away():
+def test_a_wait_for_messages_can_be_interrupted():
     ends = [LoopbackNetwork(1).end(0)]
     asked = iter([False, True])
     assert receive(ends, until=lambda: next(asked)) is None

@@ -38,6 +38,14 @@ def restarted(instructions_so_far, topology=ONE_BLOCK, **plan):
     return begin(topology, Ledger(events_of(instructions_so_far)), **plan)
 
 
+def with_trials(n_trials, topology=ONE_BLOCK, **plan):
+    """A search to which so many points have been suggested, 0, 1 and so on."""
+    state, _ = begin(topology, **plan)
+    for n in range(n_trials):
+        suggest(state, n=n)
+    return state
+
+
 def searching():
     return begin()[0]
 

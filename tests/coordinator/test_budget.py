@@ -77,7 +77,7 @@ def test_what_a_trial_was_paused_for_is_not_what_it_lasted():
     assert duration_s(paused) == 6.0 + 3.0 + 1.0
 
 
-def test_before_a_trial_is_complete_nobody_knows():
+def test_before_a_trial_is_complete_the_time_is_unknown():
     assert expected_s([]) is None
 
 

@@ -1,5 +1,5 @@
 import pytest
-from starts import LATE, ONE_BLOCK, PHASES, PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, draining, restarted
+from starts import LATE, ONE_BLOCK, PHASES, PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, draining, restarted, with_trials
 from state_steps import all_of, changed, check, events_of, fail, finish, from_master, of_type, sends_to, step, suggest
 
 from nnlo_opt.comm import messages as msg
@@ -60,7 +60,7 @@ def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(p
         (FromMaster(team=0, message=msg.Fence(assignment=0)), "Fence is no message a master sends"),
     ],
 )
-def test_what_nobody_asked_for_and_what_no_master_sends_raises_and_changes_nothing(event, sentence):
+def test_an_unasked_suggestion_or_a_foreign_message_raises_and_changes_nothing(event, sentence):
     state = draining()
     assert not state.suggestions.asked
     before = all_of(state)
@@ -77,7 +77,7 @@ def test_a_fresh_search_asks_first_and_assigns_nothing():
     assert out == [ins.Ask(number=0)]
 
 
-def test_a_suggestion_becomes_a_trial_that_is_written_before_it_is_sent_and_the_next_is_asked_for():
+def test_a_suggested_trial_is_written_before_it_is_sent_and_the_next_is_asked_for():
     state, _ = begin()
     out = step(state, Suggested(point={"n": 4}, wall_s=0.5, cpu_s=0.25), now_s=7.0)
     assert out == [
@@ -95,8 +95,7 @@ def test_a_suggestion_becomes_a_trial_that_is_written_before_it_is_sent_and_the_
 
 
 def test_one_suggestion_is_held_ahead_and_no_more():
-    state, _ = begin(num_iterations=5)
-    suggest(state, n=0)
+    state = with_trials(1, num_iterations=5)
     out = suggest(state, n=1)
     assert [type(i) for i in out] == [ins.Tell]
     assert len(state.suggestions.ready) == 1
@@ -132,10 +131,8 @@ def test_the_end_of_the_last_trial_is_written_then_acknowledged_then_the_search_
     assert state.phase is Phase.OVER
 
 
-def test_a_failed_trial_counts_as_one_of_the_iterations_and_the_search_goes_on():
-    state, _ = begin(num_iterations=2)
-    suggest(state, n=0)
-    suggest(state, n=1)
+def test_a_failed_trial_counts_as_an_iteration_and_the_search_continues():
+    state = with_trials(2, num_iterations=2)
     known = {"assignment": 0, "reason": "NaN", "traceback": "Traceback", "world_rank": 2, "host": "node1"}
     out = from_master(state, 0, msg.FoldFailed(**known), 5.0)
     assert events_of(out)[:2] == [
@@ -157,9 +154,7 @@ def test_a_fold_that_stopped_by_itself_is_assigned_again_as_the_next_attempt():
 
 
 def test_every_idle_block_gets_a_trial_and_a_failure_touches_no_other_block():
-    state, _ = begin(TWO_BLOCKS, num_iterations=4)
-    for n in range(3):
-        suggest(state, n=n)
+    state = with_trials(3, TWO_BLOCKS, num_iterations=4)
     assert state.membership.trial_of_block == {1: 0, 2: 1}
     fail(state, 1, 1)
     assert state.membership.trial_of_block == {1: 0, 2: 2}
@@ -182,9 +177,7 @@ def test_every_idle_block_gets_a_trial_and_a_failure_touches_no_other_block():
     ids=lambda message: type(message).__name__,
 )
 def test_a_late_message_changes_nothing(message, assignment):
-    state, _ = begin(num_iterations=3)
-    suggest(state, n=0)
-    suggest(state, n=1)
+    state = with_trials(2, num_iterations=3)
     assert sends_to(finish(state, 0, 0), 0)[-1].assignment == 1
     before = all_of(state)
     assert from_master(state, 0, message.replaced(assignment=assignment)) == []
@@ -192,16 +185,13 @@ def test_a_late_message_changes_nothing(message, assignment):
 
 
 def test_a_message_about_the_assignment_of_another_team_changes_nothing():
-    state, _ = begin(TWO_BLOCKS)
-    suggest(state, n=0)
-    suggest(state, n=1)
+    state = with_trials(2, TWO_BLOCKS)
     assert events_of(fail(state, 1, 0)) == []
     assert state.ledger.trials[0].state == "running"
 
 
 def test_a_result_or_a_suggestion_after_the_end_is_dropped():
-    state, _ = begin(num_iterations=9, target_objective=1.0)
-    suggest(state, n=0)
+    state = with_trials(1, num_iterations=9, target_objective=1.0)
     assert state.suggestions.asked
     finish(state, 0, 0, figure=0.5)
     assert state.phase is Phase.OVER
@@ -233,7 +223,7 @@ def two_folds(num_iterations=2):
     return state, out
 
 
-def test_folds_run_at_the_same_time_on_the_teams_of_a_block_and_an_idle_team_waits_for_the_other():
+def test_folds_run_at_once_on_the_teams_of_a_block_and_an_idle_team_waits():
     state, out = two_folds()
     assert [m.fold for m in sends_to(out, 0) + sends_to(out, 1)] == [0, 1]
     out = finish(state, 1, 1)
@@ -268,9 +258,7 @@ def test_two_folds_that_fail_make_one_failed_trial():
 
 
 def test_a_target_is_reached_only_by_a_better_figure_and_running_trials_end():
-    state, _ = begin(TWO_BLOCKS, num_iterations=9, target_objective=0.5)
-    for n in range(3):
-        suggest(state, n=n)
+    state = with_trials(3, TWO_BLOCKS, num_iterations=9, target_objective=0.5)
     finish(state, 0, 0, figure=0.5)
     assert state.phase is Phase.SEARCHING
     suggest(state, n=3)
@@ -285,9 +273,7 @@ def test_a_target_is_reached_only_by_a_better_figure_and_running_trials_end():
 
 
 def test_a_space_that_is_used_up_ends_the_search_when_its_last_trial_has_ended():
-    state, _ = begin(num_iterations=9)
-    suggest(state, n=0)
-    suggest(state, n=1)
+    state = with_trials(2, num_iterations=9)
     finish(state, 0, 0)
     suggest(state)
     assert state.phase is Phase.DRAINING
@@ -298,8 +284,7 @@ def test_a_space_that_is_used_up_ends_the_search_when_its_last_trial_has_ended()
 
 
 def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():
-    state, _ = begin(num_iterations=9)
-    suggest(state, n=0)
+    state = with_trials(1, num_iterations=9)
     state.suggestions.asked = True  # as with a search that is asked further ahead
     suggest(state, n=1)
     state.suggestions.asked = True
@@ -313,8 +298,7 @@ def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():
 
 
 def test_a_point_of_a_user_is_proposed_and_asked_for_though_the_search_had_none_left():
-    state, _ = begin(num_iterations=9)
-    suggest(state, n=0)
+    state = with_trials(1, num_iterations=9)
     suggest(state)
     assert state.suggestions.exhausted
     state.ending.phase = Phase.SEARCHING  # as with a suggestion held that is not begun yet
@@ -323,10 +307,8 @@ def test_a_point_of_a_user_is_proposed_and_asked_for_though_the_search_had_none_
 
 
 @pytest.mark.parametrize(("reports", "kind"), [((), ev.TrialFailed), ((0.5, 0.25), ev.TrialPruned)])
-def test_a_trial_that_a_user_stops_is_pruned_with_its_last_figure_or_failed_and_its_block_takes_the_next(reports, kind):
-    state, _ = begin(num_iterations=9)
-    suggest(state, n=0)
-    suggest(state, n=1)
+def test_a_trial_stopped_by_a_user_is_pruned_or_failed_and_its_block_takes_the_next(reports, kind):
+    state = with_trials(2, num_iterations=9)
     for epoch, figure in enumerate(reports, 1):
         report = {"epoch": epoch, "metrics": {}, "figure_of_merit": figure}
         from_master(state, 0, msg.EpochReported(assignment=0, **report))
@@ -353,9 +335,7 @@ def test_a_trial_that_waits_for_a_block_after_a_restart_can_be_stopped():
 
 
 def test_a_search_that_a_user_stops_ends_after_its_trials_and_is_not_complete():
-    state, _ = begin(num_iterations=9)
-    suggest(state, n=0)
-    suggest(state, n=1)
+    state = with_trials(2, num_iterations=9)
     assert not of_type(step(state, Drain(reason="by hand")), ins.Finish)
     out = finish(state, 0, 0)
     assert of_type(out, ins.Finish) == [ins.Finish(reason="by hand", complete=False)]
@@ -411,7 +391,7 @@ def test_a_restart_of_a_finished_search_has_nothing_to_do_unless_it_is_longer():
     assert of_type(out, ins.Ask) == [ins.Ask(number=1)]
 
 
-def test_a_restart_that_has_reached_the_target_ends_the_running_trials_and_begins_no_other():
+def test_a_restart_after_the_target_ends_running_trials_and_begins_none():
     state, out = restarted(one_of_two(num_iterations=9), TWO_BLOCKS, num_iterations=9, target_objective=0.5)
     assert not of_type(out, ins.Ask)
     assert sends_to(out, 0)[0].trial == 1
@@ -435,8 +415,7 @@ def test_a_restart_that_has_reached_the_target_ends_the_running_trials_and_begin
     ],
 )
 def test_the_check_of_these_tests_finds_what_must_never_be(breaks, sentence):
-    state, _ = begin(TWO_BLOCKS)
-    suggest(state, n=0)
+    state = with_trials(1, TWO_BLOCKS)
     breaks(state)
     with pytest.raises(AssertionError, match=sentence):
         check(state)

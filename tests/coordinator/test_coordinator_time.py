@@ -35,7 +35,7 @@ def test_a_timeout_ends_the_search_when_what_runs_has_ended():
     assert not of_type(out, Send)[1:]  # the trial is recorded, and no other begins
 
 
-def test_a_search_whose_time_is_spent_goes_on_with_more_of_it():
+def test_a_search_whose_time_is_spent_continues_with_more_time():
     state, out = with_budget(timeout_s=10.0)
     out += suggest(state, n=1)
     step(state, Tick(), 10.0)
@@ -124,7 +124,7 @@ def test_a_search_whose_trials_all_fail_for_the_same_reason_stops_and_can_be_res
 
 
 @pytest.mark.parametrize("reasons", [("bad", "worse", "bad"), ("bad", "bad")])
-def test_trials_under_way_may_still_succeed_when_others_have_failed(reasons):
+def test_running_trials_may_succeed_when_earlier_trials_have_failed(reasons):
     """On two blocks: the trial of the first is under way all the time."""
     state, _ = begin(TWO_BLOCKS, Ledger([session()]), num_iterations=9, budget=Budget(n_alike_failures=2))
     suggest(state, n=0)
@@ -174,7 +174,7 @@ def report(state, assignment, figure, now_s=1.0):
     return from_master(state, 0, reported, now_s)
 
 
-def test_the_end_of_the_walltime_leaves_paused_trials_paused_and_the_next_start_goes_on_with_them():
+def test_paused_trials_stay_paused_at_the_end_of_the_walltime_and_continue_later():
     state, out = with_two_paused(deadline_s=100.0, end_s=10.0)
     stopping = step(state, Tick(), 90.0)
     assert sends_to(stopping, 0) == [msg.PreemptFold(assignment=2)]
@@ -208,7 +208,7 @@ def test_when_the_time_of_the_search_is_spent_no_paused_trial_is_promoted():
     assert of_type(out, ins.Finish) == [ins.Finish(reason="`--timeout` of 50 s is reached")]
 
 
-def test_when_patience_is_spent_without_a_result_the_best_paused_trial_goes_on_as_the_last():
+def test_when_patience_is_spent_the_best_paused_trial_is_the_last_to_continue():
     state, _ = with_two_paused(n_without_improvement=1)
     fail(state, 0, 2)
     assert not state.ending.promotes
@@ -242,7 +242,7 @@ def test_a_preemption_pauses_what_runs_and_ends_when_all_have_paused():
     assert [m.trial for team in (0, 1) for m in sends_to(out, team)] == [0, 1]
 
 
-def test_a_preempted_fold_that_comes_to_no_checkpoint_is_stopped_and_then_does_not_count_any_more():
+def test_a_preempted_fold_without_a_checkpoint_is_stopped_and_not_counted():
     state, _, _ = preempted()
     assert step(state, Tick(), 84.9) == []
     out = step(state, Tick(), 85.0)

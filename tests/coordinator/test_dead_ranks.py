@@ -35,7 +35,7 @@ def training(topology, **plan):
 THREE_RANKS = Topology.plan(7, 3)
 
 
-def test_a_fold_goes_on_with_the_ranks_that_are_left():
+def test_a_fold_continues_with_the_remaining_ranks():
     state, _ = training(THREE_RANKS)
     assert not events_of(died(state, 2))
     done = reformed(state, 0, [1, 3], taken=0, goes_on=0)
@@ -47,7 +47,7 @@ def test_a_fold_goes_on_with_the_ranks_that_are_left():
     assert state.ledger.sessions[-1].lost_blocks == []
 
 
-def test_a_trial_whose_ranks_die_one_after_another_is_given_up_before_they_are_used_up():
+def test_a_trial_that_kills_rank_after_rank_is_given_up_while_ranks_are_left():
     state, _ = training(Topology.plan(9, 8), max_attempts=3)
     epoch = msg.EpochReported(assignment=0, epoch=1, metrics={}, figure_of_merit=0.5, checkpointed=True)
     alive = [*range(1, 9)]
@@ -87,7 +87,7 @@ def test_a_rank_that_did_not_train_the_trial_was_not_killed_by_it():
     assert state.ledger.trials[0].state is TrialState.RUNNING
 
 
-def test_a_fold_that_does_not_go_on_is_assigned_again_to_what_is_left_of_the_block():
+def test_a_fold_that_stops_is_assigned_again_to_the_rest_of_the_block():
     state, _ = training(THREE_RANKS)
     done = reformed(state, 0, [2, 3], taken=-1)  # the master has died, and the coordinator has not seen it yet
     lost, ended, again = events_of(done)
@@ -151,7 +151,7 @@ def test_a_late_message_of_a_dead_master_is_dropped():
     assert not events_of(finish(state, 0, 0))
 
 
-def test_folds_that_finished_when_nobody_could_write_it_down_are_not_trained_again():
+def test_folds_that_finished_without_a_coordinator_are_not_trained_again():
     _, seen = training(THREE_RANKS)
     result = FoldResult(figure_of_merit=0.2, metrics={"loss": 0.2}, n_epochs=3, train_s=1.0)
     kept = UnrecordedFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 0}, result=result, reason="done")

@@ -9,7 +9,7 @@ TWO_BLOCKS = Topology.plan(7, 3)  # ranks 1 to 3, and 4 to 6
 TWO_TEAMS = Topology.plan(5, 4, n_fold=2)  # one block of ranks 1 and 2, and 3 and 4
 
 
-def test_a_team_is_broken_until_it_has_come_together_and_lost_when_nobody_is_left() -> None:
+def test_a_team_is_broken_until_it_regroups_and_lost_without_members() -> None:
     membership = Membership(TWO_BLOCKS)
     assert membership.died([2]) == [0]
     assert membership.take_unrecorded(0) == [2]
@@ -28,7 +28,7 @@ def test_a_team_is_broken_until_it_has_come_together_and_lost_when_nobody_is_lef
     assert not membership.n_may_train
 
 
-def test_a_team_may_say_who_has_died_before_anybody_sees_it() -> None:
+def test_a_team_may_report_dead_ranks_before_they_are_seen() -> None:
     membership = Membership(TWO_BLOCKS)
     membership.reformed(0, [2, 3], [2, 3], 1)
     assert membership.take_unrecorded(0) == [1]

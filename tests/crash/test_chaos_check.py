@@ -1,4 +1,4 @@
-"""The judge of benchmarks/chaos.py finds what it is there to find."""
+"""The judge of benchmarks/resilience/chaos.py finds what it is there to find."""
 
 import copy
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "resilience"))
 
 import chaos_check as check
 
@@ -101,7 +101,7 @@ def test_an_evaluation_repeated_before_its_end_was_in_the_journal_is_counted_onl
     assert found.n_at_once == 1
 
 
-def test_a_figure_that_nobody_returned_or_that_is_another_undisturbed_is_wrong(run):
+def test_a_figure_that_was_not_returned_or_differs_undisturbed_is_wrong(run):
     events, evaluations = run
     assert problems(events, evaluations[1:]) == {"wrong": 1}
     other = copy.deepcopy(events)

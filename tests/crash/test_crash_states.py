@@ -119,7 +119,7 @@ def some(every: int) -> Iterator[tuple[int, Crash, State]]:
     return islice(states(steps, {}), 0, None, every)
 
 
-def test_a_search_goes_on_from_a_crash_at_some_steps(tmp_path):
+def test_a_search_continues_after_a_crash_at_some_steps(tmp_path):
     steps, _, _ = undisturbed()
     kinds = set()
     for i, (number, kind, state) in enumerate(some(25)):
@@ -129,7 +129,7 @@ def test_a_search_goes_on_from_a_crash_at_some_steps(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_search_goes_on_from_a_crash_at_every_step(tmp_path):
+def test_a_search_continues_after_a_crash_at_every_step(tmp_path):
     steps, _, _ = undisturbed()
     n_states = 0
     for number, _, state in some(1):
@@ -154,13 +154,13 @@ def crash_twice(folder: Path, rng: random.Random) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_search_goes_on_from_a_crash_while_it_goes_on_from_a_crash(tmp_path, seed):
+def test_a_search_continues_after_a_crash_of_its_resumption(tmp_path, seed):
     promised, journal = crash_twice(tmp_path, random.Random(seed))
     assert journal.startswith(promised)
 
 
 @pytest.mark.slow
-def test_a_search_goes_on_from_many_crashes_while_it_goes_on(tmp_path):
+def test_a_search_continues_after_many_crashes_of_its_resumptions(tmp_path):
     for seed in range(100, 500):
         promised, journal = crash_twice(tmp_path / str(seed), random.Random(seed))
         assert journal.startswith(promised)
@@ -250,7 +250,7 @@ def test_a_list_and_its_checksums_are_those_before_or_those_after_whatever_the_c
     assert len(seen) == 2
 
 
-def test_a_repair_goes_on_from_a_crash_at_every_step(tmp_path):
+def test_a_repair_continues_after_a_crash_at_every_step(tmp_path):
     root = tmp_path / "recorded"
     (root / "run/trials").mkdir(parents=True)
     lines = lines_of([START, *trial(0), *trial(1), *trial(2)])

@@ -68,7 +68,7 @@ def applied(events: list) -> dict:
 
 @given(changes=edits)
 @settings(max_examples=examples(150), deadline=None)
-def test_a_damaged_journal_is_gone_on_with_from_its_sound_beginning_or_refused(tmp_path_factory, changes):
+def test_a_damaged_journal_is_continued_from_its_sound_beginning_or_refused(tmp_path_factory, changes):
     root = tmp_path_factory.mktemp("runs")
     run = root / "m-001"
     run.mkdir()

@@ -1,4 +1,4 @@
-"""A short form of benchmarks/fuzz.py, and the files by which it found defects."""
+"""A short form of benchmarks/resilience/fuzz.py, and the files by which it found defects."""
 
 import sys
 from functools import cache
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "resilience"))
 
 from fuzz_judge import FINE, fuzz, judged, limited
 from fuzz_readers import NAMES, Readers

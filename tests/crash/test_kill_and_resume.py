@@ -4,7 +4,6 @@ import collections
 import itertools
 import json
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,14 @@ def kill_and_resume(
         job = launcher.start(5, command, folder)
         n_before = seen[-1].count(event) if seen else 0
 
-        def has_grown(job: launcher.Job = job, n_before: int = n_before) -> bool:
-            return job.process.poll() is not None or (journal.exists() and journal.read_bytes().count(event) > n_before)
+        def has_ended(job: launcher.Job = job) -> bool:
+            return job.process.poll() is not None
 
-        launcher.seen_within(90, has_grown)
-        time.sleep(pause_s)
+        def has_grown(n_before: int = n_before) -> bool:
+            return journal.exists() and journal.read_bytes().count(event) > n_before
+
+        launcher.seen_within(90, lambda: has_ended() or has_grown())
+        launcher.seen_within(pause_s, has_ended)
         job.kill()
         job.process.wait(30)
         if journal.exists():
@@ -70,7 +72,7 @@ def slow_search(folder: Path, digits: Path, network: Network) -> list[str]:
 
 
 @pytest.mark.proof
-def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits, network):
+def test_trainings_continue_from_their_last_checkpointed_epoch(tmp_path, digits, network):
     command = [*slow_search(tmp_path, digits, network), "--epochs", "4", "--num-iterations", "4", "--opt-restore"]
     events = kill_and_resume(tmp_path, command, [0.2, 0.1, 0.5], event=b'"EpochEnded"')
     launcher.check_search(tmp_path / "checkpoints/K", 4)
@@ -97,7 +99,7 @@ def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits, ne
 
 
 @pytest.mark.proof
-def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digits, network):
+def test_paused_trials_stay_paused_and_continue_from_their_epoch(tmp_path, digits, network):
     """Real trainings with rungs at 1 and 2 of 4 epochs, killed at any moment; a checkpoint only where one must be."""
     command = [*slow_search(tmp_path, digits, network), "--epochs", "4", "--num-iterations", "12", "--opt-restore"]
     command += ["--pruner", "asha", "--pruner-eta", "2", "--checkpoint-interval", "4", "--hyper-opt", "random"]
@@ -143,7 +145,7 @@ NEEDED = {"tpe": ("optuna",), "gp": ("optuna", "torch"), "cmaes": ("cmaes",)}
 @pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=pytest.mark.needs(*NEEDED.get(name, ()))) for name in search_names()]
 )
-def test_every_search_goes_on_where_it_was_killed(tmp_path, algorithm):
+def test_every_killed_search_continues(tmp_path, algorithm):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
     command += ["--hyper-opt", algorithm, "--block-size", "1"]

@@ -89,7 +89,7 @@ def started_training(
         pytest.param(("--mode", "easgd", "--sync-every", "5"), id="easgd", marks=pytest.mark.proof),
     ],
 )
-def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, network, digits, rule):
+def test_a_master_continues_from_its_weights_when_a_worker_dies(tmp_path, network, digits, rule):
     job, run = started_training(tmp_path, digits, network, 4, *rule)
     job.wait_for(run, "EpochEnded", 1)
     job.rank(2).kill()

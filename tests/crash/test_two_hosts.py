@@ -68,7 +68,7 @@ def test_a_cable_that_is_cut_costs_no_trial(hosts, tmp_path):
 
 
 @pytest.mark.proof
-def test_a_run_goes_on_on_the_other_host_when_that_of_the_coordinator_has_died(hosts, tmp_path):
+def test_a_run_continues_on_the_other_host_when_the_coordinators_host_dies(hosts, tmp_path):
     job = hosts.launch(1, (3, 2), DRIVER, tmp_path)
     job.wait_for(tmp_path / RUN, "TrialCompleted", 3)
     assert hosts.kill(1) >= 5, "the launcher, mpirun and three ranks are there"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launcher import python
 from refusals import refusal
 
 from nnlo_opt.data.cache import FileCache, parse_copy_command
@@ -102,10 +103,7 @@ def test_however_a_process_ends_its_copies_do_not_stay(file: Path, folder: Path,
         "import os, sys; from pathlib import Path; from nnlo_opt.data.cache import FileCache\n"
         f"FileCache(Path(sys.argv[2])).locate(Path(sys.argv[1])); {end}"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(file), str(folder)], capture_output=True, timeout=60, check=False
-    )
-    if done.returncode == -signal.SIGKILL:
+    if python(program, file, folder).code == -signal.SIGKILL:
         assert len(files_in(folder)) == 2
         FileCache(folder).close()  # the next start
     assert files_in(folder) == []
@@ -184,12 +182,6 @@ def test_a_folder_that_cannot_be_written_to_is_refused(file: Path) -> None:
 # ---------------------------------------------------------------- neighbours
 
 
-def copy_of(folder: Path) -> Path:
-    """The only copy in the cache below `folder`."""
-    [copy] = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
-    return copy
-
-
 def own_folder(folder: Path) -> Path:
     """Where the cache `folder` keeps the copies of this user; it is not there yet."""
     cache = FileCache(folder)
@@ -233,14 +225,14 @@ def stranger(folder: Path, script: str) -> int:
         ("mkfifo {own}", "prw-rw-rw- of user 65534"),
     ],
 )
-def test_a_folder_of_somebody_else_is_refused(public: Path, tmp_path: Path, script: str, words: str) -> None:
+def test_a_folder_of_another_user_is_refused(public: Path, tmp_path: Path, script: str, words: str) -> None:
     own, victim = own_folder(public), tmp_path
     assert stranger(public, script.format(own=own, victim=victim)) == 0
     refusal(FileCache, public, says=(str(own), words, "choose another folder"))
     assert list(victim.iterdir()) == []
 
 
-def test_a_place_in_which_somebody_else_can_replace_our_folder_is_refused(public: Path) -> None:
+def test_a_place_in_which_another_user_can_replace_our_folder_is_refused(public: Path) -> None:
     assert stranger(public, "mkdir -p -m 777 theirs/below && chmod 755 theirs") == 0
     for folder in (public / "theirs", public / "theirs" / "below", public / "theirs" / "new"):
         refusal(FileCache, folder, says=("theirs", "of user 65534", "choose another folder"))
@@ -253,7 +245,7 @@ def test_a_place_in_which_somebody_else_can_replace_our_folder_is_refused(public
         FileCache(ours).close()
 
 
-def test_nobody_else_can_plant_a_copy(file: Path, public: Path) -> None:
+def test_another_user_cannot_plant_a_copy(file: Path, public: Path) -> None:
     cache = FileCache(public)
     copy = cache.locate(file)
     for script in (f"echo > {copy}", f"ln -sf /etc/passwd {copy}", f"ls {copy.parent}", f"mv {copy.parent} old"):
@@ -263,7 +255,7 @@ def test_nobody_else_can_plant_a_copy(file: Path, public: Path) -> None:
     cache.close()
 
 
-def test_a_folder_of_ours_that_is_open_to_others_is_refused(folder: Path) -> None:
+def test_our_folder_is_refused_if_other_users_may_write_in_it(folder: Path) -> None:
     own = own_folder(folder)
     own.mkdir()
     own.chmod(0o750)
@@ -299,7 +291,7 @@ def test_a_copy_is_compared_with_its_file_unless_it_is_as_it_was_made(file: Path
 
 
 @pytest.mark.parametrize("command", [None, ("cp", "{}", "{}")])
-def test_a_copy_that_nobody_uses_and_no_one_made_is_made_anew(
+def test_an_unused_copy_of_unknown_origin_is_made_again(
     file: Path, folder: Path, tmp_path: Path, command: tuple[str, ...] | None
 ) -> None:
     cache = FileCache(folder, command)

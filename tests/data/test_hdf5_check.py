@@ -52,7 +52,7 @@ def endless(path: Path) -> Path:
     return path
 
 
-def test_sound_files_and_errors_of_others_pass(sound: Path, tmp_path: Path) -> None:
+def test_sound_files_and_foreign_errors_pass(sound: Path, tmp_path: Path) -> None:
     (tmp_path / "no.h5").write_bytes(b"no HDF5")
     files = [sound, str(sound), tmp_path / "no.h5", tmp_path / "missing.h5", tmp_path / "\udcff.h5"]
     check_files(files, ("x,v", "y", "name", None), [sound, tmp_path / "missing.h5"], external=False)

@@ -87,7 +87,7 @@ def test_a_failure_is_raised_where_the_window_is_needed_and_tried_again_when_ask
     ahead.close()
 
 
-def test_a_failure_that_nobody_asked_for_does_not_keep_another_place_from_being_read():
+def test_an_unread_failure_does_not_keep_another_place_from_being_read():
     reader = Reader()
     ahead = ReadAhead(reader, 2)
     reader.fails[1] = OSError("gone")
@@ -183,7 +183,7 @@ def test_reading_in_order_is_every_sample_once(n_ahead):
 # ---------------------------------------------------------------- gathering
 
 
-def test_its_thread_ends_with_it_and_begins_anew():
+def test_its_thread_ends_with_it_and_begins_again():
     stream = BatchStream(GatheredWindows(streamed(order_of(20, Cut(block=2, n_blocks=3))), 4), 2)
     for _ in range(2):
         stream.next()

@@ -4,6 +4,7 @@ import numpy as np
 
 from nnlo_opt.space import Categorical, Integer, Ordinal, Real, Space, When
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
 
 SPACE = Space(
     [
@@ -24,6 +25,16 @@ UNIX_S = 1_700_000_000.0
 #: ends of the trials in their order; "" for a trial under way
 ENDS = ("complete", "complete", "failed", "pruned", "", "complete")
 REASON = "the loss is not finite"
+
+
+def take_in_parts(exporter, events, n_at_once):
+    """Give events to an exporter, so many at once."""
+    ledger = Ledger()
+    for first in range(0, len(events), n_at_once):
+        new = events[first : first + n_at_once]
+        for event in new:
+            ledger.apply(event)
+        exporter.take(new, ledger)
 
 
 def started(n_fold=1, objectives=("val_loss:max",)):

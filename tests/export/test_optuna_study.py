@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from exported import ENDS, REASON, SPACE, UNIX_S, started, story
+from exported import ENDS, REASON, SPACE, UNIX_S, started, story, take_in_parts
 
 from nnlo_opt.export.exporter import make_exporter
 from nnlo_opt.safe_path import SafePath
@@ -16,13 +16,7 @@ TWO = ("val_loss:min", "n_weights:max")
 
 def written(path, events, n_at_once=None):
     """The file of a study, written from so many events at once."""
-    ledger, n_at_once = Ledger(), n_at_once or len(events)
-    exporter = make_exporter("optuna", SafePath.of(path), "run")
-    for first in range(0, len(events), n_at_once):
-        new = events[first : first + n_at_once]
-        for event in new:
-            ledger.apply(event)
-        exporter.take(new, ledger)
+    take_in_parts(make_exporter("optuna", SafePath.of(path), "run"), events, n_at_once or len(events))
     return path
 
 
@@ -112,7 +106,7 @@ def of_another_course(events):
 
 
 @pytest.mark.parametrize("n_kept", [None, -1, 50])
-def test_a_study_with_trials_that_the_run_has_lost_is_written_anew(tmp_path, n_kept):
+def test_a_study_with_trials_that_the_run_has_lost_is_written_again(tmp_path, n_kept):
     events = of_another_course(story())[:n_kept]
     path = written(written(tmp_path / "study", story()), events)
     at_once = study_of(written(tmp_path / "other", events)).trials

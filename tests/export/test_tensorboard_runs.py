@@ -1,11 +1,10 @@
 import json
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from exported import REASON, SPACE, UNIX_S, story
+from exported import REASON, SPACE, UNIX_S, story, take_in_parts
+from launcher import python
 
 from nnlo_opt.export.exporter import make_exporter
 from nnlo_opt.safe_path import SafePath
@@ -56,10 +55,7 @@ print(json.dumps(found))
 
 
 def read_back(folder, n_fold):
-    words = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(folder), str(n_fold)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(python(PROGRAM, Path(__file__).parent, folder, n_fold).expect(0).out)
 
 
 @pytest.mark.parametrize("n_fold", [1, 2])
@@ -104,12 +100,7 @@ def test_a_mirror_writes_the_bytes_of_an_export_also_if_it_begins_again(tmp_path
     events = story(2)
 
     def write(folder, events, n_at_once):
-        ledger, exporter = Ledger(), make_exporter("tensorboard", SafePath(tmp_path) / folder, "run")
-        for first in range(0, len(events), n_at_once):
-            new = events[first : first + n_at_once]
-            for event in new:
-                ledger.apply(event)
-            exporter.take(new, ledger)
+        take_in_parts(make_exporter("tensorboard", SafePath(tmp_path) / folder, "run"), events, n_at_once)
         return {path.relative_to(tmp_path / folder): path.read_bytes() for path in (tmp_path / folder).rglob("*tf*")}
 
     at_once = write("at once", events, len(events))

@@ -78,7 +78,7 @@ def test_its_reports_are_what_they_were(run):
     assert summary["block_utilization"] == 1.0
 
 
-def test_it_is_gone_on_with(run):
+def test_the_golden_journal_is_continued(run):
     directory = open_run(RunRequest(root=run.parent, name=run.name, restore=True), run.name)
     request = RunRequest(root=run.parent, name=run.name, restore=True)
     check_same(directory.ledger.identity, directory.ledger.identity, str(run), request)
@@ -97,7 +97,7 @@ def test_it_is_gone_on_with(run):
 
 
 @pytest.mark.parametrize("n_lines", range(1, 48))
-def test_it_is_gone_on_with_wherever_it_was_cut(run, n_lines):
+def test_the_golden_journal_is_continued_wherever_it_was_cut(run, n_lines):
     path = run / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:n_lines]) + lines[n_lines][:-5])

@@ -82,7 +82,7 @@ def test_a_search_ends_every_trial_once_in_every_order_of_events(tmp_path, shape
 
 
 @pytest.mark.parametrize("seed", some_of(range(20), 5))
-def test_a_search_that_crashes_anywhere_goes_on_and_ends_as_if_it_had_not(tmp_path, seed):
+def test_a_search_that_crashes_anywhere_ends_like_one_that_does_not(tmp_path, seed):
     shape = SHAPES[seed % len(SHAPES)].values[0]
     ledger = run_search(tmp_path, shape, seed, n_crashes=1 + seed % 4)
     check_outcome(tmp_path, shape, ledger)

@@ -86,7 +86,7 @@ def test_ranks_that_wait_for_one_that_died_before_mpi_began_are_ended(impatient,
     assert not module._processes(job._number, job.pid)
 
 
-def test_ranks_that_go_on_when_mpi_has_begun_are_left_alone(impatient, tmp_path):
+def test_ranks_that_live_after_mpi_has_begun_are_left_alone(impatient, tmp_path):
     sign = tmp_path / "begins"
     job = Job(["sh", "-c", f"{TWO_RANKS} rm ${module.SIGN}; sleep 0.5 & sleep 2 & wait"], sign=sign)
     assert job.wait(lambda: False, 0.0) == 0
@@ -129,7 +129,7 @@ def test_a_job_that_has_ended_leaves_no_process_behind_whatever_its_session(tmp_
     assert not alive(pid)
 
 
-def test_the_end_of_a_job_is_nobody_elses(tmp_path):
+def test_the_end_of_a_job_leaves_other_jobs_alone(tmp_path):
     first = Job([sys.executable, "-c", "import time; time.sleep(600)"])
     second = Job([sys.executable, "-c", LEAVES_ONE, str(tmp_path / "pid")])
     second.wait(lambda: False, 1.0)

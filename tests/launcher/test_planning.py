@@ -1,10 +1,10 @@
 import signal
 import subprocess
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from launcher import seen_within
 
 from nnlo_opt.cli import tool
 from nnlo_opt.comm.topology import Topology
@@ -89,9 +89,7 @@ def test_the_script_passes_a_signal_on_and_ends_with_the_launchers_code(schedule
     (tmp_path / "job.sh").write_text(script + "\n")
     with (tmp_path / "out").open("w") as out:
         job = subprocess.Popen(["bash", str(tmp_path / "job.sh")], stdout=out, start_new_session=True)
-    deadline = time.monotonic() + 30
-    while "ready" not in (tmp_path / "out").read_text() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert seen_within(30, lambda: "ready" in (tmp_path / "out").read_text())
     job.send_signal(signum)
     assert job.wait(30) == 75
     assert "heard" in (tmp_path / "out").read_text()

@@ -123,7 +123,7 @@ def test_where_mpirun_never_starts_a_rank_the_search_ends():
     assert [verdict.exit_code for verdict in verdicts] == [None] * (MAX_UNBORN + MAX_IDLE - 1) + [1]
 
 
-def test_a_rank_that_has_run_between_starts_without_any_begins_their_count_anew():
+def test_starts_without_ranks_are_counted_from_zero_after_one_with_ranks():
     supervisor = Supervisor(max_restarts=10)
     assert [supervisor.judge(UNBORN).is_same for _ in range(MAX_UNBORN)] == [True] * MAX_UNBORN
     assert not supervisor.judge(replace(UNBORN, has_begun=True)).is_same

@@ -59,7 +59,7 @@ def test_what_there_is_not_is_said(tmp_path, program, words):
     assert done.returncode
 
 
-def test_a_module_takes_its_model_from_the_models_of_nnlo_and_the_working_folder_is_on_the_path(tmp_path):
+def test_a_module_finds_the_models_of_nnlo_and_its_working_folder(tmp_path):
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "first.py").write_text("from models.Models import make_mnist_model\n")
     program = (

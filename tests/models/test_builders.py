@@ -1,11 +1,11 @@
 import hashlib
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launcher import python
 from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError, TrialError
@@ -274,8 +274,8 @@ print(sorted({"keras", "tensorflow", "torch", "skopt", "mpi4py"} & sys.modules.k
 """
     searched = [str(path) for path in EXAMPLES.glob("example_*.py") if "parameter_range" in path.read_text()]
     specs = [*builtin_names(), *searched]
-    done = subprocess.run([sys.executable, "-c", code, *specs], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    done = python(code, *specs)
+    assert (done.out, done.err) == ("[]\n", "")
 
 
 def test_the_objective_example_learns():

@@ -1,9 +1,8 @@
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launcher import python
 from linear_model import LinearAdapter
 
 from nnlo_opt.errors import ConfigurationError
@@ -79,5 +78,5 @@ keras_model.import_framework(1, backend="torch")
 import keras, torch
 print(framework_of(keras.Sequential()) is keras_model, framework_of(torch.nn.Linear(1, 1)) is torch_module)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("True True\n", "")
+    done = python(code)
+    assert (done.out, done.err) == ("True True\n", "")

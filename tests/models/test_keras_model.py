@@ -1,13 +1,12 @@
 """Keras on TensorFlow in this process: what it makes of a model, and what is TensorFlow's own."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from adapters import N_CLASSES, N_FEATURES, gradient, growth, images, keras
 from keras_adapters import keras_adapter
+from launcher import python
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import keras_model
@@ -240,8 +239,8 @@ print(keras_home())
     quiet = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "OMP_", "KERAS_HOME"))}
     # Without a writable home Keras itself would take /tmp/.keras.
     quiet["HOME"] = str(tmp_path / "none")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=quiet, check=False)
-    assert (done.stdout, done.stderr) == (f"1 3.0\n{tmp_path}/none/.keras\n", "")
+    done = python(code, env=quiet)
+    assert (done.out, done.err) == (f"1 3.0\n{tmp_path}/none/.keras\n", "")
 
 
 def test_backends_that_cannot_be_had(monkeypatch):
@@ -306,8 +305,7 @@ def test_the_mean_of_models_is_one_model_that_needs_nothing_of_ours(tmp_path):
     load = "keras.saving.load_model(sys.argv[1]).predict(numpy.load(sys.argv[2]))"
     code = f"import sys, keras, numpy; print({load}.tolist())"
     np.save(tmp_path / "x.npy", x)
-    words = [sys.executable, "-c", code, str(path), str(tmp_path / "x.npy")]
-    out = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    out = python(code, path, tmp_path / "x.npy", cwd=tmp_path).expect(0).out
     np.testing.assert_allclose(np.array(eval(out.splitlines()[-1])), expected, rtol=1e-4)
 
 

@@ -2,11 +2,10 @@
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launcher import python
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import legacy_json
@@ -151,7 +150,7 @@ def test_layers_inside_layers():
     assert config["cell"]["config"]["cells"][0]["config"]["reset_after"] is False
 
 
-def test_layers_that_do_not_say_it_have_the_order_of_images_of_the_others():
+def test_layers_without_an_order_of_images_take_that_of_other_layers():
     layers = [layer("Convolution2D", nb_filter=1, dim_ordering="th", **INPUT), layer("ZeroPadding2D", padding=[1, 1])]
     *_, padding = read(sequential(*layers))["config"]["layers"]
     assert padding["config"]["data_format"] == "channels_first"
@@ -346,5 +345,4 @@ def test_no_framework_is_imported():
         f"read_architecture(open({str(FILES[0])!r}).read(), '');"
         "print(sorted({'keras', 'tensorflow', 'h5py'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"
+    assert python(program).expect(0).out == "[]\n"

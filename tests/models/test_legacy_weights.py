@@ -224,7 +224,7 @@ def test_weights_that_are_no_regular_file_are_refused(tmp_path, irregular):
         (3, "not iterable"),
     ],
 )
-def test_weights_that_nobody_would_write(saved, weights, what):
+def test_damaged_weights_are_refused(saved, weights, what):
     path = saved({"a": arrays((2,))})
     h5py.File(path.with_name("other.h5"), "w").close()
     with h5py.File(path, "a") as file:

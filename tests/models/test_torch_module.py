@@ -3,14 +3,13 @@
 import itertools
 import os
 import runpy
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from adapters import gradient, module, torch, weights_of
+from launcher import python
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import torch_module
@@ -37,8 +36,8 @@ print(torch.get_num_threads(), torch.get_num_interop_threads(), float(torch.ones
 torch_module.import_framework(1)
 """
     quiet = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH_", "OMP_"))}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=quiet, check=False)
-    assert (done.stdout, done.stderr) == ("1 1 3.0\n", "")
+    done = python(code, env=quiet)
+    assert (done.out, done.err) == ("1 1 3.0\n", "")
 
 
 def test_the_seed_is_of_everything_a_module_may_draw_from():

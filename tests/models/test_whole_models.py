@@ -20,7 +20,7 @@ def model():
 
 
 @pytest.mark.parametrize("ending", ["keras", "h5"])
-def test_a_saved_model_is_trained_on_or_begun_anew(model, tmp_path, ending):
+def test_a_saved_model_is_trained_further_or_from_the_start(model, tmp_path, ending):
     path = tmp_path / f"whole.{ending}"
     model.save(path)
     x = np.ones((5, 3), np.float32)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import psutil
 
@@ -24,6 +24,7 @@ from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.runtime.environment import SESSION_FOLDER
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 
+T = TypeVar("T")
 BIN = Path(sys.executable).parent
 #: Open MPI's folder of each job, outside the folder that the job has to itself
 SESSIONS = tempfile.TemporaryDirectory(prefix="mpi-")
@@ -55,14 +56,17 @@ class Outcome:
         return self
 
 
-def seen_within(timeout_s: float, look: Callable[[], bool]) -> bool:
-    """Whether `look` came true; what a machine that stands still for a while misses does not count as time."""
+def seen_within(timeout_s: float, look: Callable[[], T], every_s: float = 0.02) -> T:
+    """Return what `look` has found; it is called until this is true, or until the time is over.
+
+    A machine that stands still for longer than a second counts one second of it.
+    """
     waited_s = 0.0
-    while not (has_come := look()) and waited_s < timeout_s:
+    while not (found := look()) and waited_s < timeout_s:
         before_s = time.monotonic()
-        time.sleep(0.02)
+        time.sleep(every_s)
         waited_s += min(time.monotonic() - before_s, 1.0)
-    return has_come
+    return found
 
 
 def data_of(digits: Path) -> list[str]:
@@ -148,6 +152,10 @@ class Job:
         seen_within(90, lambda: self.process.poll() is not None or len(events_of(run, event)) >= n)
         assert len(events_of(run, event)) >= n, f"not {n} times {event}, with code {self.process.poll()}"
 
+    def wait_for_words(self, words: str) -> None:
+        """Wait until the job has said these words on standard error."""
+        assert seen_within(90, lambda: words in Path(self._err.name).read_text()), f"never said: {words}"
+
     def wait(self, timeout_s: float, code: int | None = 0) -> Outcome:
         """Return how the job has ended, with the expected code; None: with any."""
         if not seen_within(timeout_s, lambda: self.process.poll() is not None):
@@ -159,10 +167,10 @@ class Job:
 
     def _end_with_stacks(self) -> None:
         """Kill all, after every rank has written what its threads are in, as it does where it aborts."""
-        for member in self.family():
-            if rank_of(member) is not None:
-                member.send_signal(signal.SIGABRT)
-        time.sleep(1)
+        ranks = [member for member in self.family() if rank_of(member) is not None]
+        for rank in ranks:
+            rank.send_signal(signal.SIGABRT)
+        psutil.wait_procs(ranks, timeout=1)
         self.kill()
         self.process.wait(10)
 
@@ -173,6 +181,13 @@ class Job:
             texts.append(file.read())
             file.close()
         return texts[0], texts[1]
+
+
+def python(program: str, *words: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> Outcome:
+    """Run a program in a Python of its own; its arguments are `words`."""
+    command = [sys.executable, "-c", program, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False, timeout=120)
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def run(n_ranks: int, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0) -> Outcome:

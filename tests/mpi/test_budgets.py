@@ -43,7 +43,7 @@ def test_the_pareto_set_of_a_killed_search_is_that_of_all_its_trials(tmp_path):
 
 
 @pytest.mark.proof
-def test_a_walltime_ends_a_start_in_good_order_and_the_search_goes_on(tmp_path):
+def test_a_walltime_ends_a_start_in_good_order_and_the_search_continues(tmp_path):
     # Trials of minutes: none is over when the time is.
     options = ["--objective", "here:min", "--num-iterations", "3"]
     outcome, summary = run(tmp_path, *options, "--walltime", "6", code=75, epochs=2400)
@@ -60,7 +60,7 @@ def test_a_walltime_ends_a_start_in_good_order_and_the_search_goes_on(tmp_path):
 
 
 @pytest.mark.proof
-def test_a_search_that_a_budget_has_ended_goes_on_with_a_larger_one(tmp_path):
+def test_a_search_that_a_budget_has_ended_continues_with_a_larger_one(tmp_path):
     options = ["--objective", "here:min", "--num-iterations", "500"]
     _, summary = run(tmp_path, *options, "--timeout", "1")
     assert summary["complete"]

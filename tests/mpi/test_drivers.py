@@ -138,7 +138,7 @@ def test_a_training_says_why_it_ended_and_which_weights_it_has_saved(folder, dig
 
 @pytest.mark.proof
 @networks.trained("dense")
-def test_the_best_of_a_search_is_saved_trained_again_on_all_data_and_measured_once_on_test_data(folder, digits):
+def test_the_best_trial_is_saved_trained_on_all_data_and_tested_once(folder, digits):
     lists = {name: (digits / f"{name}_mnist.list").read_text().splitlines() for name in ("train", "test")}
     for name, files in (("val", lists["test"][:1]), ("test", lists["test"][1:])):
         (folder / f"{name}.list").write_text("".join(f"{digits / file}\n" for file in files))
@@ -206,7 +206,7 @@ def test_a_training_is_restored(folder, digits):
 @pytest.mark.proof
 @pytest.mark.needs("optuna", "tensorboard")
 @networks.trained("dense")
-def test_a_training_has_mirrors_which_go_on_with_it(folder, digits):
+def test_a_training_has_mirrors_which_continue_with_it(folder, digits):
     command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "T", "--mirror", "optuna", "tensorboard"]
     for options in (["--epochs", "1"], ["--epochs", "3", "--restore"]):
         assert "mirror" not in launcher.run(1, [*command, *options, *data_of(digits)], folder).err

@@ -41,7 +41,7 @@ def test_every_mode_trains_it(tmp_path, showers, mode):
 
 
 @pytest.mark.proof
-def test_a_training_that_was_killed_goes_on_to_the_same_losses(tmp_path, showers):
+def test_a_killed_training_continues_to_the_same_losses(tmp_path, showers):
     launcher.run(2, command(showers, "whole", "--epochs", "3"), tmp_path)
     with_epochs = command(showers, "cut", "--epochs", "3")
     job = Job(2, with_epochs, tmp_path)

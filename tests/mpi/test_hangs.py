@@ -36,9 +36,7 @@ get_model.parameter_range = [Integer(8, 9, name="n_units")]
 """
 
 
-def test_a_model_that_hangs_is_ended_with_its_stacks_in_the_log_and_the_search_goes_on_without_it(
-    tmp_path, digits, network
-):
+def test_a_model_that_hangs_leaves_its_stacks_in_the_log_and_the_search_continues(tmp_path, digits, network):
     options = ["--epochs", "1", "--num-iterations", "2", "--hang-timeout", "2", "--max-attempts", "1"]
     (tmp_path / "objective.py").write_text(network.plain + HANGS)
     command = ["nnlo-opt", "launch", "-n", "3", "--", *DRIVER, *options, *launcher.data_of(digits)]
@@ -53,7 +51,7 @@ def test_a_model_that_hangs_is_ended_with_its_stacks_in_the_log_and_the_search_g
 
 
 @pytest.mark.proof
-def test_a_rank_that_is_stopped_is_ended_by_another_one_and_the_run_goes_on(tmp_path):
+def test_a_stopped_rank_is_ended_by_another_one_and_the_run_continues(tmp_path):
     job = launch(tmp_path, *DRIVER, "--num-iterations", "16", "--hang-timeout", "2", model=objectives.SLOW)
     run = tmp_path / "checkpoints/L"
     job.wait_for(run, "TrialCompleted", 3)

@@ -28,7 +28,7 @@ def _hears_ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_on_one_rank_leaves_130_and_the_command_that_goes_on(tmp_path):
+def test_ctrl_c_on_one_rank_leaves_130_and_the_command_that_resumes(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     job = launcher.start(1, [*DRIVER, "--num-iterations", "20", "--overwrite"], tmp_path)
     job.wait_for(tmp_path / RUN, "TrialCompleted", 1)

@@ -1,7 +1,6 @@
 """`nnlo-opt launch` and SIGUSR1 with real ranks."""
 
 import signal
-import time
 from pathlib import Path
 
 import launcher
@@ -50,7 +49,7 @@ def test_a_run_whose_rank_is_killed_is_started_again_and_does_nothing_twice(tmp_
 
 
 @pytest.mark.proof
-def test_a_launcher_that_is_terminated_leaves_75_and_nobody_behind_and_the_next_goes_on(tmp_path):
+def test_a_terminated_launcher_leaves_75_and_no_process_and_the_next_continues(tmp_path):
     job = launch(tmp_path, *DRIVER, "--num-iterations", "2", options=("--grace", "6"), model=LONG)
     job.wait_for(tmp_path / RUN, "FoldBegan", 2)
     second = launch(tmp_path, *DRIVER, "--num-iterations", "2", "--opt-restore", model=LONG)
@@ -58,7 +57,7 @@ def test_a_launcher_that_is_terminated_leaves_75_and_nobody_behind_and_the_next_
     assert "A run has one launcher at a time" in refused.err
     family = job.family()
     job.process.terminate()
-    time.sleep(0.3)
+    job.wait_for_words("SIGTERM: the ranks have 6 s")
     job.process.terminate()
     outcome = job.wait(40, code=75)
     said = outcome.err.splitlines()
@@ -143,7 +142,7 @@ def test_a_launcher_gives_up_on_a_run_that_does_not_grow(tmp_path):
 
 
 @pytest.mark.proof
-def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_goes_on(tmp_path):
+def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_continues(tmp_path):
     deadly = objectives.FINITE.replace(
         "    return", "    import os\n    if parameters['n'] == 3:\n        os.abort()\n    return"
     )
@@ -165,7 +164,7 @@ def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_goes_on(tmp_
 
 @pytest.mark.proof
 @pytest.mark.keras
-def test_a_training_that_is_preempted_has_a_checkpoint_and_goes_on_by_restore(tmp_path, digits):
+def test_a_preempted_training_has_a_checkpoint_and_continues_by_restore(tmp_path, digits):
     command = ["TrainingDriver", "--model", "mnist", "--epochs", "12", "--trial-name", "L"]
     command += ["--checkpoint-interval", "12", *launcher.data_of(digits)]
     job = launcher.start(1, ["nnlo-opt", "launch", "-n", "3", "--", *command], tmp_path)

@@ -277,7 +277,7 @@ def test_a_search_that_a_limit_ends_before_its_first_trial_says_so(tmp_path):
 
 
 @pytest.mark.proof
-def test_a_search_begins_with_an_earlier_run_and_goes_on_without_it(tmp_path):
+def test_a_search_begins_with_an_earlier_run_and_continues_without_it(tmp_path):
     run = tmp_path / "checkpoints/S"
     search(tmp_path, objectives.GOOD, 1, "--num-iterations", "6", "--hyper-opt", "sobol")
     first = [row["p:x"] for row in rows(tmp_path)]

@@ -20,7 +20,7 @@ ENDLESS = objectives.module("""
 """)
 
 
-def test_a_search_is_steered_by_another_process_and_goes_on_where_it_was_stopped(tmp_path, capsys):
+def test_a_search_is_steered_by_another_process_and_continues_after_a_stop(tmp_path, capsys):
     (tmp_path / "objective.py").write_text(ENDLESS)
     (tmp_path / "run.yaml").write_text("model: objective.py\ngrace: 4\n")
     command = ["OptimizationDriver", "--options", "run.yaml", "--checkpoint", "S"]

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.many]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
-def test_what_one_trial_does_is_not_felt_by_the_others(tmp_path, n_ranks):
+def test_what_one_trial_does_leaves_other_trials_alone(tmp_path, n_ranks):
     options = ["--block-size", "2", "--num-iterations", "20", "--hyper-opt", "random"]
     outcome = search(tmp_path, objectives.UNRULY_OBJECTIVE, n_ranks, *options)
     reasons = {row["p:how"]: row["reason"] for row in rows(tmp_path)}

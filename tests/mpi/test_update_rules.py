@@ -35,26 +35,32 @@ def test_allreduce_is_synchronous_training_with_every_rank_a_worker(folder, digi
     np.testing.assert_allclose(together, synchronous, rtol=1e-3, atol=1e-5)
 
 
+SCHEDULED = ["--mode", "allreduce", "--warmup-epochs", "0.5", "--lr-schedule", "exponential:0.5"]
+ELASTIC_TREE = ["--mode", "easgd", "--synchronous", "--sync-every", "3", "--n-masters", "3"]
+
+
 @pytest.mark.proof
-def test_an_allreduce_training_that_goes_on_ends_with_the_same_weights(folder, digits):
-    options = ["--batch", "32", "--mode", "allreduce", "--warmup-epochs", "0.5", "--lr-schedule", "exponential:0.5"]
-    whole = train(folder, digits, 2, "whole", *options, "--epochs", "3")
-    train(folder, digits, 2, "part", *options, "--epochs", "1")
-    parts = train(folder, digits, 2, "part", *options, "--epochs", "3", "--restore", "part")
+@pytest.mark.parametrize(("n_ranks", "epochs", "options"), [(2, "3", SCHEDULED), (6, "2", ELASTIC_TREE)])
+def test_a_resumed_training_ends_with_the_same_weights(folder, digits, n_ranks, epochs, options):
+    options = ["--batch", "32", *options]
+    whole = train(folder, digits, n_ranks, "whole", *options, "--epochs", epochs)
+    train(folder, digits, n_ranks, "part", *options, "--epochs", "1")
+    parts = train(folder, digits, n_ranks, "part", *options, "--epochs", epochs, "--restore", "part")
     assert np.array_equal(parts, whole)
 
 
 @pytest.mark.proof
-def test_workers_of_two_ranks_average_as_two_workers_do(folder, digits):
+@pytest.mark.parametrize(("n_ranks", "layout"), [(5, ["--n-processes", "2"]), (7, ["--n-masters", "3"])])
+def test_groups_and_sub_masters_average_as_workers_of_one_master_do(folder, digits, n_ranks, layout):
     options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
-    plain = train(folder, digits, 5, "s", *options)
-    rings = train(folder, digits, 5, "r", *options, "--n-processes", "2")
-    np.testing.assert_allclose(rings, plain, rtol=1e-3, atol=1e-5)
+    flat = train(folder, digits, 5, "flat", *options)
+    laid_out = train(folder, digits, n_ranks, "laid-out", *options, *layout)
+    np.testing.assert_allclose(laid_out, flat, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("options", [["--mode", "easgd", "--sync-every", "3"], ["--mode", "gem"], []], ids=str)
-def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(folder, digits, options):
+def test_workers_of_several_ranks_train_and_continue_from_a_checkpoint(folder, digits, options):
     ring = ["--n-processes", "2", "--batch", "20", "--learning-rate", "0.01", *options]
     run = folder / "checkpoints/r"
     first = train(folder, digits, 5, "r", *ring, "--epochs", "1")
@@ -78,24 +84,7 @@ def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(folder, digi
 
 
 @pytest.mark.proof
-def test_a_synchronous_tree_of_masters_trains_as_one_master_does(folder, digits):
-    options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
-    flat = train(folder, digits, 5, "flat", *options)
-    tree = train(folder, digits, 7, "tree", *options, "--n-masters", "3")
-    np.testing.assert_allclose(tree, flat, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.proof
-def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(folder, digits):
-    options = ["--batch", "32", "--mode", "easgd", "--synchronous", "--sync-every", "3", "--n-masters", "3"]
-    whole = train(folder, digits, 6, "whole", *options, "--epochs", "2")
-    train(folder, digits, 6, "part", *options, "--epochs", "1")
-    parts = train(folder, digits, 6, "part", *options, "--epochs", "2", "--restore", "part")
-    assert np.array_equal(parts, whole)
-
-
-@pytest.mark.proof
-def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_on(folder, digits, network):
+def test_a_failure_below_a_sub_master_names_its_rank_and_the_search_continues(folder, digits, network):
     model = network.plain.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
     (folder / "model.py").write_text("from mpi4py import MPI\n" + model)
     (folder / "space.py").write_text(

@@ -83,7 +83,7 @@ def test_the_objective_is_called_at_the_point_with_a_communicator_and_its_value_
     assert not bench.comms[0].is_open
 
 
-def test_the_objective_may_change_its_parameters_and_harms_nobody():
+def test_the_objective_may_change_its_parameters_without_harm():
     order = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"x": 1})
     bench = Bench(lambda parameters, comm, report: parameters.pop("x"))
     bench.rank.handle_order(order)

@@ -63,7 +63,7 @@ def test_axes_of_a_run_without_trials_say_so(name, ax):
 
 
 @pytest.mark.parametrize("name", [name for name in PLOTS if name != "blocks"])
-def test_axes_of_a_run_whose_trials_all_failed_say_so(name, ax):
+def test_axes_say_that_all_trials_of_a_run_failed(name, ax):
     PLOTS[name](Ledger(events_of([(TRIALS[3][0], "no memory")] * 2)), ax)
     assert texts_of(ax) == OWN.get(name, "No trial is complete: 2 of 2 failed.")
     assert not ax.has_data()

@@ -58,7 +58,7 @@ def test_the_terminal_of_a_rank_is_that_of_mpirun(terminal, monkeypatch):
     assert terminal_width(terminal) == 93
 
 
-def test_the_line_at_the_bottom_gives_place_to_other_lines_and_comes_back_and_leaves_nothing():
+def test_the_bottom_line_makes_way_for_lines_and_comes_back_and_leaves_nothing():
     other, end = os.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 40, 0, 0))
     shown = ""

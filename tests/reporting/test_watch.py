@@ -102,7 +102,7 @@ def test_a_run_is_watched_until_it_is_finished(run):
     assert watched.is_over
 
 
-def test_a_run_that_is_replaced_is_read_anew(run):
+def test_a_run_that_is_replaced_is_read_again(run):
     watched = RunWatch(run)
     watched.look()
     for name in ("journal.synced", "journal.jsonl"):
@@ -139,7 +139,7 @@ def test_a_run_without_a_process_is_over_at_once_or_if_it_has_begun_nothing_afte
     assert watched.is_over
 
 
-def test_a_run_that_dies_may_begin_anew_for_a_while(tmp_path):
+def test_a_run_that_dies_may_begin_again_for_a_while(tmp_path):
     write_journal(tmp_path, UNDER_WAY)
     clock = ManualClock()
     watched = RunWatch(tmp_path, clock=clock)
@@ -179,7 +179,7 @@ def test_a_run_that_begins_after_its_watch_is_shown(tmp_path, capsys):
     assert "finished (all trials are done)" in " ".join(others)
 
 
-def test_a_pipe_that_nobody_reads_any_more_ends_the_lines(run):
+def test_a_closed_pipe_ends_the_lines(run):
     reader, writer = os.pipe()
 
     def leave(_):

@@ -79,7 +79,7 @@ def test_where_no_rank_can_save_the_model_the_reason_is_told(tmp_path):
     assert late.asked == [1], "the others have no more time than the first"
 
 
-def test_checkpoints_of_folds_that_go_on_are_kept(tmp_path):
+def test_checkpoints_of_folds_that_continue_are_kept(tmp_path):
     ledger = ledger_with(0.5)
     for fold in (0, 1):
         make_directory(fold_directory(tmp_path, 0, fold) / "checkpoint-1")

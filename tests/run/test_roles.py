@@ -7,7 +7,7 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.roles import RankRoles
 
 
-def test_a_temporary_run_is_closed_to_others_on_every_node(tmp_path):
+def test_a_temporary_run_is_closed_to_other_users_on_every_node(tmp_path):
     roles = RankRoles(None, SimpleNamespace(workload=None, context=ProcessContext(), topology=None))
     own = tmp_path / "tmp" / "nnlo_opt-x"
     opened = OpenRun(directory=str(own / "run"), is_temporary=True)

@@ -276,7 +276,7 @@ class StillAWorker(WorkerOnly):
         self.placement = placed(self.placement.orders, team, self._network.end(1), 1)
 
 
-def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
+def test_a_worker_that_survives_keeps_its_own_weights() -> None:
     world, before = LoopbackNetwork(2), LoopbackNetwork(3)
     options = TrainingOptions(batch=2, mode="easgd", sync_every=1, optimizer="sgd", learning_rate=1e-6)
     roles = StillAWorker(world.end(1), before, linear_tasks(linear_source(8), [single_fold(6, 2)], options)())

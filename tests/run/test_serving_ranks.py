@@ -58,7 +58,7 @@ def test_ranks_that_have_imported_what_they_need_are_known():
     assert not served.answers
 
 
-def test_who_has_died_is_not_waited_for():
+def test_dead_ranks_are_not_waited_for():
     served = Served()
     served.network.lost.add(2)
     with pytest.raises(RankDiedError, match="Rank 2 has died before it answered"):
@@ -83,7 +83,7 @@ def test_ranks_of_this_process_work_until_there_is_nothing_to_do():
     assert not session.work()
 
 
-def test_all_others_are_told_to_leave():
+def test_all_other_ranks_are_told_to_leave():
     served = Served()
     served.session().release(3)
     served.step()

@@ -160,7 +160,7 @@ def test_a_model_that_is_not_what_it_was_is_refused(run, tmp_path, change, words
     ],
     ids=["best_model()", "model()", "best-model", "ensemble", "--from-run"],
 )
-def test_no_reader_of_a_journal_executes_a_file_that_it_names_and_others_can_write(run, tmp_path, read):
+def test_no_reader_of_a_journal_executes_a_file_that_other_users_can_write(run, tmp_path, read):
     place, net = run(), tmp_path / "net.py"
     net.write_text(f"open({str(tmp_path / 'ran')!r}, 'x')\n{MODULE}")
     net.chmod(0o666)

@@ -1,10 +1,7 @@
-import os
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from launcher import python
 
 from nnlo_opt.runtime import devices
 from nnlo_opt.runtime.devices import Drivers, GpuRequest, Gpus, NodeShare, core_share, find_gpus, place, share_node
@@ -147,7 +144,7 @@ def test_where_no_gpu_is_found_the_environment_is_left_alone_unless_gpus_are_hid
 # ---------------------------------------------------------------- threads
 
 
-def test_trainers_share_all_cores_and_who_only_waits_takes_none_from_them():
+def test_trainers_share_all_cores_and_waiting_ranks_take_none():
     assert [share.n_threads for share in shares({}, max_gpus=0).values()] == [3, 3, 5, 5, 5]
 
 
@@ -272,7 +269,4 @@ def test_a_share_is_told_in_words():
 
 def test_nothing_that_counts_threads_is_imported_here():
     program = "import sys, nnlo_opt.runtime.devices; print('numpy' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, env=dict(os.environ)
-    )
-    assert done.stdout.strip() == "False"
+    assert python(program).expect(0).out == "False\n"

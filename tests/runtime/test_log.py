@@ -1,9 +1,7 @@
 """The output of a rank, in processes of their own: it takes the logging and the descriptors of its process."""
 
-import subprocess
-import sys
-
 import pytest
+from launcher import python
 
 SAYS = """
 import logging, os, sys
@@ -20,15 +18,14 @@ output.tell_terminal("a sentence\\x1b[2J")
 
 
 def run(rank, folder):
-    words = [sys.executable, "-c", SAYS, str(rank), str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert "Traceback" not in done.stderr
+    done = python(SAYS, rank, folder)
+    assert "Traceback" not in done.err
     return done
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_log_of_a_rank_has_what_is_shortened_elsewhere_and_the_terminal_has_not(tmp_path, rank):
-    shown, log = run(rank, tmp_path).stderr, (tmp_path / f"logs/rank-0000{rank}.log").read_text()
+    shown, log = run(rank, tmp_path).err, (tmp_path / f"logs/rank-0000{rank}.log").read_text()
     assert shown.splitlines()[-1] == "a sentence\\u001b[2J"
     assert "all of it" in log
     assert "all of it" not in shown

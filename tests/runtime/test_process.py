@@ -1,10 +1,9 @@
 """What code of a user may do to the process of its rank, in processes of their own."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+from launcher import python
 
 from nnlo_opt.runtime.process import check_files, end_if_forked
 
@@ -30,20 +29,17 @@ except BrokenProcessError as error:
 """
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
-
-
-def test_a_child_that_returns_is_ended_with_a_sentence_and_its_parent_goes_on():
-    done = run(FORKS)
-    assert done.stdout == "code 1\n"
-    assert "must end by itself" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_child_that_returns_is_ended_with_a_sentence_and_its_parent_continues():
+    done = python(FORKS).expect(0)
+    assert done.out == "code 1\n"
+    assert "must end by itself" in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize("reopens", [0, 1])
 def test_a_process_whose_files_were_closed_is_broken(reopens):
-    assert "must close only file descriptors that it has opened" in run(CLOSES.replace("REOPENS", str(reopens))).stdout
+    done = python(CLOSES.replace("REOPENS", str(reopens))).expect(0)
+    assert "must close only file descriptors that it has opened" in done.out
 
 
 def test_a_process_as_it_should_be_passes():

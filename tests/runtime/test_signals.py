@@ -1,8 +1,7 @@
 import signal
-import subprocess
-import sys
 
 import pytest
+from launcher import python
 
 STRUCK = """
 import signal, time
@@ -36,19 +35,15 @@ os.abort()
 """
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
-
-
 @pytest.mark.proof
 @pytest.mark.keras
 def test_signals_break_no_matrices_that_are_multiplied():
-    done = run(STRUCK)
-    assert (done.returncode, done.stdout) == (0, "True 5000.0 5000.0\n"), done.stderr
+    done = python(STRUCK)
+    assert (done.code, done.out) == (0, "True 5000.0 5000.0\n"), done.err
 
 
 def test_a_crash_ends_the_process_and_leaves_its_stacks():
-    done = run(CRASHES)
-    assert done.returncode == -signal.SIGABRT
-    assert "Fatal Python error: Aborted" in done.stderr
-    assert 'File "<string>", line 5 in <module>' in done.stderr
+    done = python(CRASHES)
+    assert done.code == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in done.err
+    assert 'File "<string>", line 5 in <module>' in done.err

@@ -96,7 +96,7 @@ def test_a_pruned_trial_has_a_value_and_may_be_told_again(history):
     assert history.values.tolist() == [0.3]
 
 
-def test_algorithms_see_pruned_trials_as_complete_and_never_as_better_than_the_best_complete_one():
+def test_algorithms_see_pruned_trials_as_complete_but_never_as_the_best():
     history = History(SPACE)
     history.adopt({"point": {"n": 90}, "value": 4.0, "std": 0.5})
     for trial, (state, value) in enumerate([("pruned", 1.0), ("complete", 2.0), ("pruned", 3.0), ("failed", None)]):
@@ -118,7 +118,7 @@ def test_pruned_trials_alone_keep_their_values_and_without_any_the_history_is_it
     assert list(history.settled().values) == [1.0]
 
 
-def test_values_at_rungs_are_mapped_to_the_ends_of_the_trials_that_went_on():
+def test_values_at_rungs_are_mapped_to_the_ends_of_trials_that_continued():
     history = History(SPACE)
     curves = [[(1, 9.0), (3, 5.0), (9, 4.0)], [(1, 8.0), (3, 6.0)], [(1, 11.0)], [(1, 7.5), (3, 6.5)]]
     for trial, curve in enumerate(curves):

@@ -1,12 +1,11 @@
 """Genetic, Sobol and Optuna's searches, and points that a user wants first."""
 
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launcher import python
 from refusals import check_refused
 from searches import best_of, suggest_all
 
@@ -97,8 +96,7 @@ def test_a_missing_package_is_said_in_a_sentence(missing, name):
         f"try:\n    make_search({name!r}, Space([Integer(0, 9, name='n')]), 0, {{}})\n"
         "except ConfigurationError as error:\n    print(error)\n"
     )
-    root = Path(__file__).parents[2]
-    said = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
+    said = python(code, cwd=Path(__file__).parents[2]).expect(0).out
     assert f"`--hyper-opt {name}`" in said or f'"{name}"' in said
     assert missing in said
     assert "pip install" in said
@@ -107,7 +105,7 @@ def test_a_missing_package_is_said_in_a_sentence(missing, name):
 # ---------------------------------------------------------------- genetic
 
 
-def test_a_generation_waits_for_nobody():
+def test_a_generation_does_not_wait():
     """With all of the first generation but one ended, children are born; the last one changes what follows."""
     algorithm = GeneticSearch(PLANE, 0, population=6)
     history = suggest_all(algorithm, History(PLANE), 6)

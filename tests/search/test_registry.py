@@ -1,8 +1,7 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launcher import python
 from refusals import check_refused
 
 from nnlo_opt.search.base import History
@@ -61,14 +60,12 @@ def test_random_search_does_not_import_scikit_optimize():
         "from nnlo_opt.space import Integer, Space; make_search('random', Space([Integer(0, 9, name='n')]), 0, {});"
         "print([name for name in ('skopt', 'sklearn', 'scipy', 'mpi4py') if name in sys.modules])"
     )
-    root = Path(__file__).parents[2]
-    output = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert output.stdout.strip() == "[]"
+    assert python(code, cwd=Path(__file__).parents[2]).expect(0).out == "[]\n"
 
 
 @pytest.mark.parametrize("n_objectives", [1, 2])
 @pytest.mark.parametrize("name", [name for name in search_names() if name not in ("tpe", "gp", "cmaes")])
-def test_every_search_goes_on_from_pruned_trials(name, n_objectives):
+def test_every_search_continues_from_pruned_trials(name, n_objectives):
     session = SearchSession()
     options = {"n_objectives": n_objectives} | ({"n_initial_points": 2} if name.startswith("bayesian") else {})
     start = {"op": "start", "algorithm": name, "space": SPACE.to_json(), "seed": 0, "options": options}

@@ -71,7 +71,7 @@ def test_losses_are_normalised_by_the_pareto_set_and_not_by_a_trial_that_diverge
         ([[7.0, 7.0]], [[0, 0]]),
     ],
 )
-def test_where_the_pareto_set_has_one_value_the_other_trials_give_the_scale(losses, expected):
+def test_if_the_pareto_set_has_one_value_other_trials_give_the_scale(losses, expected):
     losses = np.array(losses)
     np.testing.assert_allclose(normalised(losses, front_of([tuple(row) for row in losses])), expected)
 

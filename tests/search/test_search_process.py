@@ -2,12 +2,10 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
+import launcher
 import pytest
 from effort import some_of
 from refusals import check_refused
@@ -45,10 +43,8 @@ def pending(trial, point):
 
 def answer(search):
     """The next answer, when it has come."""
-    deadline_s = time.monotonic() + LONG_S
-    while (suggestion := search.poll()) is None:
-        assert time.monotonic() < deadline_s
-        time.sleep(1e-3)
+    suggestion = launcher.seen_within(LONG_S, search.poll, every_s=1e-3)
+    assert suggestion is not None
     return suggestion
 
 
@@ -291,12 +287,8 @@ def test_the_process_ends_with_its_parent():
         "import os\nfrom nnlo_opt.search.process import SearchProcess\nsearch = SearchProcess()\n"
         "print(search._process.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
     )
-    parent = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    pid = int(parent.stdout)
-    deadline_s = time.monotonic() + LONG_S
-    while is_running(pid):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    pid = int(launcher.python(code, cwd=ROOT).out)
+    assert launcher.seen_within(LONG_S, lambda: not is_running(pid))
 
 
 def is_running(pid):

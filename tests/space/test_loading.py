@@ -111,7 +111,7 @@ def test_file_may_import_its_neighbour_and_shadows_nothing(write):
     assert sys.modules["numpy"].__file__ != str(Path(path).resolve())
 
 
-def test_file_is_read_anew_each_time(write):
+def test_the_file_is_read_again_each_time(write):
     assert load_space(write(OURS + "r = [Real(0, 1, name='x')]")).names == ("x",)
     assert load_space(write(OURS + "r = [Real(0, 1, name='changed')]")).names == ("changed",)
 

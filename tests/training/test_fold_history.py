@@ -51,7 +51,7 @@ def test_a_worker_without_validation_samples_changes_no_mean(position):
     assert history.end_epoch()["val_loss"] == 3.0
 
 
-def test_when_nobody_validated_anything_there_is_no_validation_metric():
+def test_without_validated_samples_there_is_no_validation_metric():
     history = FoldHistory()
     history.add_training(1, 1, {"loss": 0.0})
     history.add_validation(1, 0, {})

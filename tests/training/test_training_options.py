@@ -94,7 +94,7 @@ def test_options_are_plain_data():
 # ---------------------------------------------------------------- points
 
 
-def test_train_parameters_replace_options_and_leave_the_others():
+def test_train_parameters_replace_only_their_own_options():
     options = TrainingOptions(batch=7, epochs=3, optimizer="sgd")
     changed = options.with_point({"train.batch": 32, "train.learning_rate": 0.5, "units": 8})
     assert (changed.batch, changed.learning_rate) == (32, 0.5)
@@ -174,6 +174,6 @@ def test_options_without_effect_are_named_unless_the_search_uses_them():
         ({"mode": "gem", "optimizer": "sgd", "learning_rate": 0.1}, False, {"--optimizer", "--learning-rate"}),
     ],
 )
-def test_options_without_effect_depend_on_who_makes_the_steps(options, own, named):
+def test_options_without_effect_depend_on_the_rank_that_makes_the_steps(options, own, named):
     line = "".join(idle_options(TrainingOptions.of(options), None, own=own))
     assert set(re.findall("`(.+?)`", re.sub(r"\(.*?\)", "", line))) == named

@@ -2,11 +2,10 @@ import errno
 import json
 import os
 import re
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
+from launcher import python
 from stories import lines_of
 
 from nnlo_opt.errors import JournalError
@@ -104,7 +103,7 @@ def test_every_append_is_in_the_file_when_it_returns(path, journal):
 
 @pytest.mark.many
 @pytest.mark.parametrize("n_lines", [1, 3, len(LINES)], ids=lambda n: f"a write of {n} lines")
-def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_goes_on(path, n_lines):
+def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_continues(path, n_lines):
     n_before = len(LINES) - n_lines
     start = len(b"".join(LINES[:n_before]))
     for end in range(start, len(WHOLE)):
@@ -186,7 +185,7 @@ def test_a_line_of_another_run_is_refused_whatever_its_number():
             assert is_refused(b"".join([*lines, encode_line(len(LINES), EVENTS[-1], RUN)]))
 
 
-def test_a_journal_of_an_older_version_names_no_run_and_goes_on_without(path):
+def test_a_journal_of_an_older_version_names_no_run_and_continues_without_a_name(path):
     old = b"".join(lines_of(EVENTS[:4]))
     path.write_bytes(old)
     journal = Journal(path)
@@ -316,13 +315,8 @@ print("sound")
 @pytest.mark.parametrize("n_events", [1, 3])
 def test_an_append_that_finds_the_disk_full_leaves_no_half_line_and_can_be_repeated(path, n_events):
     n_bytes = n_events * len(encode_line(2, ev.TrialFailed(time_s=1.0, trial=0, reason="x" * 50)))
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path), str(n_bytes), str(n_events)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "sound\n", done.stderr
+    done = python(FULL_DISK, path, n_bytes, n_events)
+    assert done.out == "sound\n", done.err
 
 
 def no_room(*_):

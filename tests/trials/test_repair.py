@@ -32,7 +32,7 @@ def weights_of(run):
     return {path.parent.name: path.read_text() for path in (run / "trials").rglob("weights")}
 
 
-def test_a_repaired_run_can_be_gone_on_with_and_the_damaged_journal_is_kept(run):
+def test_a_repaired_run_can_be_resumed_and_the_damaged_journal_is_kept(run):
     damaged = (run / "journal.jsonl").read_bytes()
     found, place = repair(run)
     assert str(place) == str(run / DAMAGED)
@@ -58,7 +58,7 @@ def test_a_second_repair_finds_nothing_to_do_and_a_second_damage_has_a_name_of_i
     assert (run / DAMAGED).exists()
 
 
-def test_a_run_whose_end_was_lost_goes_on_from_what_is_left(run, capsys):
+def test_a_run_whose_end_was_lost_continues_from_the_rest(run, capsys):
     directory = open_run(RunRequest(root=run.parent, name="cut"), "cut")
     directory.journal.append([START, *trial(0), *trial(1)])
     directory.close()

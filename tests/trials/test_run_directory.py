@@ -62,7 +62,7 @@ def test_the_name_of_a_run_may_be_as_long_as_any_name(tmp_path):
     open_run(request(tmp_path), run.name).close()
 
 
-def test_to_go_on_and_to_replace_at_once_is_refused(tmp_path):
+def test_resuming_and_replacing_at_once_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"`--opt-restore` .* `--overwrite` .* give one"):
         request(tmp_path, "a", restore=True, overwrite=True)
 

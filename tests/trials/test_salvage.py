@@ -9,7 +9,6 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import salvage
 
 GOLDEN = (Path(__file__).parent.parent / "golden" / "journal-format-1.jsonl").read_bytes()
-GOLDEN_LINES = GOLDEN.splitlines(keepends=True)
 EVENTS = [START, *trial(0), *trial(1), *trial(2), ev.RunCompleted(time_s=9.0, reason="done")]
 
 
@@ -86,7 +85,7 @@ def test_a_lost_first_start_is_told_by_a_later_one():
 @pytest.mark.parametrize(
     "data", [b"", b"hello\n", b"".join(lines_of(EVENTS)[1:]), bytes(1000)], ids=["1", "2", "3", "4"]
 )
-def test_without_a_start_nothing_can_be_gone_on_with(data):
+def test_without_a_start_nothing_can_be_resumed(data):
     with pytest.raises(JournalError, match="sound RunStarted"):
         salvage(data, "j")
 

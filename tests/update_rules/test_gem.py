@@ -114,7 +114,7 @@ def test_a_large_kappa_is_clipped():
     np.testing.assert_allclose(updated(gem, [1, -1]), [-MAX_PI * 0.1, MAX_PI * 0.1], rtol=1e-6)
 
 
-def test_where_the_others_move_enough_a_worker_adds_nothing():
+def test_a_worker_adds_nothing_if_other_workers_move_enough():
     gem = Gem(2, 0.1, 0.9, 2.0)
     gem.adopt(np.zeros(2, np.float32))
     gem.adopt(np.array([5, -5], np.float32))

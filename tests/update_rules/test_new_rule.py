@@ -1,12 +1,11 @@
 """A fifth update rule, made in this file and named in the registry: it trains in every way that a team has."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import linear_teams
 import numpy as np
 import pytest
+from launcher import python
 from linear_teams import data_of, options_of, tree_of, val_losses
 from loopback_team import LoopbackTeam
 
@@ -165,8 +164,7 @@ print(BY_NAME["sign_rate"].help_text, BY_NAME["mode"].help, sep="\\n")
 
 
 def test_options_of_a_new_rule_are_options_of_the_commands():
-    made = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120)
-    assert made.stdout.splitlines() == [
+    assert python(PROGRAM).expect(0).out.splitlines() == [
         "0.5 0.25",
         "sign: length of a step (default: 0.01, example: 0.1)",
         "update rule: downpour, easgd, gem, sign, or allreduce, in which every rank trains",

@@ -90,7 +90,7 @@ def test_momentum_that_is_left_to_the_optimizer(asked, staleness, left):
     assert explicit_momentum(asked, staleness) == pytest.approx(left)
 
 
-def test_without_a_momentum_of_the_optimizer_staleness_acts_as_the_momentum_of_the_queueing_model():
+def test_staleness_without_momentum_acts_as_the_momentum_of_the_queueing_model():
     """M workers of exponential times; a slope of 1 everywhere moves the weights as momentum 1 - 1/M does."""
     n_workers, ages = 8, np.arange(400)
     assert explicit_momentum(1 - 1 / n_workers, n_workers - 1) == pytest.approx(0)

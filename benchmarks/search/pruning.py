@@ -1,0 +1,350 @@
+"""Time to the same figure with and without a pruner: on virtual learning curves, and on MNIST.
+
+Virtual: the real `CoordinatorState` gives trials to blocks whose trainings are tables of a figure by epoch and take
+virtual time: `overhead_s` to build a model (again after each pause) and a second an epoch. The search is random, so
+that both sides try the same points. A curve is a power law, end + scale * epoch^-rate (Domhan et al., 2015), with
+noise; ends are lognormal, rates vary, so that early figures tell something and not everything. Measured: when the
+first trial is complete whose figure is no worse than the best of the run without a pruner.
+
+Tables: searches over real learning curves (`pruning_tables.py`: 600 networks of 52 epochs; a point has the curve of the
+nearest network) for so long that random search with asha trains every second network for an epoch or more. Measured:
+the regret of the best complete trial, halfway and at the end, and the share of suggestions that fell on a network which
+an earlier suggestion had found.
+
+Real: random searches of a multilayer perceptron in torch, and of `examples/example_mlp.py` in Keras, on real digits,
+with and without `--pruner asha`, one block, the same points on both sides; measured as the virtual ones. Successive
+halving has its first complete trial when eta^rungs have come to the first rung, so there have to be more trials than
+that; and a promoted trial is built anew, which is worth its while where an epoch takes longer than building the model:
+`real_<framework>_asha_start_s` and `_epoch_s` say so.
+"""
+
+import argparse
+import heapq
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import harness as h
+import numpy as np
+import pruning_tables
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, FromMaster, SearchPlan, Send, Suggested, Tell
+from nnlo_opt.coordinator.state import CoordinatorState
+from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.search.base import History
+from nnlo_opt.search.pruning import PruningPlan
+from nnlo_opt.search.registry import make_search
+from nnlo_opt.trials.ledger import Ledger
+
+N_BLOCKS, N_TRIALS, N_EPOCHS = 8, 243, 81
+PRUNERS = ("median", "asha", "hyperband")
+#: of the searches over tables: (search algorithm, pruner), blocks, and virtual seconds
+SEARCHES = (("random", "none"), ("random", "asha"), ("bayesian", "none"), ("bayesian", "asha"))
+N_TABLE_BLOCKS, TABLE_S = 4, 300.0
+#: of the real searches: three rungs, so the first trial is complete when a third of all have begun
+N_REAL_TRIALS, N_REAL_EPOCHS = 81, 27
+#: figures no farther apart are taken to be equal: three of the real validation samples
+TOLERANCE = 0.01
+TORCH = """
+from torch import nn
+
+KINDS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
+
+
+def get_model(n_layers=2, n_units=64, activation="relu", dropout=0.2):
+    layers, n = [nn.Flatten()], 784
+    for _ in range(n_layers):
+        layers += [nn.Linear(n, n_units), KINDS[activation](), nn.Dropout(dropout)]
+        n = n_units
+    return nn.Sequential(*layers, nn.Linear(n, 10))
+"""
+
+
+def curves(seed: int) -> np.ndarray:
+    """(N_TRIALS, N_EPOCHS) float64: a figure for every trial and epoch, to be minimised."""
+    rng = np.random.default_rng(seed)
+    ends = 0.02 * np.exp(rng.normal(1.0, 0.8, (N_TRIALS, 1)))
+    scales, rates = rng.uniform(0.2, 0.9, (N_TRIALS, 1)), rng.uniform(0.4, 1.2, (N_TRIALS, 1))
+    epochs = np.arange(1, N_EPOCHS + 1)
+    values: np.ndarray = ends + scales * epochs**-rates
+    return values * np.exp(0.03 * rng.normal(size=values.shape))
+
+
+class VirtualRun:
+    """Blocks that train by a virtual clock."""
+
+    n_blocks, n_trials = N_BLOCKS, N_TRIALS
+    #: when the run is stopped if it is not over
+    until_s = float("inf")
+
+    def __init__(self, pruner: str, values: np.ndarray, overhead_s: float) -> None:
+        self.n_full = values.shape[1]
+        plan = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=self.n_full)
+        self.ledger = Ledger()
+        topology = Topology.plan(1 + self.n_blocks, 1)
+        self.state = CoordinatorState(SearchPlan(num_iterations=self.n_trials, pruning=plan), topology, self.ledger)
+        self.values = values
+        self.overhead_s = overhead_s
+        #: (when, order of sending, team, message to the coordinator)
+        self.due: list[tuple[float, int, int, msg.Message]] = []
+        self.n_sent = 0
+        self.now_s = 0.0
+        #: team -> order under way; (trial) -> epochs done
+        self.order: dict[int, msg.RunFold] = {}
+        self.epochs: dict[int, int] = {}
+        self.n_epochs = 0
+        self.over = False
+
+    def run(self) -> None:
+        self.feed(Begin())
+        while not self.over and self.due[0][0] <= self.until_s:
+            self.now_s, _, team, message = heapq.heappop(self.due)
+            self.feed(FromMaster(team=team, message=message))
+            order = self.order.get(team)
+            if isinstance(message, msg.EpochReported) and order and not message.waits:
+                trial = order.trial
+                if self.epochs[trial] < self.n_full:
+                    self.train(team)
+                else:
+                    self.finish(team)
+
+    def feed(self, event: Begin | Suggested | FromMaster) -> None:
+        for instruction in self.state.handle(event, self.now_s):
+            match instruction:
+                case Ask():
+                    self.feed(Suggested(point=self.suggested(instruction.number)))
+                case Tell():
+                    self.told(instruction)
+                case Send():
+                    self.take(instruction.team, instruction.message)
+                case Finish():
+                    self.over = True
+
+    def suggested(self, number: int) -> Any:
+        """The point of a suggestion."""
+        return {"n": number}
+
+    def told(self, tell: Tell) -> None:
+        """What the search hears of a trial."""
+
+    def row_of(self, trial: int) -> int:
+        """The row of the trial in `values`."""
+        return trial
+
+    def take(self, team: int, message: msg.Message) -> None:
+        match message:
+            case msg.RunFold():
+                self.order[team] = message
+                self.epochs.setdefault(message.trial, 0)
+                self.train(team, self.overhead_s)
+            case msg.GoOn():
+                self.train(team)
+            case msg.PauseFold():
+                self.send(
+                    team, msg.FoldPaused(assignment=message.assignment, epoch=self.epochs[self.order[team].trial])
+                )
+            case msg.StopFold():
+                self.send(team, msg.FoldStopped(assignment=message.assignment))
+
+    def train(self, team: int, more_s: float = 0.0) -> None:
+        order = self.order[team]
+        self.epochs[order.trial] = epoch = self.epochs[order.trial] + 1
+        self.n_epochs += 1
+        figure = float(self.values[self.row_of(order.trial), epoch - 1])
+        waits = order.waits_for_decision and epoch < self.n_full
+        reported = msg.EpochReported(
+            assignment=order.assignment, epoch=epoch, metrics={}, figure_of_merit=figure, waits=waits
+        )
+        self.send(team, reported, 1.0 + more_s)
+
+    def finish(self, team: int) -> None:
+        order = self.order[team]
+        finished = msg.FoldFinished(
+            assignment=order.assignment,
+            figure_of_merit=float(self.values[self.row_of(order.trial), -1]),
+            metrics={},
+            n_epochs=self.n_full,
+            train_s=float(self.n_full),
+        )
+        self.send(team, finished)
+
+    def send(self, team: int, message: msg.Message, after_s: float = 0.0) -> None:
+        self.n_sent += 1
+        heapq.heappush(self.due, (self.now_s + after_s, self.n_sent, team, message))
+
+
+class TableRun(VirtualRun):
+    """Blocks that train networks of a table, at the points that a search algorithm suggests."""
+
+    n_blocks, n_trials, until_s = N_TABLE_BLOCKS, 10_000, TABLE_S
+
+    def __init__(self, pruner: str, table: pruning_tables.Table, algorithm: str, seed: int) -> None:
+        super().__init__(pruner, table.errors, overhead_s=1.0)
+        self.table = table
+        self.history = History(pruning_tables.SPACE)
+        self.algorithm = make_search(algorithm, pruning_tables.SPACE, seed, {})
+        #: of each trial, the network that is nearest to its point
+        self.rows: dict[int, int] = {}
+
+    def suggested(self, number: int) -> Any:
+        return self.algorithm.suggest(self.history.settled())
+
+    def told(self, tell: Tell) -> None:
+        self.history.record(tell.trial, tell.point, tell.state, tell.value, curve=tell.curve)
+
+    def row_of(self, trial: int) -> int:
+        if trial not in self.rows:
+            self.rows[trial] = self.table.nearest(self.ledger.trials[trial].point)
+        return self.rows[trial]
+
+
+def tables(names: list[str], n_seeds: int) -> dict[str, Any]:
+    """Mean regret of searches over tables halfway and at the end, and how many suggestions found nothing new."""
+    found: dict[str, list[float]] = {}
+    for name in names:
+        table = pruning_tables.Table(name)
+        least, worst = table.errors[:, -1].min(), table.errors[:, -1].max()
+        for algorithm, pruner in SEARCHES:
+            for seed in range(n_seeds):
+                run = TableRun(pruner, table, algorithm, seed)
+                run.run()
+                for when, until_s in (("half", TABLE_S / 2), ("end", TABLE_S)):
+                    ended = [t.figure_of_merit for t in run.ledger.trials if t.ended_at_s and t.ended_at_s <= until_s]
+                    best = min((figure for figure in ended if figure is not None), default=worst)
+                    found.setdefault(f"tables_{name}_{algorithm}_{pruner}_regret_{when}", []).append(best - least)
+                known = 1 - len(set(run.rows.values())) / len(run.rows)
+                found.setdefault(f"tables_{name}_{algorithm}_{pruner}_known", []).append(known)
+            regrets = found[f"tables_{name}_{algorithm}_{pruner}_regret_end"]
+            h.say(f"{name}, {algorithm} search, {pruner}: {[round(float(regret), 5) for regret in regrets]}")
+    return {key: round(float(np.mean(values)), 5) for key, values in found.items()}
+
+
+def reached_s(ledger: Ledger, figure: float) -> float | None:
+    """When a trial with this figure or a better one was complete; None where none was."""
+    times = [t.ended_at_s for t in ledger.trials if t.figure_of_merit is not None and t.figure_of_merit <= figure]
+    return min((time_s for time_s in times if time_s is not None), default=None)
+
+
+def virtual(n_seeds: int) -> dict[str, Any]:
+    """How many times sooner each pruner has the best figure of the search without one, or one of its best three.
+
+    A search that never has it counts as 0 times, and is counted.
+    """
+    sooner: dict[str, list[float]] = {}
+    missed: dict[str, int] = {}
+    for seed in range(n_seeds):
+        values = curves(seed)
+        plain = VirtualRun("none", values, overhead_s=2.0)
+        plain.run()
+        finals = np.sort(values[:, -1])
+        for name in PRUNERS:
+            pruned = VirtualRun(name, values, overhead_s=2.0)
+            pruned.run()
+            sooner.setdefault(f"virtual_{name}_share_of_epochs", []).append(pruned.n_epochs / plain.n_epochs)
+            for kind, figure in (("best", float(finals[0])), ("best_three", float(finals[2]))):
+                before, after = reached_s(plain.ledger, figure), reached_s(pruned.ledger, figure)
+                assert before is not None
+                key = f"virtual_{name}_{kind}"
+                missed[f"{key}_missed"] = missed.get(f"{key}_missed", 0) + (after is None)
+                sooner.setdefault(f"{key}_times_sooner", []).append(0.0 if after is None else before / after)
+    return {**{key: h.spread(ratios, 3) for key, ratios in sooner.items()}, **missed}
+
+
+def real(framework: str, n_seeds: int) -> dict[str, Any]:
+    """The same of real trainings; also counted in epochs, which no other load on the machine changes."""
+    kinds = ("best_times_sooner", "best_three_times_sooner", "best_fewer_epochs", "best_three_fewer_epochs")
+    found: dict[str, list[float]] = {name: [] for name in ("share_of_epochs", *kinds, "start_s", "epoch_s")}
+    with h.temporary_folder() as folder:
+        data = h.make_mnist(folder / "mnist", "--source", "bundled", "--n-samples", 2000)
+        model = h.ROOT / "examples" / "example_mlp.py"
+        if framework == "torch":
+            model = folder / "torch_mlp.py"
+            model.write_text(TORCH)
+        for seed in range(n_seeds):
+            h.say(f"real searches in {framework}, seed {seed}")
+            run = real_run(model, data, folder / f"plain-{seed}", seed)
+            plain = read_ledger(run)
+            pruned_run = real_run(model, data, folder / f"asha-{seed}", seed, "--pruner", "asha")
+            pruned = read_ledger(pruned_run)
+            finals = sorted(t.figure_of_merit for t in plain.trials if t.figure_of_merit is not None)
+            for kind, figure in (("best", finals[0] + TOLERANCE), ("best_three", finals[2] + TOLERANCE)):
+                before, after = reached_s(plain, figure), reached_s(pruned, figure)
+                assert before is not None
+                ratio = 0.0 if after is None else (before - began_s(plain)) / (after - began_s(pruned))
+                fewer = 0.0 if after is None else n_epochs_until(run, before) / n_epochs_until(pruned_run, after)
+                found[f"{kind}_times_sooner"].append(ratio)
+                found[f"{kind}_fewer_epochs"].append(fewer)
+            found["share_of_epochs"].append(n_epochs(pruned) / n_epochs(plain))
+            for name, seconds in zip(("start_s", "epoch_s"), start_and_epoch_s(run, plain), strict=True):
+                found[name].append(seconds)
+            h.say(f"{ {name: round(values[-1], 4) for name, values in found.items()} }")
+    missed = {
+        f"real_{framework}_asha_{kind}_missed": found[f"{kind}_times_sooner"].count(0.0)
+        for kind in ("best", "best_three")
+    }
+    return {f"real_{framework}_asha_{name}": h.spread(values, 3) for name, values in found.items()} | missed
+
+
+def real_run(model: Path, data: list[object], folder: Path, seed: int, *options: object) -> Path:
+    """The run directory of a search of one block with these options."""
+    arguments = ["--model", model, *data, "--block-size", 1, "--epochs", N_REAL_EPOCHS, "--seed", seed]
+    arguments += ["--search-space", h.ROOT / "search_spaces" / "mlp.py", "--num-iterations", N_REAL_TRIALS]
+    arguments += ["--loss", "categorical_crossentropy", "--hyper-opt", "random"]
+    with h.Job("OptimizationDriver", 2, [*arguments, *options], folder, 1800) as job:
+        job.wait()
+        return job.run_directory
+
+
+def start_and_epoch_s(run_directory: Path, ledger: Ledger) -> tuple[float, float]:
+    """Median seconds that a trial takes besides its epochs, and that an epoch takes, where none was pruned."""
+    ends_s: dict[int, list[float]] = {}
+    for event in h.events_of(run_directory, "EpochEnded"):
+        ends_s.setdefault(event["assignment"], []).append(event["time_s"])
+    epochs = {number: (times[-1] - times[0]) / (len(times) - 1) for number, times in ends_s.items()}
+    starts = [times[0] - ledger.assignments[number].assigned_at_s - epochs[number] for number, times in ends_s.items()]
+    return statistics.median(starts), statistics.median(epochs.values())
+
+
+def n_epochs_until(run_directory: Path, time_s: float) -> int:
+    """Epochs trained by then, which no other load on the machine changes."""
+    return sum(event["time_s"] <= time_s for event in h.events_of(run_directory, "EpochEnded"))
+
+
+def n_epochs(ledger: Ledger) -> int:
+    """Epochs trained, over all trials."""
+    return sum(max(assignment.epoch for assignment in trial.assignments) for trial in ledger.trials)
+
+
+def began_s(ledger: Ledger) -> float:
+    """When the first trial began to train: what comes before, an import of a framework, is the same for both."""
+    return min(a.started_at_s for a in ledger.assignments if a.started_at_s is not None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--table-seeds", type=int, default=8)
+    parser.add_argument("--tables", nargs="*", choices=list(pruning_tables.N_TRAIN), default=["digits", "mnist"])
+    parser.add_argument("--real-seeds", type=int, default=3)
+    parser.add_argument("--real", nargs="*", choices=["torch", "keras"], default=["torch", "keras"])
+    arguments = parser.parse_args()
+    where = h.machine()
+    results = virtual(arguments.seeds) if arguments.seeds else {}
+    if arguments.table_seeds:
+        results |= tables(arguments.tables, arguments.table_seeds)
+    for framework in arguments.real if arguments.real_seeds else ():
+        results |= real(framework, arguments.real_seeds)
+    measured = {key: value["median"] for key, value in results.items() if key.endswith("_times_sooner")}
+    targets: dict[str, h.Target] = {key: (">=", 3.0, value) for key, value in measured.items()}
+    for key in [key for key in results if "_bayesian_asha_regret" in key]:
+        below = results[key.replace("bayesian", "random")] - results[key]
+        targets[f"{key}_below_random"] = (">=", 0.0, round(below, 5))
+    h.report("pruning", results, targets, where)
+
+
+if __name__ == "__main__":
+    main()
