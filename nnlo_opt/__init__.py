@@ -9,16 +9,17 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# fmt: off
 #: name -> module below this package
 _OF_API = {
-    "Algo": "api.algo", "Data": "api.data", "H5Data": "api.data", "MPIKFoldManager": "api.manager",
-    "MPIManager": "api.manager", "ModelBuilder": "api.model", "ModelFromJson": "api.model",
-    "SearchResult": "api.optimize", "Run": "api.run", "Study": "api.study", "load_run": "api.run",
-    "optimize": "api.optimize",
+    "Algo": "compat.manager.algo",
+    **dict.fromkeys(("Data", "H5Data"), "compat.manager.data"),
+    **dict.fromkeys(("MPIKFoldManager", "MPIManager"), "compat.manager.manager"),
+    **dict.fromkeys(("ModelBuilder", "ModelFromJson"), "compat.manager.model"),
+    **dict.fromkeys(("SearchResult", "optimize"), "api.optimize"),
+    **dict.fromkeys(("Run", "load_run"), "api.run"),
+    "Study": "api.study",
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }
-# fmt: on
 
 __all__ = list(_OF_API)
 

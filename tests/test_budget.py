@@ -11,9 +11,36 @@ from sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 33_000
+MOST_LINES = 33_250
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
-BUDGET: dict[str, tuple[int, ...]] = {}
+BUDGET: dict[str, tuple[int, ...]] = {
+    "": (601,),
+    "allreduce": (321,),
+    "analysis": (294,),
+    "api": (548,),
+    "block": (2651,),
+    "cli": (2597,),
+    "comm": (1373,),
+    "compat": (2257,),
+    "controller": (362,),
+    "coordinator": (1136,),
+    "data": (1823,),
+    "doctor": (407,),
+    "export": (593,),
+    "launcher": (348,),
+    "models": (3177,),
+    "objective": (343,),
+    "reporting": (1685,),
+    "run": (4394,),
+    "runtime": (1024,),
+    "search": (2029,),
+    "simulate": (510,),
+    "space": (947,),
+    "testing": (710,),
+    "training": (382,),
+    "trials": (1838,),
+    "update_rules": (900,),
+}
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 

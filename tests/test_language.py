@@ -63,9 +63,9 @@ def openings(path: Path) -> list[str]:
 
 
 def joined_concepts(path: Path) -> list[str]:
-    text = ast.get_docstring(tree_of(path)) or ""
-    first = text.partition("\n")[0]
-    return [first] if " and " in first else []
+    """Return the first line of a module that lists concepts, by "and" or by commas."""
+    first = (ast.get_docstring(tree_of(path)) or "").partition("\n")[0]
+    return [first] if " and " in first or first.count(", ") > 2 else []
 
 
 def names(path: Path) -> list[str]:

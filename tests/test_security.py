@@ -16,15 +16,15 @@ EXECUTES_BY = {
     ("loader", "exec_module"),
 }
 #: where modules of users are imported
-USERS = {"user_files.py", "models/early.py", "legacy/names.py"}
+USERS = {"user_files.py", "models/early.py", "compat/scripts/names.py"}
 #: where a module of ours is imported by its name in a table of ours
 OURS = {
     "__init__.py",
     "export/exporter.py",
-    "legacy/classes.py",
+    "compat/scripts/classes.py",
     "models/framework.py",
-    "models/keras_adapter.py",
-    "models/keras_model.py",
+    "models/keras/adapter.py",
+    "models/keras/framework.py",
     "search/registry.py",
 }
 SHELLS = {("os", "system"), ("os", "popen"), ("subprocess", "getoutput"), ("subprocess", "getstatusoutput")}

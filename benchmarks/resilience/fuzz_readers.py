@@ -26,16 +26,20 @@ from nnlo_opt.cli.process import HelpRequested
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.data import hdf5, hdf5_check, hdf5_weights, lists
+from nnlo_opt.compat.keras import architecture as legacy_json
+from nnlo_opt.compat.keras import weight_files as hdf5_weights
+from nnlo_opt.data import lists
 from nnlo_opt.data.folds import single_fold
+from nnlo_opt.data.hdf5 import source as hdf5
 from nnlo_opt.errors import JournalError, NnloError
 from nnlo_opt.files import ALL_FINITE, with_checksum
 from nnlo_opt.launcher.supervisor import Standing
-from nnlo_opt.models import keras_model, legacy_json
+from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.reporting import results, table
-from nnlo_opt.run import option_table
-from nnlo_opt.run import options as run_options
-from nnlo_opt.run.finish import history_of
+from nnlo_opt.run.afterwards.finish import history_of
+from nnlo_opt.run.options import table as option_table
+from nnlo_opt.run.options import values as run_options
+from nnlo_opt.run.workload import hdf5_check
 from nnlo_opt.runtime import timeline
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.search import start_points, warm_start

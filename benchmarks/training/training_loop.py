@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from list_files import read
 
-from nnlo_opt.models.keras_adapter import KerasAdapter
-from nnlo_opt.models.keras_model import import_framework
+from nnlo_opt.models.keras.adapter import KerasAdapter
+from nnlo_opt.models.keras.framework import import_framework
 from nnlo_opt.models.losses import LossTerm
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.vectors import aligned_empty

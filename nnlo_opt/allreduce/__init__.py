@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from nnlo_opt.allreduce.other_names import ANSWERS, INSTEAD, absence
 from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError, NnloError
-from nnlo_opt.models import keras_tensorflow, keras_torch
 from nnlo_opt.models.averaged_gradients import Wire, distribute, distribute_tape
+from nnlo_opt.models.keras import on_tensorflow as keras_tensorflow
+from nnlo_opt.models.keras import on_torch as keras_torch
 from nnlo_opt.models.plain_data import packed, unpacked
 from nnlo_opt.models.tensors import through
 from nnlo_opt.runtime import devices

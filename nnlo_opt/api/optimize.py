@@ -16,9 +16,9 @@ from nnlo_opt.api.run import Results
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.signature import objective_of
-from nnlo_opt.run.embedded import run_search
-from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS
-from nnlo_opt.run.options import Options, optimization_options
+from nnlo_opt.run.options.table import OPTIMIZATION_OPTIONS
+from nnlo_opt.run.options.values import Options, optimization_options
+from nnlo_opt.run.start.embedded import run_search
 from nnlo_opt.runtime.environment import is_rank
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
 from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions

@@ -213,7 +213,7 @@ class Run(Results):
         Raises:
             ConfigurationError: there are no weights of it, or the model cannot be made any more.
         """
-        from nnlo_opt.run.trained_models import trained_model
+        from nnlo_opt.run.afterwards.trained_models import trained_model
 
         found = trial if isinstance(trial, Trial) else self.trial(trial)
         return trained_model(self.path, self.ledger, found, fold, None if model is None else os.fspath(model))

@@ -20,16 +20,16 @@ from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.values import epoch_reported, finished_fold
-from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.embedded import temporary_run
-from nnlo_opt.run.host import Script
-from nnlo_opt.run.model_maker import ModelMaker
-from nnlo_opt.run.option_kinds import whole
-from nnlo_opt.run.option_table import Option
-from nnlo_opt.run.search import SearchSession
-from nnlo_opt.run.serving_ranks import ServingRanks
-from nnlo_opt.run.session import LONG_S
-from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.run.options.kinds import whole
+from nnlo_opt.run.options.table import Option
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.start.embedded import temporary_run
+from nnlo_opt.run.start.host import Script
+from nnlo_opt.run.start.search import SearchSession
+from nnlo_opt.run.start.serving_ranks import ServingRanks
+from nnlo_opt.run.start.session import LONG_S
+from nnlo_opt.run.workload.model_maker import ModelMaker
+from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import refuse_forked
 from nnlo_opt.space.space import Point
 from nnlo_opt.user_files import shortened

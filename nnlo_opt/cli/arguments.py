@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from nnlo_opt.cli.process import HelpRequested
 from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.run.option_table import RUNS, Option, read
+from nnlo_opt.run.options.table import RUNS, Option, read
 from nnlo_opt.trials import run_directory
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work

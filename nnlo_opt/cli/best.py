@@ -12,8 +12,8 @@ from nnlo_opt.cli.driver_parsers import DRIVERS
 from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.reporting.lines import counted, figure_text
 from nnlo_opt.reporting.results import last_metrics, read_ledger
-from nnlo_opt.run.option_kinds import PATH, one_of, whole
-from nnlo_opt.run.option_table import NAMED_MODEL, SEED, Option
+from nnlo_opt.run.options.kinds import PATH, one_of, whole
+from nnlo_opt.run.options.table import NAMED_MODEL, SEED, Option
 from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory
 from nnlo_opt.trials.kept_weights import best_trials
 from nnlo_opt.trials.ledger import Ledger
@@ -110,7 +110,7 @@ def ensemble(parser: Parser, argv: Sequence[str]) -> None:
     arguments = parser.values_of_run(argv)
     from nnlo_opt.cli.earlier_runs import model_of_run
     from nnlo_opt.reporting.table import text_table
-    from nnlo_opt.run.ensemble import EnsembleSetup, make_ensemble
+    from nnlo_opt.run.afterwards.ensemble import EnsembleSetup, make_ensemble
 
     path = Path(arguments.out or checked_run(arguments.run) / "ensemble").absolute()
     if not path.parent.is_dir():

@@ -20,8 +20,8 @@ from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.models.builders import builtin_names, open_model
 from nnlo_opt.models.framework import framework_name, framework_named
-from nnlo_opt.run.option_kinds import FLAG, PATH
-from nnlo_opt.run.option_table import SEED, Option
+from nnlo_opt.run.options.kinds import FLAG, PATH
+from nnlo_opt.run.options.table import SEED, Option
 
 # fmt: off
 #: options of `BuildModel`
@@ -93,7 +93,7 @@ def _parameters(texts: Sequence[str]) -> dict[str, Any]:
 
 def _written(model: Any, out: Path, arguments: argparse.Namespace) -> list[Path]:
     """Write a model of Keras; return the paths."""
-    from nnlo_opt.models.legacy_weights import save_legacy_weights
+    from nnlo_opt.compat.keras.weights import save_legacy_weights
 
     try:
         architecture = model.to_json()
@@ -121,7 +121,7 @@ def _written(model: Any, out: Path, arguments: argparse.Namespace) -> list[Path]
 
 def _written_torch(model: Any, out: Path) -> list[Path]:
     """Write a model of torch; return the paths."""
-    from nnlo_opt.models.torch_module import save_files
+    from nnlo_opt.models.torch.framework import save_files
 
     weights = out.with_name(f"{out.stem.removesuffix('_arch')}_weights.torch")
     save_files(model, out, weights)

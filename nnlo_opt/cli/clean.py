@@ -17,8 +17,8 @@ from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.table import wrapped
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.run.option_kinds import FLAG
-from nnlo_opt.run.option_table import BY_NAME, Option
+from nnlo_opt.run.options.kinds import FLAG
+from nnlo_opt.run.options.table import BY_NAME, Option
 from nnlo_opt.runtime.timeline import PARTS_NAME, TIMELINE_NAME
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.kept_weights import WeightKeeper, best_trials

@@ -9,8 +9,8 @@ from nnlo_opt.cli.driver_parsers import GAN_DRIVER, GAN_OPTIONS, POSITIONAL, dri
 from nnlo_opt.cli.earlier_runs import training_again
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.files import regular
-from nnlo_opt.run.option_table import Option, read
-from nnlo_opt.run.options import Options, optimization_options, training_options
+from nnlo_opt.run.options.table import Option, read
+from nnlo_opt.run.options.values import Options, optimization_options, training_options
 
 #: name of the option, and its shortest form that no other option shares
 _NAME, _SHORTEST = "--options", "--option"

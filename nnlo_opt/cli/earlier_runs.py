@@ -10,13 +10,13 @@ from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import point_text
 from nnlo_opt.reporting.terminal import fitted
-from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.earlier import ledger_of
-from nnlo_opt.run.finish import BEST_MODEL, best_fold, weights_text, without_validation
-from nnlo_opt.run.option_table import MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
-from nnlo_opt.run.options import Options, optimization_options, training_options
-from nnlo_opt.run.trained_models import TrainedModels, prepare
-from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.run.afterwards.finish import BEST_MODEL, best_fold, weights_text, without_validation
+from nnlo_opt.run.afterwards.trained_models import TrainedModels, prepare
+from nnlo_opt.run.options.table import MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
+from nnlo_opt.run.options.values import Options, optimization_options, training_options
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.start.earlier import ledger_of
+from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.training.options import TRAIN_PREFIX, model_parameters
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger

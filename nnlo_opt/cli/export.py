@@ -12,8 +12,8 @@ from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.page import PAGE_NAME, write_page
 from nnlo_opt.reporting.results import read_ledger, read_run, write_results
 from nnlo_opt.reporting.terminal import fitted
-from nnlo_opt.run.option_kinds import FLAG, PATH, one_of
-from nnlo_opt.run.option_table import Option
+from nnlo_opt.run.options.kinds import FLAG, PATH, one_of
+from nnlo_opt.run.options.table import Option
 from nnlo_opt.runtime.environment import fit_on_one_thread
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.run_directory import JOURNAL_NAME

@@ -19,8 +19,8 @@ import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
-from nnlo_opt.run.option_kinds import FLAG, PATH, TEXT, whole
-from nnlo_opt.run.option_table import Option
+from nnlo_opt.run.options.kinds import FLAG, PATH, TEXT, whole
+from nnlo_opt.run.options.table import Option
 from nnlo_opt.safe_path import NOTE_BYTES
 
 #: frameworks on which `nnlo_opt.allreduce` works

@@ -20,8 +20,8 @@ from nnlo_opt.errors import EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import LOOK_S, Job, find_command, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
-from nnlo_opt.run.option_table import GRACE, Option
+from nnlo_opt.run.options.kinds import FLAG, TEXT, whole
+from nnlo_opt.run.options.table import GRACE, Option
 from nnlo_opt.runtime.environment import EXIT_CODE, ULFM
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.safe_path import SafePath

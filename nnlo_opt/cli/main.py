@@ -34,7 +34,7 @@ from nnlo_opt.runtime.process import check_files
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
-    from nnlo_opt.run.options import Options
+    from nnlo_opt.run.options.values import Options
     from nnlo_opt.runtime.log import RankOutput
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -73,7 +73,7 @@ def _has_printed_status(argv: Sequence[str]) -> bool:
 
 def _run_legacy(argv: list[str]) -> NoReturn:
     """Run a script of NNLO or mpi_learn, or a driver with a model module of theirs."""
-    from nnlo_opt.legacy import names
+    from nnlo_opt.compat.scripts import names
 
     program, path = Path(argv[0]).stem, Path(argv[0])
     if program in DRIVERS and not path.is_file():
@@ -156,15 +156,15 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
     """Run the driver; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import losing_ranks
-    from nnlo_opt.run.context import ProcessContext
+    from nnlo_opt.run.rank.context import ProcessContext
     from nnlo_opt.runtime.log import RankOutput
     from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
     from nnlo_opt.runtime.watchdog import Watchdog
 
     if program == "OptimizationDriver":
-        from nnlo_opt.run.search import run
+        from nnlo_opt.run.start.search import run
     else:
-        from nnlo_opt.run.training import run
+        from nnlo_opt.run.start.training import run
     output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0, quiet=options.quiet)
     watchdog = Watchdog(world.rank, options.hang_timeout_s, output.tell_terminal)
     timeline = NO_TIMELINE

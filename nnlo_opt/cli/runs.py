@@ -21,7 +21,7 @@ from nnlo_opt.reporting.lines import duration, value_text
 from nnlo_opt.reporting.results import read_ledger, summarise
 from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.run.option_table import RUNS
+from nnlo_opt.run.options.table import RUNS
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials.identity import RunIdentity, StartSettings
 from nnlo_opt.trials.ledger import Ledger

@@ -18,8 +18,8 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, duration
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.run.option_kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
-from nnlo_opt.run.option_table import BY_NAME, SEED, TARGET, Option
+from nnlo_opt.run.options.kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
+from nnlo_opt.run.options.table import BY_NAME, SEED, TARGET, Option
 from nnlo_opt.runtime.environment import fit_on_one_thread
 from nnlo_opt.search.design import design_size
 from nnlo_opt.search.process import InlineSearch

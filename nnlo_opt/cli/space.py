@@ -9,8 +9,8 @@ from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.space_table import points_table, size_text, space_table
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.run.option_kinds import whole
-from nnlo_opt.run.option_table import BY_NAME, SEED, Option
+from nnlo_opt.run.options.kinds import whole
+from nnlo_opt.run.options.table import BY_NAME, SEED, Option
 from nnlo_opt.space.loading import load_space
 from nnlo_opt.training.options import searchable
 

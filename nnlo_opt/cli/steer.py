@@ -9,9 +9,9 @@ from nnlo_opt.cli.arguments import Parser, checked_run, whole_number
 from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError
 from nnlo_opt.reporting.lines import counted, point_text
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.run.inbox import Enqueue, Stop, points_waiting, submit
-from nnlo_opt.run.option_kinds import FLAG, duration
-from nnlo_opt.run.option_table import Option
+from nnlo_opt.run.options.kinds import FLAG, duration
+from nnlo_opt.run.options.table import Option
+from nnlo_opt.run.start.inbox import Enqueue, Stop, points_waiting, submit
 from nnlo_opt.search.start_points import check_start_points, holder_of, parse_start_point
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.ledger import Ledger

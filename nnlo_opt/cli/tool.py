@@ -18,7 +18,7 @@ from nnlo_opt.reporting.terminal import fitted
 
 if TYPE_CHECKING:
     from nnlo_opt.cli.arguments import Parser
-    from nnlo_opt.run.option_table import Option
+    from nnlo_opt.run.options.table import Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver", "MPIGDriver")
 # fmt: off
 #: command -> its help, function and options
 COMMANDS = {
-    "OptimizationDriver": Command(table="run.option_table.OPTIMIZATION_OPTIONS"),
-    "TrainingDriver": Command(table="run.option_table.TRAINING_OPTIONS"),
+    "OptimizationDriver": Command(table="run.options.table.OPTIMIZATION_OPTIONS"),
+    "TrainingDriver": Command(table="run.options.table.TRAINING_OPTIONS"),
     "MPIGDriver": Command(table="cli.driver_parsers.GAN_OPTIONS"),
     "nnlo-opt show": Command("print the trials of a run, or one of them, from its journal", "watch.show"),
     "nnlo-opt report": Command(

@@ -13,8 +13,8 @@ from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.status_lines import print_status
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.run.option_kinds import FLAG, TEXT, TIME, whole
-from nnlo_opt.run.option_table import Option
+from nnlo_opt.run.options.kinds import FLAG, TEXT, TIME, whole
+from nnlo_opt.run.options.table import Option
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import may_be_at_work

@@ -22,7 +22,7 @@ class RanksLost(BaseException):
     """Ranks have died without which this rank cannot continue, or another rank has noticed such deaths.
 
     This is control flow, not an error of a trial. No handler of trial errors, ours or a user's, may catch it, so it is
-    no `Exception`. `run.server` and the entry points catch it.
+    no `Exception`. `run.rank.server` and the entry points catch it.
     """
 
 

@@ -1,4 +1,4 @@
-"""Membership of ranks in teams, of trials in blocks, of assignments in teams, while ranks die.
+"""Membership of ranks, trials, assignments in the teams of a search, while ranks die.
 
 A team has one of these states:
 

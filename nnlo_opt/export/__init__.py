@@ -1,1 +1,1 @@
-"""Runs in the files of other tools: tables, Optuna, TensorBoard, MLflow, Weights & Biases."""
+"""Runs in the files of other tools."""

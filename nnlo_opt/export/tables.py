@@ -1,4 +1,4 @@
-"""Tables of a run as files: trials, epochs, folds, assignments.
+"""Tables of a run as files.
 
 In Parquet the columns keep their types: integers with missing values, truths, categories with their order. A parameter
 of mixed values, of lists or with None has no type of Parquet: it is stored as JSON, in which None is null, while a

@@ -29,9 +29,9 @@ from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import Any, Literal
 
+from nnlo_opt.compat.keras.architecture import read_architecture
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError, did_you_mean
 from nnlo_opt.models.framework import Framework, framework_named, framework_of, syntax_tree
-from nnlo_opt.models.legacy_json import read_architecture
 from nnlo_opt.models.losses import LossRequest, WeightRequest
 from nnlo_opt.user_files import describe, execute_file, line_in, own_files
 
@@ -152,14 +152,14 @@ class ModelDefinition:
         If a `.h5` file of the same name lies next to it (`legacy_weights`), the model starts with its weights, unless
         `fresh`.
         """
-        from nnlo_opt.models.legacy_weights import find_legacy_weights, load_legacy_weights
+        from nnlo_opt.compat.keras.weights import find_legacy_weights, load_legacy_weights
 
         text = path.read_text(errors="replace")
         read_architecture(text, str(path))
         weights = None if fresh else find_legacy_weights(path)
 
         def get_model() -> Any:
-            from nnlo_opt.models.keras_model import model_from_architecture
+            from nnlo_opt.models.keras.framework import model_from_architecture
 
             model = model_from_architecture(text, str(path))
             if weights is not None:
@@ -175,7 +175,7 @@ class ModelDefinition:
         """Return a model that Keras has saved whole: `.keras`, or `.h5` of Keras 1 and 2; `fresh`: without weights."""
 
         def get_model() -> Any:
-            from nnlo_opt.models.keras_model import saved_model
+            from nnlo_opt.models.keras.framework import saved_model
 
             return saved_model(path, fresh=fresh)
 
@@ -190,7 +190,7 @@ class ModelDefinition:
         The `.py` file lies next to the weights and has their name. It is ignored for an archive, which is complete:
         its code is executed by torch. `sha256` is as of `open_model`.
         """
-        from nnlo_opt.models.torch_module import is_script, load_model
+        from nnlo_opt.models.torch.framework import is_script, load_model
 
         beside = path.with_suffix(".py")
         files = [path] if is_script(path) or not beside.is_file() else [path, beside]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
 from nnlo_opt.models.adapter import Metrics, blame_on_trial
-from nnlo_opt.models.keras_adapter import KerasAdapter, forget_models
+from nnlo_opt.models.keras.adapter import KerasAdapter, forget_models
 from nnlo_opt.models.layout import FlatWeights, FloatVector, Layout, WeightSpec, check_counters, check_vector, slices_of
 from nnlo_opt.models.losses import Loss, LossTerm
 from nnlo_opt.training.options import TrainingOptions

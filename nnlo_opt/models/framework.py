@@ -18,7 +18,7 @@ from nnlo_opt.models.losses import LossRules, LossTerm, Output
 from nnlo_opt.trees import Shapes
 
 #: values of `--backend` with their modules; a model that does not indicate its framework uses the first
-FRAMEWORKS: Mapping[str, str] = {"keras": "nnlo_opt.models.keras_model", "torch": "nnlo_opt.models.torch_module"}
+FRAMEWORKS: Mapping[str, str] = {"keras": "nnlo_opt.models.keras.framework", "torch": "nnlo_opt.models.torch.framework"}
 #: frameworks by the endings of model files that are no Python modules
 _OF_SUFFIX = {
     **dict.fromkeys((".json", ".keras", ".h5", ".hdf5"), "keras"),

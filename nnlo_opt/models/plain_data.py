@@ -1,4 +1,4 @@
-"""Plain data as bytes: numbers, texts, lists, tuples, dicts, arrays, tensors of torch. Nothing is pickled.
+"""Plain data as bytes, with arrays or tensors among them; nothing is pickled.
 
 | uint64 n_json | n_json bytes of JSON | the arrays, as `np.save` writes them, one after the other |
 """

@@ -1,1 +1,1 @@
-"""Reports on the state of a run: progress lines, tables, results.csv, summary.json."""
+"""Reports on the state of a run."""

@@ -1,4 +1,4 @@
-"""Text about the state of a run: a few lines, a line at the bottom of a terminal, bars, curves."""
+"""Text about the state of a run, in a few lines or at the bottom of a terminal."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Terminal on which a person reads: its stream, its width, its colours, the line at its bottom."""
+"""Terminal on which a person reads, with a line at its bottom."""
 
 import os
 import sys

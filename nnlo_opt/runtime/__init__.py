@@ -1,1 +1,1 @@
-"""Process of one rank: signals, watchdog, devices, log, monitor, timeline."""
+"""Process of one rank."""

@@ -1,4 +1,4 @@
-"""Other processes of this node, as a process that watches them sees them: heartbeats, states, ends.
+"""Other processes of this node, as a process that watches them sees them.
 
 A process is watched by its process file descriptor, which stays with the process when its number is given to another
 one, and becomes readable when the process ends. psutil knows a process by number and start time, and has to be asked

@@ -1,1 +1,1 @@
-"""Rules of one training: options, schedules, stopping, history."""
+"""Rules of one training."""

@@ -1,4 +1,4 @@
-"""An update rule as the ranks of a team see it: its traits, its master's, its worker's, its group's half.
+"""An update rule as the ranks of a team see it: its traits, its halves.
 
 A rule is one module of this folder, with a line in `update_rules.registry`. A worker hands its update to the master, or
 applies it itself in shared memory; either way the master's half moves the central weights. A sub-master first makes one

@@ -1,7 +1,7 @@
 import pytest
 from refusals import check_refused
 
-from nnlo_opt.api.algo import Algo
+from nnlo_opt.compat.manager.algo import Algo
 
 
 def options_of(algo, n_workers=2):

@@ -19,8 +19,8 @@ from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.run.identity import refuse_run_of_script
-from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS
+from nnlo_opt.run.options.table import OPTIMIZATION_OPTIONS
+from nnlo_opt.run.start.identity import refuse_run_of_script
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.trials.repair import repair

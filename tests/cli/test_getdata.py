@@ -8,7 +8,7 @@ import pytest
 from launcher import python
 
 from nnlo_opt.cli import getdata, tool
-from nnlo_opt.data.hdf5 import Hdf5Source
+from nnlo_opt.data.hdf5.source import Hdf5Source
 from nnlo_opt.data.lists import read_list, verify
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 

@@ -10,9 +10,9 @@ from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.driver_parsers import driver_parser, normalise
 from nnlo_opt.cli.process import HelpRequested
 from nnlo_opt.errors import printable
-from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.option_table import LOG_LEVELS
-from nnlo_opt.run.options import SearchOptions, budget_text, check_objectives, pruning_for, with_walltime
+from nnlo_opt.run.options.table import LOG_LEVELS
+from nnlo_opt.run.options.values import SearchOptions, budget_text, check_objectives, pruning_for, with_walltime
+from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials.objectives import Comparison, Objective

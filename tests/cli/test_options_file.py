@@ -7,7 +7,7 @@ from refusals import check_refused
 
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.launch import DriverCommand
-from nnlo_opt.run.options import Options
+from nnlo_opt.run.options.values import Options
 
 TEXT = """
 model: mnist

@@ -9,8 +9,8 @@ import pytest
 
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.vectors import aligned_empty
 
@@ -57,7 +57,7 @@ def weights_of(place):
 
 @pytest.fixture
 def torch():
-    from nnlo_opt.models import torch_module
+    from nnlo_opt.models.torch import framework as torch_module
 
     torch_module.import_framework(1)
     return importlib.import_module("torch")

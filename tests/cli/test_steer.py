@@ -9,7 +9,7 @@ from stories import START, write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
-from nnlo_opt.run.inbox import points_waiting
+from nnlo_opt.run.start.inbox import points_waiting
 from nnlo_opt.space import Categorical, Integer, Real, Space, When
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock, this_process

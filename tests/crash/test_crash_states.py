@@ -16,7 +16,7 @@ from stories import START, lines_of, trial
 from nnlo_opt.data.lists import read_list, verify, write_list, write_sums
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.results import read_ledger, write_results
-from nnlo_opt.run.inbox import Enqueue, Inbox, submit
+from nnlo_opt.run.start.inbox import Enqueue, Inbox, submit
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger

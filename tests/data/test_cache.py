@@ -14,7 +14,7 @@ from launcher import python
 from refusals import refusal
 
 from nnlo_opt.data.cache import FileCache, parse_copy_command
-from nnlo_opt.data.hdf5 import Hdf5Source, write_hdf5
+from nnlo_opt.data.hdf5.source import Hdf5Source, write_hdf5
 from nnlo_opt.errors import TrialError
 
 

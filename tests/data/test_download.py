@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from refusals import refusal
 
-from nnlo_opt.data import download
-from nnlo_opt.data.download import downloaded_images, why_unreachable
+from nnlo_opt.data.sets import download
+from nnlo_opt.data.sets.download import downloaded_images, why_unreachable
 
 
 def digits() -> bytes:

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from nnlo_opt.data.generated import GeneratedStream, Pool, as_samples, count_batches, dealt
+from nnlo_opt.compat.manager.generated import GeneratedStream, Pool, as_samples, count_batches, dealt
 from nnlo_opt.errors import ConfigurationError, TrialError
 
 

@@ -10,8 +10,8 @@ import pytest
 from refusals import refusal
 
 import nnlo_opt
-from nnlo_opt.data import hdf5_check
-from nnlo_opt.data.hdf5_check import check_files
+from nnlo_opt.run.workload import hdf5_check
+from nnlo_opt.run.workload.hdf5_check import check_files
 
 refused = partial(refusal, check_files, external=False)
 

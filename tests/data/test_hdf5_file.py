@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from refusals import refusal
 
-from nnlo_opt.data.hdf5 import Hdf5Source
+from nnlo_opt.data.hdf5.source import Hdf5Source
 from nnlo_opt.errors import TrialError
 
 refused = partial(refusal, Hdf5Source)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refusal
 
-from nnlo_opt.data.image_files import Images, ImageSet, bundled_digits, checked_images, images_from_file
+from nnlo_opt.data.sets.image_files import Images, ImageSet, bundled_digits, checked_images, images_from_file
 
 RNG = np.random.default_rng(0)
 

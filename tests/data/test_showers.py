@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.data.showers import ENERGIES, distance, expected_total, moments, physics_figure, simulate, totals
+from nnlo_opt.data.sets.showers import ENERGIES, distance, expected_total, moments, physics_figure, simulate, totals
 from nnlo_opt.errors import ConfigurationError
 
 SHOWERS = simulate(400, 13, seed=0)

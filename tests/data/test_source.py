@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memory_source import ArraySource
 from refusals import refusal
 
-from nnlo_opt.data.hdf5 import Hdf5Source, write_hdf5
+from nnlo_opt.data.hdf5.source import Hdf5Source, write_hdf5
 from nnlo_opt.data.ragged import Ragged, padded
 from nnlo_opt.data.source import DataInfo, DataSource, FileInfo, dtype_as_read
 from nnlo_opt.trees import leaves

@@ -12,7 +12,7 @@ from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, SearchPlan, Se
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.reporting.results import read_ledger, summarise, write_results
 from nnlo_opt.reporting.table import trials_table
-from nnlo_opt.run.identity import check_same
+from nnlo_opt.run.start.identity import check_same
 from nnlo_opt.search.base import History
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal

@@ -19,7 +19,7 @@ from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
 from nnlo_opt.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.folds import make_folds, single_fold
-from nnlo_opt.run.inbox import Inbox
+from nnlo_opt.run.start.inbox import Inbox
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.training.options import TrainingOptions

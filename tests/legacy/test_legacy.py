@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.legacy.classes import get_device
-from nnlo_opt.legacy.names import MODULES
+from nnlo_opt.compat.scripts.classes import get_device
+from nnlo_opt.compat.scripts.names import MODULES
 
 HERE = Path(__file__).parent
 

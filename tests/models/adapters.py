@@ -6,7 +6,8 @@ import resource
 
 import numpy as np
 
-from nnlo_opt.models import keras_model, torch_module
+from nnlo_opt.models.keras import framework as keras_model
+from nnlo_opt.models.torch import framework as torch_module
 from nnlo_opt.vectors import aligned_empty
 
 N_FEATURES, N_CLASSES = 6, 3

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from nnlo_opt.models import keras_model
-from nnlo_opt.models.keras_adapter import KerasAdapter
+from nnlo_opt.models.keras import framework as keras_model
+from nnlo_opt.models.keras.adapter import KerasAdapter
 from nnlo_opt.models.losses import Labels, LossRequest, WeightRequest, make_terms
 from nnlo_opt.trees import Shapes
 

@@ -6,8 +6,8 @@ from adapters import gradient, keras, weights_of
 from keras_adapters import keras_adapter
 
 from nnlo_opt.errors import TrialError
-from nnlo_opt.models import keras_model
 from nnlo_opt.models.composite import CompositeAdapter, CompositeModel, ModelPart
+from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.update_rules.optimizers import make_optimizer

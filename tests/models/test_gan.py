@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from adapters import gradient, weights_of
 
-from nnlo_opt.data.showers import simulate
+from nnlo_opt.data.sets.showers import simulate
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models import keras_model
 from nnlo_opt.models.builtin import gan
 from nnlo_opt.models.composite import CompositeAdapter
+from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.training.options import TrainingOptions
 
 pytestmark = [

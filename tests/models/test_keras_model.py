@@ -9,7 +9,7 @@ from keras_adapters import keras_adapter
 from launcher import python
 
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models import keras_model
+from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.vectors import aligned_empty
 
 pytestmark = pytest.mark.keras
@@ -229,7 +229,7 @@ def test_what_holds_while_a_model_is_built():
 @pytest.mark.proof
 def test_the_import_is_silent_and_takes_the_threads_it_is_given(tmp_path):
     code = """
-from nnlo_opt.models.keras_model import import_framework
+from nnlo_opt.models.keras.framework import import_framework
 import_framework(1)
 import tensorflow as tf
 from keras.src.backend.config import keras_home

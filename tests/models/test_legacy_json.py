@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from launcher import python
 
+from nnlo_opt.compat.keras import architecture as legacy_json
+from nnlo_opt.compat.keras.architecture import read_architecture
+from nnlo_opt.compat.keras.layers import ARGUMENTS, CLASSES, HARD_SIGMOID, RENAMED, RENAMED_IN
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models import legacy_json
-from nnlo_opt.models.legacy_json import read_architecture
-from nnlo_opt.models.legacy_layers import ARGUMENTS, CLASSES, HARD_SIGMOID, RENAMED, RENAMED_IN
 
 FILES = sorted((Path(__file__).parent / "legacy").glob("*.json"))
 INPUT = {"batch_input_shape": [None, 8, 8, 3]}
@@ -341,7 +341,7 @@ def test_names_lead_to_what_keras_3_has():
 
 def test_no_framework_is_imported():
     program = (
-        "import sys; from nnlo_opt.models.legacy_json import read_architecture;"
+        "import sys; from nnlo_opt.compat.keras.architecture import read_architecture;"
         f"read_architecture(open({str(FILES[0])!r}).read(), '');"
         "print(sorted({'keras', 'tensorflow', 'h5py'} & set(sys.modules)))"
     )

@@ -4,9 +4,9 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.data.hdf5_weights import read_saved_weights
+from nnlo_opt.compat.keras.weight_files import read_saved_weights
+from nnlo_opt.compat.keras.weights import find_legacy_weights, load_legacy_weights
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.legacy_weights import find_legacy_weights, load_legacy_weights
 
 RNG = np.random.default_rng(0)
 

@@ -5,11 +5,14 @@ import pytest
 from adapters import Late, torch
 
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models import keras_model, losses, torch_losses, torch_module
+from nnlo_opt.models import losses
+from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.models.losses import Labels, LossTerm, Output, make_terms
+from nnlo_opt.models.torch import framework as torch_module
+from nnlo_opt.models.torch import losses as torch_losses
 
 needs_torch = pytest.mark.needs("torch")
-comparisons = Late("nnlo_opt.models.torch_comparison", torch_module)
+comparisons = Late("nnlo_opt.models.torch.comparison", torch_module)
 
 
 # ---------------------------------------------------------------- names

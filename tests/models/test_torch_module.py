@@ -12,10 +12,10 @@ from adapters import gradient, module, torch, weights_of
 from launcher import python
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models import torch_module
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.models.framework import framework_named
 from nnlo_opt.models.losses import Labels, Output, make_terms
+from nnlo_opt.models.torch import framework as torch_module
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")]
 EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"
@@ -26,7 +26,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"
 
 def test_the_import_is_silent_and_takes_the_threads_it_is_given():
     code = """
-from nnlo_opt.models import torch_module
+from nnlo_opt.models.torch import framework as torch_module
 assert not torch_module.is_model(1)
 import sys
 assert "torch" not in sys.modules

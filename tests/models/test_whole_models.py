@@ -31,7 +31,7 @@ def test_a_saved_model_is_trained_further_or_from_the_start(model, tmp_path, end
 
 
 def test_weights_alone_and_damage_are_refused(model, tmp_path):
-    from nnlo_opt.models.legacy_weights import save_legacy_weights
+    from nnlo_opt.compat.keras.weights import save_legacy_weights
 
     save_legacy_weights(model, tmp_path / "weights.h5")
     with pytest.raises(ConfigurationError, match="must hold its architecture"):

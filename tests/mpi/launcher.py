@@ -33,7 +33,12 @@ SITE = Path(__file__).parent / "site"
 
 
 #: what one-rank processes import that have to do with no framework, and without initialising MPI
-LIGHT = ("nnlo_opt.run.server", "nnlo_opt.run.workload", "nnlo_opt.reporting.table", "nnlo_opt.search.process")
+LIGHT = (
+    "nnlo_opt.run.rank.server",
+    "nnlo_opt.run.workload.workload",
+    "nnlo_opt.reporting.table",
+    "nnlo_opt.search.process",
+)
 
 
 def environment() -> dict[str, str]:

@@ -24,14 +24,14 @@ from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import receive, wait_until
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import TrialError
-from nnlo_opt.run.agreement import RankGroup
-from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.embedded import Seat, read_shared_events, temporary_run
-from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.host import Script
-from nnlo_opt.run.options import Options
-from nnlo_opt.run.roles import RoleSetup
-from nnlo_opt.run.training import TrainingSession
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.rank.roles import RoleSetup
+from nnlo_opt.run.start.agreement import RankGroup
+from nnlo_opt.run.start.embedded import Seat, read_shared_events, temporary_run
+from nnlo_opt.run.start.host import Script
+from nnlo_opt.run.start.training import TrainingSession
+from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 from nnlo_opt.training.options import TrainingOptions

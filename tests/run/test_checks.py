@@ -12,8 +12,8 @@ from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.run.checks import check_momentum, check_shares, check_space, check_teams, check_training
-from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.options.checks import check_momentum, check_shares, check_space, check_teams, check_training
+from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_space

@@ -7,7 +7,7 @@ import threading
 from manual_clock import ManualClock
 from refusals import refusal
 
-from nnlo_opt.run.console import ROOM_S, SAY_S, Console, WaitForSpace
+from nnlo_opt.run.start.console import ROOM_S, SAY_S, Console, WaitForSpace
 
 
 def test_a_log_file_that_is_no_regular_file_is_refused(tmp_path, irregular):

@@ -16,7 +16,7 @@ from stories import START, trial, write_journal
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import make_exporter
 from nnlo_opt.reporting.results import write_results
-from nnlo_opt.run.earlier import observations_of_runs, read_earlier
+from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.trials.identity import RunIdentity

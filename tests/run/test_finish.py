@@ -9,8 +9,8 @@ from nnlo_opt.comm.run_messages import ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
 from nnlo_opt.files import make_directory
 from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.run import finish as closing
-from nnlo_opt.run.finish import (
+from nnlo_opt.run.afterwards import finish as closing
+from nnlo_opt.run.afterwards.finish import (
     BEST_MODEL,
     ask_mirrors,
     best_fold,
@@ -21,7 +21,7 @@ from nnlo_opt.run.finish import (
     save_model,
     write_last_reports,
 )
-from nnlo_opt.run.serving_ranks import RankDiedError
+from nnlo_opt.run.start.serving_ranks import RankDiedError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
 

@@ -7,8 +7,8 @@ import pytest
 from refusals import check_refused
 
 from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.identity import check_same, identity_of
+from nnlo_opt.run.start.identity import check_same, identity_of
+from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.trials.identity import DataFiles, RunIdentity
 from nnlo_opt.trials.run_directory import RunRequest

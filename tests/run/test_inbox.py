@@ -6,7 +6,7 @@ import pytest
 from launcher import seen_within
 
 from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.run.inbox import STOPPED, Enqueue, Inbox, Stop, points_waiting, submit
+from nnlo_opt.run.start.inbox import STOPPED, Enqueue, Inbox, Stop, points_waiting, submit
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger

@@ -2,8 +2,8 @@ import pytest
 from refusals import check_refused
 
 from nnlo_opt.cli import tool
-from nnlo_opt.run.option_table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
-from nnlo_opt.run.options import optimization_options, training_options
+from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
+from nnlo_opt.run.options.values import optimization_options, training_options
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Objective
 

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 
 from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.roles import RankRoles
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.rank.roles import RankRoles
 
 
 def test_a_temporary_run_is_closed_to_other_users_on_every_node(tmp_path):

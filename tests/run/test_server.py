@@ -23,10 +23,10 @@ from nnlo_opt.comm.transport import Transport
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.objective.rank import ObjectiveRank
-from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.placement import Endpoints, Placement
-from nnlo_opt.run.roles import RankRoles
-from nnlo_opt.run.server import LOOK_S, RankServer
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.rank.placement import Endpoints, Placement
+from nnlo_opt.run.rank.roles import RankRoles
+from nnlo_opt.run.rank.server import LOOK_S, RankServer
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import unrecorded
 

@@ -8,7 +8,7 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import FoldStopped
 from nnlo_opt.comm.run_messages import ExportModel, ModelExported, PreemptionHeard, Prepared, Shutdown
 from nnlo_opt.errors import OutOfTimeError
-from nnlo_opt.run.serving_ranks import RankDiedError, ServingRanks
+from nnlo_opt.run.start.serving_ranks import RankDiedError, ServingRanks
 from nnlo_opt.runtime.preemption import Preemption
 
 ORDER = ExportModel(point={}, weights_path="w", path="m")

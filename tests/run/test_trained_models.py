@@ -12,8 +12,8 @@ from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.earlier_runs import model_of_run, save_best_model
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import open_model
-from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory, save_weights
 

@@ -12,11 +12,11 @@ from refusals import check_refused
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.data.lists import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.inspection import Inspection
-from nnlo_opt.run.model_maker import ModelMaker
-from nnlo_opt.run.run_data import RunData
-from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.workload.inspection import Inspection
+from nnlo_opt.run.workload.model_maker import ModelMaker
+from nnlo_opt.run.workload.run_data import RunData
+from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import leaves

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.earlier import observations_of_runs
+from nnlo_opt.run.start.earlier import observations_of_runs
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.warm_start import adopted_observations, observations_of
 from nnlo_opt.space import Categorical, Integer, Real, Space

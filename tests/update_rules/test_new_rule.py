@@ -12,9 +12,9 @@ from loopback_team import LoopbackTeam
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.checks import check_shares, idle_options, least_workers
-from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.options import training_options
+from nnlo_opt.run.options.checks import check_shares, idle_options, least_workers
+from nnlo_opt.run.options.values import training_options
+from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space.parameters import Real
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.options import TrainingOptions
@@ -155,7 +155,7 @@ class Sign(Downpour):
 RULES["sign"] = Sign()
 
 from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.run.option_table import BY_NAME
+from nnlo_opt.run.options.table import BY_NAME
 
 training = driver_options("TrainingDriver", ["--model", "m.py", "--mode", "sign", "--sign-rate", "0.5"]).training
 print(training.of_rules["sign_rate"], training.with_point({"train.sign_rate": 0.25}).of_rules["sign_rate"])

@@ -1,4 +1,4 @@
-"""Model of small photographs in ten classes, images of (32, 32, 3), with data from `GetData cifar10`."""
+"""Model of small photographs in ten classes, 32 x 32 pixels in colour, with data from `GetData cifar10`."""
 
 from typing import Any
 

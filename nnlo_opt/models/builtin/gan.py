@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.showers import ENERGIES, expected_total, physics_figure
+from nnlo_opt.data.sets.showers import ENERGIES, expected_total, physics_figure
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.composite import CompositeModel, Figures, ModelPart, PartTrainer
 from nnlo_opt.models.data_files import find_lists

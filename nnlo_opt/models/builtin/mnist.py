@@ -1,4 +1,4 @@
-"""Model of handwritten digits, images of (28, 28, 1), with data from `GetData mnist`."""
+"""Model of handwritten digits, 28 x 28 pixels in grey, with data from `GetData mnist`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Torch model of handwritten digits, images of (28, 28, 1), with data from `GetData mnist`."""
+"""Torch model of handwritten digits, 28 x 28 pixels in grey, with data from `GetData mnist`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Model of images of collisions (150, 94, 5) in three classes, with data from `GetData topclass`."""
+"""Model of images of collisions (150 x 94 x 5) in three classes, with data from `GetData topclass`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Torch model of images of collisions (150, 94, 5) in three classes, with data from `GetData topclass`."""
+"""Torch model of images of collisions (150 x 94 x 5) in three classes, with data from `GetData topclass`."""
 
 from itertools import pairwise
 from typing import Any

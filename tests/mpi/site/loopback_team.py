@@ -1,6 +1,6 @@
 """Team in one process: a real master with real workers on loopback transports, one message at a time.
 
-`run.roles` makes the roles, as for the ranks of a job. A message moves only when the test says so, in the order
+`run.rank.roles` makes the roles, as for the ranks of a job. A message moves only when the test says so, in the order
 that it chooses, so every interleaving can be replayed. To drop a team is a crash of all its ranks; `regroup` is a crash
 of some of its workers.
 """
@@ -29,10 +29,10 @@ from nnlo_opt.data.source import DataSource
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.models.layout import FloatVector
-from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.options import Options
-from nnlo_opt.run.placement import Endpoints, Placement
-from nnlo_opt.run.roles import RankRoles, RoleSetup
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.rank.placement import Endpoints, Placement
+from nnlo_opt.run.rank.roles import RankRoles, RoleSetup
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.trials.run_directory import RunRequest

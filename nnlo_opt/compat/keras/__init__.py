@@ -1,0 +1,1 @@
+"""Files of Keras 1 or 2."""

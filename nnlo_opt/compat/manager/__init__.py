@@ -1,0 +1,1 @@
+"""Managers of a training, as in mpi_learn."""

@@ -1,0 +1,141 @@
+"""Training algorithm of a manager, as options of the trainer."""
+
+from ast import literal_eval
+from collections.abc import Mapping
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.options.checks import check_training
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
+
+#: names of modes in mpi_learn, and ours
+_MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}
+# fmt: off
+#: options of ours under their own names
+_OPTIONS = (
+    "early_stopping", "gem_kappa", "gem_lr", "gem_momentum", "learning_rate", "lr_schedule", "momentum_correction",
+    "overlap", "shuffle", "staleness", "synchronous", "target_metric", "warmup_epochs",
+)
+# fmt: on
+#: other names of options, and the parameters of the optimizer `gem` in NNLO
+_ALIASES = {"lr": "learning_rate"}
+_OF_GEM = {"lr": "gem_lr", "learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa"}
+
+
+class Algo:
+    """An optimizer, a loss and an update rule.
+
+    Arguments that are none of those below are options of ours (`early_stopping`, `target_metric`, `synchronous`,
+    `staleness`, `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`,
+    `gem_kappa`: see `TrainingDriver --help`) or parameters of the optimizer, with Keras's names and defaults;
+    `learning_rate` may be called `lr`.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  (the signature is the ancestors')
+        self,
+        optimizer: str | None,
+        loss: Any = None,
+        validate_every: float | None = None,
+        sync_every: int = 1,
+        mode: str = "downpour",
+        worker_optimizer: str | None = None,
+        worker_optimizer_params: Mapping[str, Any] | str | None = None,
+        elastic_force: float | None = None,
+        elastic_lr: float | None = None,
+        elastic_momentum: float = 0.0,
+        **others: Any,
+    ) -> None:
+        """Check all arguments; ConfigurationError in one sentence.
+
+        optimizer          at the master: sgd, adam, rmsprop, adadelta; None in `easgd`, which has none there
+        loss               a name, a function (y_true, y_pred), or for several outputs a list or dict of them; None:
+                           the one that fits model and labels
+        validate_every     0: never; None: after every epoch; else updates between two validations. Everything that
+                           counts in epochs (history, stopping rules, checkpoints, schedules) then counts validations.
+                           Workers that wait for each other validate after every epoch, whatever this is
+        sync_every         batches of a worker between two exchanges
+        mode               downpour (or sgd), easgd, gem, allreduce
+        worker_optimizer   of local steps, in easgd and with `sync_every`; None: sgd
+        elastic_force      easgd: alpha, the paper's beta divided by the number of workers; None: 0.9 / workers. With
+                           sub-masters, the workers of the master with the fewest
+        """
+        self.optimizer_name = optimizer
+        self.loss = loss
+        self.validate_every = validate_every
+        if mode not in _MODES:
+            raise ConfigurationError(f"`mode` of Algo must be one of {', '.join(_MODES)}. Received: {mode!r}.")
+        is_number = isinstance(validate_every, int | float) and not isinstance(validate_every, bool)
+        if validate_every is not None and not (is_number and validate_every >= 0):
+            raise ConfigurationError(
+                f"`validate_every` of Algo must be a number of updates, at least 0. Received: {validate_every!r}. "
+                "0 switches validation off."
+            )
+        self.mode = "gem" if optimizer == "gem" else _MODES[mode]
+        self.sync_every = sync_every
+        self.worker_optimizer = worker_optimizer
+        self.elastic_force = elastic_force
+        if optimizer is None and self.mode != "easgd":
+            raise ConfigurationError(
+                f"`optimizer` of Algo must be named in mode {mode!r}. Received: None. Take sgd, adam, rmsprop or "
+                "adadelta."
+            )
+        aliases = _OF_GEM if optimizer == "gem" else _ALIASES
+        others = {aliases.get(name, name): value for name, value in others.items()}
+        self._settings: dict[str, Any] = {
+            "mode": self.mode,
+            "sync_every": sync_every,
+            "loss": loss if isinstance(loss, str) else None,
+            "worker_optimizer": worker_optimizer or ("sgd" if optimizer is None else None),
+            "worker_optimizer_params": _mapping(worker_optimizer_params),
+            "elastic_lr": elastic_lr,
+            "elastic_momentum": elastic_momentum,
+            "learning_rate": None,
+            **{name: others.pop(name) for name in _OPTIONS if name in others},
+        }
+        if optimizer in (None, "gem"):
+            if others:
+                raise ConfigurationError(f"Algo has no argument {min(others)!r} without an optimizer. Leave it out.")
+        else:
+            # The ancestors' names tell the framework too, as in "adamtf".
+            name = optimizer.removesuffix("tf").removesuffix("torch").lower()
+            self._settings |= {"optimizer": name, "optimizer_params": others}
+        check_training(self.options(n_workers=1, batch=1, epochs=10**6))
+
+    @property
+    def validates(self) -> bool:
+        """True if validation is wanted."""
+        return self.validate_every is None or self.validate_every > 0
+
+    def samples_between_validations(self, n_train: int, batch: int) -> int:
+        """Return the training samples between two validations; `n_train` for one epoch."""
+        every = self.validate_every
+        if not every or int(every) == n_train // batch:
+            return n_train
+        return max(1, int(every)) * batch * self.sync_every
+
+    def options(self, *, n_workers: int, batch: int, epochs: int, **changes: Any) -> TrainingOptions:
+        """Return the options of a training by `n_workers` workers; `changes` that are None change nothing."""
+        settings = self._settings | {name: value for name, value in changes.items() if value is not None}
+        beta = ELASTIC_FORCE if self.elastic_force is None else self.elastic_force * n_workers
+        return TrainingOptions.of({"batch": batch, "epochs": epochs, "elastic_force": beta, **settings})
+
+    def get_config(self) -> dict[str, str]:
+        """Return all settings as text."""
+        own = {"optimizer": self.optimizer_name, "validate_every": self.validate_every, "loss": self.loss}
+        return {name: str(value) for name, value in (self._settings | own).items()}
+
+    def __str__(self) -> str:
+        config = self.get_config()
+        return f"Algo(optimizer={config.pop('optimizer')}, {', '.join(f'{k}={v}' for k, v in config.items())})"
+
+
+def _mapping(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """Return parameters that are given as a dict, or as its text."""
+    try:
+        return dict(literal_eval(value) if isinstance(value, str) else value or {})
+    except (ValueError, SyntaxError, TypeError):
+        raise ConfigurationError(
+            f"`worker_optimizer_params` of Algo must be a dict. Received: {value!r}. Give one such as "
+            "{'momentum': 0.9}."
+        ) from None

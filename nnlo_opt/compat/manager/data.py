@@ -1,0 +1,167 @@
+"""Training data of a manager: a class of one's own that makes batches, or HDF5 files."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.compat.manager.generated import count_batches
+from nnlo_opt.data.cache import FileCache, parse_copy_command
+from nnlo_opt.data.hdf5.source import Hdf5Source
+from nnlo_opt.data.ragged import concatenate, take
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.workload.hdf5_check import check_files
+from nnlo_opt.trees import n_samples
+
+#: data set or group, and what is applied to its arrays
+Named = str | tuple[str, Callable[[Any], Any]]
+
+
+class Data:
+    """Batches of one's own: override `generate_data`, or `load_data` where every file holds arrays.
+
+    `generate_data` yields one epoch of batches `([x1, …], [y1, …])`, or `(x, y)`, or with sample weights as a third,
+    from the files in `self.file_names`, and returns. It runs once an epoch, on every worker, and has to yield the same
+    number of samples each time; so does a second run for the validation files.
+
+    Workers share the work by files (`file_names` then holds some of them) where there are at least as many files as
+    workers. Where there are fewer, every worker has all of them, runs the whole generator and takes the batches whose
+    turn it is; the generator must then yield the same batches on each, so seed what it draws. Allreduce always shares
+    batch by batch.
+    """
+
+    #: a pass that goes on for longer is taken for an endless one, unless `count_data` is overridden
+    max_batches_per_epoch = 100_000
+
+    def __init__(self, batch_size: int, cache: str | None = None, copy_command: str | None = None) -> None:
+        """`batch_size`: samples of a batch.
+
+        `cache`: a folder for copies of the data files (default: environment variable DATA_CACHE), which `copy_command`
+        makes (DATA_COPY_COMMAND), such as "scp {} {}".
+        """
+        self.batch_size = batch_size
+        self.caching_directory = cache or os.environ.get("DATA_CACHE", "")
+        self.copy_command = copy_command or os.environ.get("DATA_COPY_COMMAND", "")
+        self.file_names: list[str] = []
+        self._cache: FileCache | None = None
+
+    def set_caching_directory(self, cache: str) -> None:
+        """Set another folder for copies; "" for none."""
+        self.caching_directory = cache
+
+    def set_full_file_names(self, file_names: Iterable[str | Path]) -> None:
+        """Set the files, which are not copied."""
+        self.file_names = [str(name) for name in file_names if name]
+
+    def set_file_names(self, file_names: Iterable[str | Path]) -> None:
+        """Set the files to make batches from; with a caching directory, their copies are read."""
+        self.set_full_file_names(file_names)
+        if getattr(self, "caching_directory", ""):
+            cache = self.file_cache()
+            self.file_names = [str(cache.locate(Path(name))) for name in self.file_names]
+
+    def generate_data(self) -> Iterator[tuple[Any, Any]]:
+        """Yield one epoch of batches; unless overridden, of all arrays that `load_data` returns."""
+        left: list[Any] | None = None
+        for name in self.file_names:
+            rows = [*self.load_data(name)]
+            rows = rows if left is None else concatenate([left, rows])
+            n = n_samples(rows)
+            n_whole = n - n % self.batch_size
+            for start in range(0, n_whole, self.batch_size):
+                x, y = take(rows, slice(start, start + self.batch_size))
+                yield x, y
+            left = take(rows, slice(n_whole, n)) if n > n_whole else None
+        if left is not None:
+            yield left[0], left[1]
+
+    def load_data(self, in_file: str) -> tuple[Any, Any]:
+        """Return features and labels of a file: arrays, or lists of them."""
+        raise ConfigurationError(
+            f"A data class must override `generate_data` or `load_data`. Received: {type(self).__name__} with neither."
+        )
+
+    def count_data(self) -> int:
+        """Return the number of samples in `file_names`; override it if they can be counted without making batches."""
+        if type(self).generate_data is Data.generate_data:
+            return sum(n_samples(self.load_data(name)[0]) for name in self.file_names)
+        return sum(count_batches(self.generate_data, self.max_batches_per_epoch))
+
+    def finalize(self) -> None:
+        """Remove the copies."""
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
+    # ------------------------------------------------------------ for the manager
+
+    def of(self, file_names: Sequence[str]) -> "Data":
+        """Return a copy with other files: two generators of one object would read each other's."""
+        other = copy(self)
+        other.set_file_names(file_names)
+        return other
+
+    def file_cache(self) -> FileCache:
+        """Return the folder of copies."""
+        if self._cache is None:
+            command = parse_copy_command(self.copy_command, "copy_command") if self.copy_command else None
+            self._cache = FileCache(Path(self.caching_directory), command)
+        return self._cache
+
+
+class H5Data(Data):
+    """HDF5 files with a data set or group of features and one of labels, read as `TrainingDriver` reads them.
+
+    Samples are shared out one by one and shuffled anew in every pass; they need not fit into memory. A subclass that
+    overrides `generate_data` or `load_data` is treated as any other `Data`.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  (beside the options of NNLO)
+        self,
+        batch_size: int,
+        cache: str | None = None,
+        copy_command: str | None = None,
+        preloading: int = 0,
+        features_name: Named = "features",
+        labels_name: Named = "labels",
+        external_data: bool = False,
+    ) -> None:
+        """`features_name`, `labels_name`: a name, or (name, function applied to the arrays).
+
+        `preloading`: windows read ahead where samples do not fit into memory; one at least. `external_data`: the files
+        may lead to other files.
+        """
+        super().__init__(batch_size, cache, copy_command)
+        self.preloading = preloading
+        self.features_name = features_name
+        self.labels_name = labels_name
+        self.external_data = external_data
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the files are all that counts: no subclass makes batches of them."""
+        kind = type(self)
+        return kind.generate_data is H5Data.generate_data and kind.load_data is H5Data.load_data
+
+    def check(self, file_names: Sequence[str | Path]) -> None:
+        """Let a process read the files first, as damage may crash it; ConfigurationError if it does."""
+        names = [name if isinstance(name, str) else name[0] for name in (self.features_name, self.labels_name)]
+        check_files(file_names, names, external=self.external_data)
+
+    def source(self, file_names: Sequence[str | Path], finite: Sequence[str] = ()) -> Hdf5Source:
+        """Return the files as one row of samples; `finite` as of `Hdf5Source`."""
+        named = [(name, None) if isinstance(name, str) else name for name in (self.features_name, self.labels_name)]
+        (features, labels), adaptors = zip(*named, strict=True)
+        locate = self.file_cache().locate if self.caching_directory and not self.external_data else None
+        external = self.external_data
+        return Hdf5Source([*file_names], features, labels, adaptors, locate, external=external, finite=finite)
+
+    def load_data(self, in_file: str) -> tuple[Any, Any]:
+        source = self.source([in_file])
+        return source.read(np.arange(source.info.n_samples))
+
+    def count_data(self) -> int:
+        return self.source(self.file_names).info.n_samples if self.is_plain else super().count_data()

@@ -1,0 +1,163 @@
+"""Managers of a training, or of a cross validation, on the ranks of a communicator.
+
+Every rank makes a manager, with the same arguments. On workers the constructor trains, and returns when the training
+is over; on the master it returns at once, and `train` does the work. So both `manager.train()` on all ranks and the
+ancestors' `if comm.Get_rank() == 0: manager.process.train()` are right.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.compat.manager.algo import Algo
+from nnlo_opt.compat.manager.data import Data
+from nnlo_opt.compat.manager.model import ModelBuilder
+from nnlo_opt.compat.manager.settings import Settings
+from nnlo_opt.compat.manager.training import Manager
+from nnlo_opt.files import atomic_write
+from nnlo_opt.space.values import check_whole
+
+
+class MPIManager(Manager):
+    """Training on the ranks of `comm`: rank 0 is the master, all other ranks are workers; one rank alone is both."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
+        self,
+        comm: Any,
+        data: Data,
+        algo: Algo,
+        model_builder: ModelBuilder,
+        num_epochs: int,
+        train_list: Iterable[str | Path] | Path,
+        val_list: Iterable[str | Path] | Path = (),
+        num_masters: int = 1,
+        num_processes: int = 1,
+        synchronous: bool = False,
+        verbose: bool = False,
+        custom_objects: Mapping[str, Any] | None = None,
+        early_stopping: str | None = None,
+        target_metric: str | None = None,
+        monitor: bool = False,
+        thread_validation: bool = False,
+        checkpoint: str | Path | None = None,
+        checkpoint_interval: int = 5,
+        callbacks: Sequence[Any] = (),
+        seed: int = 0,
+    ) -> None:
+        """Collective: every rank of `comm` (None: this process alone, without MPI).
+
+        data, algo, model_builder    see `Data`, `Algo`, `ModelBuilder`
+        num_epochs       passes over all training samples, counted over all workers
+        train_list, val_list         file names, or whatever `data` takes for them, in a list; or the path of a list
+                         file. Every rank must reach all files
+        num_masters      above 1: rank 0 is a top master, and the other masters lead a group each
+        num_processes    ranks of a worker, which average their gradients
+        synchronous      workers wait for each other, and their gradients are averaged
+        verbose          rank 0 prints a line after every epoch
+        early_stopping   such as "val_loss,<,4"; target_metric such as "val_acc,>,0.97"
+        monitor          measure CPU and memory of every worker, for the history
+        thread_validation            changes nothing: validation is shared by the workers
+        checkpoint       a folder that all ranks reach: the training is saved there every `checkpoint_interval` epochs,
+                         and goes on from what is there
+        callbacks        Keras callbacks; docs/guide/python.md says when they run
+        seed             of initial weights and shuffling
+        """
+        super().__init__(comm, Settings.of(locals()))
+
+    @property
+    def process(self) -> "_Process":
+        """The master, as scripts of mpi_learn and NNLO call it."""
+        return _Process(self)
+
+    def train(self) -> dict[str, Any]:
+        """Train, unless that is done; return {"train_time", "history", "args"} in the form of mpi_learn and NNLO.
+
+        "history" has per rank `<world>:<parent>:<process>` one value an epoch of each metric. Every rank may call it;
+        the master must. Raises `TrialError` if the training has failed.
+        """
+        return self._history_of(self._train()[0])
+
+    def figure_of_merit(self) -> float:
+        """Return 1 - validation accuracy of the last epoch (the best, with early stopping); else the loss."""
+        return self._train()[0].figure_of_merit
+
+
+class _Process:
+    """Master with the methods that scripts of mpi_learn and NNLO call."""
+
+    def __init__(self, manager: MPIManager) -> None:
+        self._manager = manager
+
+    @property
+    def model(self) -> Any:
+        """Trained model."""
+        return self._manager.model
+
+    @property
+    def histories(self) -> dict[str, Any]:
+        """Metrics of every epoch, by rank."""
+        return dict(self._manager.train()["history"])
+
+    def train(self) -> dict[str, Any]:
+        """Train; return `histories`."""
+        return self.histories
+
+    def record_details(self, json_name: str | Path, meta: Mapping[str, Any] | None = None) -> None:
+        """Write `json_name` with train_time, history and `meta`, and beside it the trained model."""
+        details = self._manager.train() | dict(meta or {})
+        atomic_write(Path(json_name), json.dumps(details, indent=1, default=str) + "\n")
+        self._manager.save(Path(json_name).with_suffix(".keras"))
+
+
+class MPIKFoldManager(Manager):
+    """Cross validation: both lists are pooled and cut into folds; each validates what all other folds train.
+
+    On at least two ranks a fold the ranks are divided and the folds are trained at the same time, else one after
+    another. HDF5 files are cut by samples (stratified where labels are classes), generated data by files where there
+    are enough, else by batches.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
+        self,
+        NFolds: int,
+        comm: Any,
+        data: Data,
+        algo: Algo,
+        model_builder: ModelBuilder,
+        num_epochs: int,
+        train_list: Iterable[str | Path] | Path,
+        val_list: Iterable[str | Path] | Path = (),
+        num_masters: int = 1,
+        num_process: int = 1,
+        synchronous: bool = False,
+        verbose: bool = False,
+        custom_objects: Mapping[str, Any] | None = None,
+        early_stopping: str | None = None,
+        target_metric: str | None = None,
+        monitor: bool = False,
+        checkpoint: str | Path | None = None,
+        checkpoint_interval: int = 5,
+        seed: int = 0,
+    ) -> None:
+        """Take the arguments of `MPIManager`. Collective: every rank of `comm`."""
+        check_whole("NFolds", NFolds)
+        super().__init__(comm, Settings.of(locals(), n_fold=NFolds, num_processes=num_process))
+
+    def train(self) -> list[dict[str, Any]]:
+        """Train all folds; return the history of each, as `MPIManager.train` does. Every rank calls it."""
+        return [self._history_of(outcome) for outcome in self._train()]
+
+    def figures_of_merit(self) -> list[float]:
+        """Return the figure of merit of every fold."""
+        return [outcome.figure_of_merit for outcome in self._train()]
+
+    def figure_of_merit(self) -> float:
+        """Return the mean over all folds."""
+        return float(np.mean(self.figures_of_merit()))
+
+    def figure_of_merit_std(self) -> float:
+        """Return the standard deviation over the folds."""
+        return float(np.std(self.figures_of_merit()))

@@ -1,0 +1,88 @@
+"""Model of a manager: a class of one's own that builds it, or a JSON architecture."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import regular
+from nnlo_opt.run.workload.hdf5_check import check_files
+
+
+class ModelBuilder:
+    """Base class of a model of one's own: override `build_model`."""
+
+    #: True if `build_model` returns a `models.composite.CompositeModel`
+    trains_itself = False
+
+    def __init__(self, comm: Any = None) -> None:
+        """`comm` is kept, and not used."""
+        self.comm = comm
+
+    def build_model(self) -> Any:
+        """Return a Keras model, compiled or not, or a torch module. Every worker calls it."""
+        raise ConfigurationError(
+            f"A model builder must override `build_model`. Received: {type(self).__name__}, which does not."
+        )
+
+    def get_backend_name(self) -> str | None:
+        """Return the framework to import before `build_model` runs, keras or torch; None to look at the imports."""
+        return None
+
+
+class ModelFromJson(ModelBuilder):
+    """Keras model from the text that `to_json` of any Keras (1, 2, 3) has written."""
+
+    def __init__(
+        self,
+        comm: Any = None,
+        filename: str | Path | None = None,
+        json_str: str | None = None,
+        custom_objects: Mapping[str, Any] | None = None,
+        weights: str | Path | None = None,
+    ) -> None:
+        """`filename` or `json_str`: the architecture.
+
+        `custom_objects`: what it is made of beside Keras's own layers, by name. `weights`: a file that Keras has
+        written, to begin with; one of Keras 1 or 2 is read here by a process of its own, which it may crash.
+        """
+        super().__init__(comm)
+        if (filename is None) == (json_str is None):
+            raise ConfigurationError("ModelFromJson needs `filename` or `json_str`, and not both.")
+        if filename is not None and not os.path.isfile(filename):
+            raise ConfigurationError(
+                f"`filename` of ModelFromJson must be a file. Received: {str(filename)!r}, which is none."
+            )
+        self.filename = filename
+        self.json_str = json_str
+        self.custom_objects = dict(custom_objects or {})
+        self.weights = weights
+        self._is_of_keras_3 = str(weights).endswith((".weights.h5", ".keras"))
+        if weights is not None and not self._is_of_keras_3:
+            check_files((), (), [Path(weights)], external=False)
+
+    def build_model(self) -> Any:
+        from nnlo_opt.compat.keras.weights import load_legacy_weights
+        from nnlo_opt.models.keras.framework import building, model_from_architecture
+
+        if self.filename is None:
+            text, source = self.json_str or "", "json_str"
+        else:
+            text, source = Path(self.filename).read_text(errors="replace"), str(self.filename)
+        with building(self.custom_objects, None):
+            model = model_from_architecture(text, source)
+        if self.weights is None:
+            return model
+        if self._is_of_keras_3:
+            try:
+                model.load_weights(str(regular(Path(self.weights))))
+            except Exception as error:
+                reason = str(error).splitlines()[0].rstrip(".")
+                raise ConfigurationError(f"The weights in {self.weights} do not fit {source}: {reason}.") from error
+        else:
+            load_legacy_weights(model, Path(self.weights))
+        return model
+
+    def get_backend_name(self) -> str:
+        return "keras"

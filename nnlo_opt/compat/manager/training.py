@@ -1,0 +1,212 @@
+"""Trainings by the ranks of a user's own script, in the session of the drivers."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnlo_opt.compat.manager.recipe import workload_of
+from nnlo_opt.compat.manager.settings import Settings
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.adapter import EpochCallbacks
+from nnlo_opt.reporting.lines import TrainingLines
+from nnlo_opt.run.afterwards.finish import best_fold, history_of
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.rank.roles import RoleSetup
+from nnlo_opt.run.start.agreement import RankGroup, abort_on_error
+from nnlo_opt.run.start.embedded import Seat, noting_environment, read_shared_events, temporary_run
+from nnlo_opt.run.start.host import Script
+from nnlo_opt.run.start.training import TrainingSession
+from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.training.history import in_reference_form
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.trials.events import AssignmentFailed, Event
+from nnlo_opt.trials.ledger import Ledger
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import Communicator
+
+#: lines of the traceback of another rank that an error shows
+_N_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldOutcome:
+    """Result of one fold, which every rank knows."""
+
+    figure_of_merit: float
+    #: as its master wrote it
+    history: dict[str, Any]
+    #: number of ranks that trained the fold
+    n_ranks: int
+
+
+class Manager:
+    """Folds of a training on the ranks of a communicator, from its arguments to the trained model."""
+
+    def __init__(self, comm: "Communicator | None", settings: Settings) -> None:
+        self._settings = settings
+        self.data, self.algo, self.model_builder = settings.data, settings.algo, settings.model_builder
+        self.num_epochs, self.num_masters = settings.num_epochs, settings.num_masters
+        self.num_processes = settings.num_processes
+        self.train_list, self.val_list = settings.train_list, settings.val_list
+        self.synchronous, self.verbose = settings.synchronous, settings.verbose
+        self.callbacks = list(settings.callbacks)
+        #: of every fold; None before the training is over
+        self._outcomes: list[FoldOutcome] | None = None
+        #: error with which the training has failed; None while it has not
+        self._error: TrialError | None = None
+        #: weights and model state of the best fold
+        self._trained = np.empty(0, np.float32), np.empty(0, np.float32)
+        self._adapter: Any = None
+        self._group = group = RankGroup(comm)
+        self._forgive = abort_on_error(group.comm)
+        #: True on the rank that gives the orders
+        self.is_master = self.should_validate = group.rank == 0
+        self._topology = topology = group.attempt(lambda: settings.topology(group.size))
+        team = next(team for team in topology.teams if group.rank in team.world_ranks)
+        position = group.rank - team.master_rank
+        #: number of workers of this rank's team, and number of this one from 1; -1 on a master
+        self.num_workers = team.n_workers
+        self.worker_id = team.worker_of(position) if position else -1
+        self._options = options = group.attempt(lambda: settings.options(settings.training_options(team)))
+        with noting_environment() as self._undo_environment:
+            context = ProcessContext().settled(group, topology, options)
+        self._workload = workload_of(settings, options, topology, group, context)
+        self._options = options = self._workload.options
+        trains = group.rank in team.trainer_ranks
+        roles = RoleSetup(
+            topology=topology,
+            options=options,
+            workload=self._workload,
+            context=context if trains else replace(context, monitor=None),
+            writes_checkpoints=settings.checkpoint is not None,
+            make_callbacks=self._make_callbacks if self.callbacks else None,
+            ends_with_a_death="A rank has died: the training ends here; a manager that restores resumes from its "
+            "checkpoint.",
+        )
+        self._seat = Seat(group, roles)
+        if not self.is_master:
+            self._seat.serve()
+            self._conclude()
+
+    def _make_callbacks(self) -> EpochCallbacks:
+        from nnlo_opt.models.keras.callbacks import KerasCallbacks
+
+        return KerasCallbacks(self.callbacks, self.num_epochs)
+
+    # ------------------------------------------------------------ the training
+
+    def _train(self) -> list[FoldOutcome]:
+        """Return the outcome of every fold; on the master the first call trains. TrialError if a fold has failed."""
+        if self._outcomes is None:
+            self._run()
+        if self._error is not None:
+            raise self._error
+        assert self._outcomes is not None
+        return self._outcomes
+
+    def _run(self) -> None:
+        folder, training = self._settings.checkpoint, self._options.training
+        lines = TrainingLines(partial(print, flush=True), training, self._settings.n_fold)
+        script = Script(
+            program=type(self).__name__,
+            findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
+            keeps_files=folder is not None,
+            observers=[lines] if self.verbose else [],
+        )
+        with temporary_run() as temporary:
+            run = temporary if folder is None else self._options.run
+            self._seat.coordinate(replace(self._options, run=run), script, TrainingSession)
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Share what has come of the training, and let go of what it needs. Collective: every rank."""
+        self._outcomes = []
+        directory = self._seat.end()
+        if directory is None:
+            return
+        try:
+            self._take_in(directory, read_shared_events(self._group, directory))
+        finally:
+            if self._settings.checkpoint is None:
+                shutil.rmtree(directory.parent, ignore_errors=True)  # also on the nodes of other masters
+
+    def _take_in(self, directory: Path, events: Sequence[Event]) -> None:
+        """Learn from the journal what has come of the training, and share the weights of the best fold."""
+        group, ledger = self._group, Ledger(events)
+        trial = ledger.trials[-1]
+        if len(trial.folds) < self._settings.n_fold:
+            self._error = TrialError(trial.reason)
+            traces = [event.traceback for event in events if isinstance(event, AssignmentFailed)]
+            for line in traces[-1].splitlines()[-_N_LINES:] if traces else []:
+                self._error.add_note(line)
+            return
+        # Each master reads what it has written, as it may be on another node; an earlier start may have had more.
+        teams = dict.fromkeys(trial.folds, self._topology.teams[0])
+        for assignment in trial.assignments:
+            if ledger.sessions[-1].started_at_s <= assignment.assigned_at_s:
+                teams[assignment.fold] = self._topology.teams[assignment.team]
+        outcomes = []
+        for fold, found in sorted(trial.folds.items()):
+            root = teams[fold].master_rank
+            own = history_of(directory, trial.number, fold) if group.rank == root else None
+            history, n_ranks = group.share_json(own, root), len(teams[fold].world_ranks)
+            outcomes.append(FoldOutcome(figure_of_merit=found.figure_of_merit, history=history, n_ranks=n_ranks))
+        self._outcomes = outcomes
+        best = best_fold(trial, "min")
+        root = teams[best].master_rank
+        weights, state = None, None
+        if group.rank == root:
+            weights, state = load_weights(fold_directory(directory, trial.number, best))
+        self._trained = group.share(weights, root), group.share(state, root)
+
+    # ------------------------------------------------------------ the model
+
+    @property
+    def model(self) -> Any:
+        """The trained model, on any rank: built anew, with the trained weights. With folds, the best one."""
+        return self._trained_adapter().synced_model()
+
+    def save(self, path: str | Path) -> None:
+        """Write the trained model: Keras's format for a path that ends in .keras. Rank 0 writes, others do nothing."""
+        if self.is_master:
+            adapter = self._trained_adapter()
+            try:
+                adapter.save(Path(path))
+            except ValueError as error:
+                reason = str(error).splitlines()[0]
+                raise ConfigurationError(f"The model cannot be saved as {path}: {reason}") from error
+
+    def close(self) -> None:
+        """Let go of communicators and copied files; workers of a manager that has not trained leave."""
+        if self._outcomes is None:
+            self._seat.dismiss()
+            self._conclude()
+        if self._adapter is not None:
+            self._adapter.release()
+            self._adapter = None
+        self.data.finalize()
+        self._undo_environment()
+        self._group.close()
+        self._forgive()
+
+    def free_comms(self) -> None:
+        """Close the manager."""
+        self.close()
+
+    def _trained_adapter(self) -> Any:
+        if self._adapter is None:
+            if not len(self._trained[0]):
+                raise ConfigurationError("There is no trained model yet. Call `train` first.")
+            self._workload.prepare()
+            self._adapter = self._workload.trained_model({}, *self._trained, seed=self._settings.seed)
+        return self._adapter
+
+    def _history_of(self, outcome: FoldOutcome) -> dict[str, Any]:
+        arguments: Mapping[str, Any] = {**self._options.training.to_json(), **self.algo.get_config()}
+        return {**in_reference_form(outcome.history, outcome.n_ranks), "args": arguments}

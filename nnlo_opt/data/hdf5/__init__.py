@@ -1,0 +1,1 @@
+"""HDF5 files; h5py is imported here, in no other place of `data`."""

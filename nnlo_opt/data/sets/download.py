@@ -1,0 +1,116 @@
+"""Images from the network, kept where Keras keeps its own downloads."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pooch
+
+from nnlo_opt.data.sets.image_files import CIFAR10_BINARY_URL, ImageSet, images_from_file
+from nnlo_opt.errors import ConfigurationError
+
+#: seconds for a server to answer; a machine without a network may fail only then
+ANSWER_TIMEOUT_S = 15.0
+#: seconds in which nothing of a file arrives, before the download is tried again
+STALL_TIMEOUT_S = 20.0
+#: seconds between two lines about the progress
+PROGRESS_S = 2.0
+#: data set -> URL of its file, and the SHA-256 of the file. The second is as Keras's loader has it for mnist; Keras
+#: takes a pickled archive of CIFAR-10, this one holds the same images without
+_FILES = {
+    "mnist": (
+        "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
+        "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
+    ),
+    "cifar10": (CIFAR10_BINARY_URL, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
+}
+
+
+class Progress:
+    """Progress of a download, as pooch reports it, or of other work, in lines at most every `PROGRESS_S` seconds.
+
+    Args:
+        say: takes a line.
+        total: all that is to be done.
+        unit: of the numbers in a line; one unit is `size` of those that are reported.
+    """
+
+    def __init__(self, say: Callable[[str], None], total: int = 0, unit: str = "MB", size: float = 1e6) -> None:
+        self._say, self._unit, self._size = say, unit, size
+        #: all that is to be done, and what was done so far; the time of the last line
+        self.total, self._n_done, self._said_at_s = total, 0, time.monotonic()
+
+    def update(self, n_done: int) -> None:
+        """Take note that more was done."""
+        self._n_done = min(self._n_done + n_done, self.total)
+        if time.monotonic() - self._said_at_s >= PROGRESS_S:
+            self._said_at_s = time.monotonic()
+            self._say(f"  {self._n_done / self._size:,.4g} of {self.total / self._size:,.4g} {self._unit}")
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._n_done = 0
+
+    def close(self) -> None:
+        """End; there is nothing to be done."""
+
+
+def downloaded_images(name: str, say: Callable[[str], None] = lambda line: None) -> ImageSet:
+    """Return the images of the data set `name` ("mnist", "cifar10"), downloaded unless Keras's folder has the file.
+
+    Args:
+        name: of the data set.
+        say: takes lines about a download.
+
+    Raises:
+        ConfigurationError: the file is not there, and cannot be downloaded or written.
+    """
+    url, sha256 = _FILES[name]
+    file_name = url.rpartition("/")[2]
+    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    store = pooch.create(home / "datasets", "", registry={file_name: sha256}, urls={file_name: url}, retry_if_failed=1)
+    pooch.get_logger().setLevel("WARNING")
+    reason = None
+    if not (home / "datasets" / file_name).exists():
+        say(f"Downloading {url} to {home / 'datasets'}")
+        reason = why_unreachable(url, ANSWER_TIMEOUT_S)
+    try:
+        if reason is None:
+            get = pooch.HTTPDownloader(progressbar=Progress(say), chunk_size=1 << 20, timeout=STALL_TIMEOUT_S)
+            path = store.fetch(file_name, downloader=get)
+            return images_from_file(name, Path(path))
+    except (OSError, ValueError) as error:
+        reason = _cause(error)
+    remedy = f"Download {url} on a machine with a network, and use `--source FILE` with the file."
+    if name == "mnist":
+        remedy = "Use `--source bundled`, or `--source FILE` with a copy of Keras's mnist.npz."
+    raise ConfigurationError(f"`{name}` must be downloaded from {url}. Received: {reason}. {remedy}")
+
+
+def why_unreachable(url: str, timeout_s: float) -> str | None:
+    """Return why the server of `url` does not answer, or None if it does; takes `timeout_s` at most."""
+    answer: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            # An answer that refuses is an answer, too.
+            pooch.HTTPDownloader(timeout=timeout_s)(url, None, None, check_only=True)
+            answer.append(None)
+        except OSError as error:
+            answer.append(_cause(error))
+
+    # pooch waits for every address of a server in turn, and has no limit for the look-up of a name: so a thread, left
+    # behind.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return answer[0] if answer else f"no answer for {timeout_s:g} s"
+
+
+def _cause(error: BaseException) -> str:
+    """Return the text of the first error of a chain."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error) or type(error).__name__

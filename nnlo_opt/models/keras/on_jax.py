@@ -1,0 +1,72 @@
+"""Keras on JAX: each computation compiled once for every length of batch."""
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.models.keras.graph import Batch, Gradient, KerasGraph, Vectors
+from nnlo_opt.models.layout import Layout
+from nnlo_opt.runtime.pulse import PULSE, SLOW
+
+
+def use_threads(n_threads: int) -> None:
+    """Compute with `n_threads` threads and share the GPU; without effect if JAX is imported already."""
+    # XLA takes this variable for the number of cores.
+    os.environ.setdefault("NPROC", str(n_threads))
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+class Engine:
+    """Compiled computations of one graph; JAX caches them by the shapes of the batches.
+
+    Args:
+        graph: computation of the model.
+        jit_compile: without effect, because JAX always compiles.
+    """
+
+    def __init__(self, graph: KerasGraph, jit_compile: bool) -> None:
+        import jax
+
+        self._graph = graph
+        self.own_counters: list[NDArray] = []
+        self._compiled_gradient = jax.jit(jax.grad(self._objective, has_aux=True))
+        self._compiled_figures = jax.jit(self._figures)
+        #: compiled outputs of models by their `id`
+        self._compiled_outputs: dict[int, Any] = {}
+
+    def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
+        gradient, (sums, state, counters) = self._compiled_gradient(*vectors, batch)
+        own_counters = [np.asarray(counter) for counter in counters]
+        return Gradient(np.asarray(sums), np.asarray(gradient), np.asarray(state), own_counters)
+
+    def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
+        return np.asarray(self._compiled_figures(*vectors, batch))
+
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+        import jax
+
+        compiled = self._compiled_outputs.get(id(model))
+        if compiled is None:
+            PULSE.expect(SLOW)
+            compiled = jax.jit(lambda vectors, batch: self._graph.outputs(vectors, batch, _split, model))
+            self._compiled_outputs[id(model)] = compiled
+        return [np.asarray(output) for output in compiled(vectors, batch)]
+
+    def _objective(self, weights: Any, state: Any, counters: Any, batch: Batch) -> tuple[Any, tuple[Any, ...]]:
+        PULSE.expect(SLOW)  # runs while the function is traced, for every length of batch, before it is compiled
+        loss, sums, scope = self._graph.forward(Vectors(weights, state, counters), batch, _split, training=True)
+        return loss, (sums, *self._graph.moved(scope))
+
+    def _figures(self, weights: Any, state: Any, counters: Any, batch: Batch) -> Any:
+        PULSE.expect(SLOW)
+        return self._graph.forward(Vectors(weights, state, counters), batch, _split, training=False)[1]
+
+
+def _split(vector: Any, layout: Layout) -> list[Any]:
+    """Return the arrays of a flat vector; the gradients of the arrays come back as one concatenation."""
+    import jax.numpy as jnp
+
+    parts = jnp.split(vector, [part.stop for part in layout.slices[:-1]])
+    return [part.reshape(spec.shape) for part, spec in zip(parts, layout.specs, strict=False)]

@@ -1,0 +1,80 @@
+"""Keras on torch: every batch is computed directly, without tracing."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.models.keras.graph import Batch, Gradient, KerasGraph, Vectors
+from nnlo_opt.models.layout import Layout
+
+
+def use_threads(n_threads: int) -> None:
+    """Compute with `n_threads` threads."""
+    import torch
+
+    torch.set_num_threads(n_threads)
+    try:
+        torch.set_num_interop_threads(n_threads)
+    except RuntimeError:
+        # Another module has computed before, so the number of these threads is fixed.
+        return
+
+
+class Engine:
+    """Computations of one graph, without compilation.
+
+    Args:
+        graph: computation of the model.
+        jit_compile: without effect, because Keras's code between torch's operations cannot be compiled.
+    """
+
+    def __init__(self, graph: KerasGraph, jit_compile: bool) -> None:
+        import torch
+
+        self._graph = graph
+        #: seed and number of trained batches, because dropout layers draw from torch's own generator
+        self.own_counters = [np.array([torch.initial_seed() % 2**62, 0])]
+
+    def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
+        import torch
+
+        *counters, (seed, n_batches) = vectors.counters
+        torch.manual_seed(int(seed + n_batches))
+        tensors = _tensors(vectors._replace(counters=counters))
+        tensors.weights.requires_grad_()
+        loss, sums, scope = self._graph.forward(tensors, _tensors(batch), _split, training=True)
+        (gradient,) = torch.autograd.grad(loss, [tensors.weights], allow_unused=True, materialize_grads=True)
+        state, counters = self._graph.moved(scope)
+        counters = [*map(_array, counters), np.array([seed, n_batches + 1])]
+        return Gradient(_array(sums), _array(gradient), _array(state), counters)
+
+    def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
+        import torch
+
+        tensors = _tensors(vectors._replace(counters=vectors.counters[:-1]))
+        with torch.no_grad():
+            return _array(self._graph.forward(tensors, _tensors(batch), _split, training=False)[1])
+
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+        import torch
+
+        tensors = _tensors(vectors._replace(counters=vectors.counters[:-1]))
+        with torch.no_grad():
+            return [*map(_array, self._graph.outputs(tensors, _tensors(batch), _split, model))]
+
+
+def _split(vector: Any, layout: Layout) -> list[Any]:
+    """Return the arrays of a flat tensor, as views whose gradients come back as one concatenation."""
+    parts = vector.split([spec.size for spec in layout.specs])
+    return [part.reshape(spec.shape) for part, spec in zip(parts, layout.specs, strict=True)]
+
+
+def _tensors(arrays: Any) -> Any:
+    import keras
+
+    return keras.tree.map_structure(keras.ops.convert_to_tensor, arrays)
+
+
+def _array(tensor: Any) -> NDArray:
+    return tensor.detach().cpu().numpy()

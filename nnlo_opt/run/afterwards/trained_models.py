@@ -1,0 +1,149 @@
+"""Trained models of a run, made again from its files.
+
+The journal has absolute paths, so that the process may stand in any folder. One data file is opened, as a model is
+built for the shape of its samples. Nothing here needs MPI.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from nnlo_opt.errors import CheckpointError, ConfigurationError, TrialError
+from nnlo_opt.models.adapter import Predictor
+from nnlo_opt.models.builders import builtin_names, model_file, open_model
+from nnlo_opt.models.framework import framework_for
+from nnlo_opt.run.afterwards.finish import BEST_MODEL, best_fold
+from nnlo_opt.run.options.values import DataOptions, Options
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.workload.model_maker import ModelMaker
+from nnlo_opt.run.workload.run_data import RunData, TrainingData
+from nnlo_opt.run.workload.workload import ModuleWorkload
+from nnlo_opt.runtime.devices import NodeShare
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
+from nnlo_opt.trials.identity import DataFiles, ModelFile
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import RunRequest
+from nnlo_opt.trials.trial import Trial
+
+
+class _FirstFile(RunData):
+    """Samples of a data file, for whose shape a model is built."""
+
+    def __init__(self, options: Options, maker: ModelMaker, files: Sequence[Path]) -> None:
+        super().__init__(options, maker)
+        self._files = files
+
+    def read(self) -> TrainingData:
+        source, names = self.source(self._files)
+        return TrainingData(source=source, folds=[], n_train=0, names=names)
+
+
+class TrainedModels(ModuleWorkload):
+    """Workload of an earlier run, in a process that trains nothing.
+
+    Args:
+        run: directory of the run.
+        ledger: state that its journal leads to.
+        named: file of the model, as a user names it; None for the one of the journal, which must be this user's own.
+
+    Raises:
+        ConfigurationError: the run has trained no model; only its script knows the model; its file has changed; its
+            file may be executed only if it is named.
+    """
+
+    def __init__(self, run: Path, ledger: Ledger, named: str | None = None) -> None:
+        identity, model = ledger.identity, ledger.identity.model
+        if model.function:
+            raise ConfigurationError(
+                f"The model of a run must stand in a file to be made again. Received: `{run}`, whose trials call "
+                f"`{model.function}` of the script `{model.source}`. Resume it there by `opt_restore=True`."
+            )
+        options = Options(
+            model=named or (model.name if _is_builtin(model) else model.source),
+            model_sha256=model.sha256 if named is None else None,
+            training=TrainingOptions.of(identity.training.plain),
+            run=RunRequest(root=run.parent, name=None),
+            data=DataOptions(
+                features_name=identity.features_name,
+                labels_name=identity.labels_name,
+                external_data=ledger.settings.reads_external_data,
+            ),
+        )
+        n_cores = len(os.sched_getaffinity(0))
+        share = NodeShare(n_threads=n_cores, n_cores=n_cores, gpu=None, variable="", n_sharing=0)
+        files = [Path(path) for path, n_samples in (identity.data or DataFiles()).files if n_samples]
+        context = ProcessContext(share=share)
+        maker = ModelMaker(options, context)
+        data = _FirstFile(options, maker, files[:1])
+        super().__init__(options, context, searches=not ledger.is_training, maker=maker, data=data)
+        self._run = run
+        prepare(self, run, ledger)
+
+    def model(self, trial: Trial, fold: int) -> Any:
+        """Return the Keras model or the torch module of a fold, with its trained weights, to predict by it."""
+        place = fold_directory(self._run, trial.number, fold)
+        try:
+            weights = load_weights(place)
+        except CheckpointError as error:
+            why = error if (place / WEIGHTS_NAME).exists() else f"`{place}` holds none"
+            raise ConfigurationError(
+                f"A trial must have its trained weights. Received: trial {trial.number}, {trial.state} ({why}). Train "
+                f"it again by `TrainingDriver --from-run {self._run}:{trial.number}`."
+            ) from error
+        try:
+            adapter = self.trained_model(trial.point, *weights, seed=0)
+        except TrialError as error:
+            raise ConfigurationError(f"The model of trial {trial.number} cannot be made again. {error}") from error
+        model = cast(Predictor, adapter).synced_model()
+        return model.cpu().eval() if self.maker.framework.SUFFIX == ".pt" else model
+
+
+def _is_builtin(model: ModelFile) -> bool:
+    """Return True if the model of a run is built into this package; the run may have used another installation."""
+    if model.name not in builtin_names():
+        return False
+    own = hashlib.sha256(model_file(model.name).read_bytes()).hexdigest()
+    return own == model.sha256 or not os.path.exists(model.source)
+
+
+def prepare(workload: ModuleWorkload, run: Path, ledger: Ledger) -> None:
+    """Import the framework of the model of a run; ConfigurationError if the run has no weights of this model."""
+    workload.data.look_first()
+    definition = workload.maker.definition
+    if definition.kind == "objective":
+        raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
+    if definition.sha256 != ledger.identity.model.sha256:
+        raise ConfigurationError(
+            f"The weights of a run must be of its model. Received: `{definition.source}`, which has changed since. "
+            f"Restore the file, or train the trial again by `--from-run` with `--model {definition.source}`."
+        )
+    workload.prepare()
+
+
+def trained_model(run: Path, ledger: Ledger, trial: Trial, fold: int | None = None, named: str | None = None) -> Any:
+    """Return the model of a trial, of its best fold by default, with its trained weights.
+
+    If the best model cannot be made again (its script, its data or its file are gone, or another user's), it is read as
+    it was saved: by Keras, which executes nothing of it, or by torch, if this user alone can have written the file.
+
+    Raises:
+        ConfigurationError: there is no such model.
+    """
+    saved = None
+    if fold is None:
+        fold = best_fold(trial, ledger.direction) if trial.folds else 0
+        if ledger.complete and trial is ledger.result and named is None:
+            saved = next(run.glob(f"{BEST_MODEL}.*"), None)
+    try:
+        return TrainedModels(run, ledger, named).model(trial, fold)
+    except ConfigurationError:
+        if saved is not None:
+            with suppress(ConfigurationError):
+                framework = framework_for(saved)
+                framework.import_framework(len(os.sched_getaffinity(0)))
+                return open_model(str(saved), sha256="").build({}, framework)
+        raise

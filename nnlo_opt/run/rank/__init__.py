@@ -1,0 +1,1 @@
+"""Rank of a run: its place in a team, its roles, its loop."""

@@ -1,0 +1,142 @@
+"""Context of a process in a run."""
+
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nnlo_opt.clock import SystemClock
+from nnlo_opt.comm.topology import Topology, rank_label
+from nnlo_opt.errors import EXIT_OK
+from nnlo_opt.models.builders import names_objective
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.runtime.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
+from nnlo_opt.runtime.environment import ranks_outlive_others
+from nnlo_opt.runtime.handles import HANDLE_BYTES
+from nnlo_opt.runtime.log import RankOutput, log_path
+from nnlo_opt.runtime.monitor import Monitor, make_monitor
+from nnlo_opt.runtime.peers import Peer
+from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.runtime.watchdog import Watchdog
+from nnlo_opt.safe_path import SafePath
+from nnlo_opt.trials.deaths import Death, leave_note
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.run.start.agreement import RankGroup
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessContext:
+    """Output, signals, watchdog and share of the node of one process.
+
+    The defaults serve a user's own script: a run changes nothing of its process.
+    """
+
+    #: log of the rank; None: the process keeps its own output
+    output: RankOutput | None = None
+    timeline: Timeline = NO_TIMELINE
+    preemption: Preemption = field(default_factory=Preemption)
+    #: None: nothing ends the process if it hangs
+    watchdog: Watchdog | None = None
+    #: if False, no rank tells of slow work
+    tells_work: bool = True
+    #: threads, cores and GPU of this rank; None before `settled`
+    share: NodeShare | None = None
+    #: file for the exit code of all ranks; None without a launcher
+    exit_code_file: str | None = None
+    #: measures what the rank takes of its machine; None: nothing is measured
+    monitor: Monitor | None = None
+
+    def settled(self, world: "World | RankGroup", topology: Topology, options: Options) -> "ProcessContext":
+        """Return the context with this rank's share of its node, which is taken before a framework is imported.
+
+        Collective: every rank of `world`.
+        """
+        share = _share(world, topology, options)
+        share.take()
+        logger.info("this rank has %s", share.text())
+        team = topology.teams[0] if world.size == 1 else topology.team_of_rank(world.rank)
+        self.timeline.name(rank_label(world.rank, team, coordinates=world.rank == 0))
+        if self.watchdog is not None:
+            _meet_node(self.watchdog, world)
+        return replace(self, share=share, monitor=make_monitor(SystemClock(), share.gpu) if options.monitor else None)
+
+    @property
+    def n_threads(self) -> int:
+        """Number of threads that a framework may use."""
+        return 1 if self.share is None else self.share.n_threads
+
+    @property
+    def has_spare_core(self) -> bool:
+        """True if a second core can do work beside the training."""
+        return self.share is not None and self.share.has_spare_core
+
+    def start_watching(self) -> None:
+        """Start the watchdog of a rank other than 0, whose run is not open yet. From the main thread."""
+        if self.watchdog is not None and self.watchdog.world_rank:
+            self.watchdog.start()
+
+    def hand_in(self, exit_code: int) -> int:
+        """Give the launcher the exit code of all ranks, on rank 0; return the code with which they leave."""
+        if self.exit_code_file is not None:
+            with suppress(OSError):
+                SafePath.of(Path(self.exit_code_file)).write_bytes(b"%d" % exit_code)
+                return EXIT_OK
+        return exit_code
+
+    def say_at_the_end(self, text: Callable[[], str]) -> None:
+        """Write `text` to the terminal if SIGTERM comes; a launcher has the last word itself."""
+        output, watchdog = self.output, self.watchdog
+        if output is not None and watchdog is not None and self.exit_code_file is None:
+            watchdog.tell_of_sigterm(lambda rank_died: output.tell_at_the_end(text(), rank_died=rank_died))
+
+    def open(self, run: Path, topology: Topology) -> None:
+        """Write log, timeline and notes of deaths to the run directory from now on. From the main thread."""
+        if self.output is not None:
+            self.output.open_log(run)
+        self.timeline.open(run)
+        if self.watchdog is not None:
+            _begin_watch(self.watchdog, topology, run, tells_work=self.tells_work)
+
+
+def _share(world: "World | RankGroup", topology: Topology, options: Options) -> NodeShare:
+    packed = world.on_node(pack_cores(cores()))
+    # If a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
+    is_objective = names_objective(options.model)  # which every rank of a team calls
+    ranks_of = [team.world_ranks if is_objective else team.trainer_ranks for team in topology.teams]
+    trainers = {rank for ranks in ranks_of for rank in ranks}
+    masters = {rank for team in topology.teams for rank in (team.master_rank, *team.sub_master_ranks)}
+    if world.size == 1:
+        trainers = masters = {0}
+    cores_of = {rank: unpack_cores(own) for rank, own in packed.items()}
+    return share_node(world.rank, cores_of, trainers, masters, options.gpus)
+
+
+def _meet_node(watchdog: Watchdog, world: "World | RankGroup") -> None:
+    """Have the watchdog watch the other ranks of the node. Collective: every rank of `world`."""
+    handle = watchdog.heart.handle if watchdog.heart is not None else bytes(HANDLE_BYTES)
+    handles = world.on_node(handle)
+    peers = (Peer.of(rank, of_rank) for rank, of_rank in handles.items() if rank != world.rank)
+    watchdog.watch([peer for peer in peers if peer is not None])
+
+
+def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path, *, tells_work: bool) -> None:
+    """Start the watchdog, which leaves notes of deaths in the run directory; `tells_work`: and tells of slow work."""
+
+    def saw_death(world_rank: int, how: str) -> None:
+        if ranks_outlive_others() and world_rank:
+            return  # the coordinator outlives the rank, and counts what is lost with it
+        team = topology.team_of_rank(world_rank)
+        index = None if team is None else team.index
+        leave_note(run, Death(world_rank=world_rank, team=index, host=socket.gethostname(), how=how))
+
+    is_first = watchdog.world_rank == topology.teams[0].first_trainer_rank  # others do the same at the same time
+    watchdog.report(saw_death, log_path(run, watchdog.world_rank), tells_work=tells_work and is_first)
+    watchdog.start()

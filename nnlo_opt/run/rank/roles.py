@@ -1,0 +1,182 @@
+"""Roles of a rank, made from its placement."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.master import Master, MasterSetup
+from nnlo_opt.block.master.submaster import SubMaster, SubMasterSetup
+from nnlo_opt.block.worker.group import MemberSetup, WorkerGroupMember
+from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
+from nnlo_opt.clock import Clock, SystemClock
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.run_messages import OpenRun
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.errors import NnloError
+from nnlo_opt.files import make_directory
+from nnlo_opt.models.adapter import EpochCallbacks
+from nnlo_opt.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.rank.placement import Placement
+from nnlo_opt.run.workload.workload import ModuleWorkload
+from nnlo_opt.safe_path import private_directory
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.gated import Gate, GatedComm
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSetup:
+    """Everything that the roles of one rank are made from."""
+
+    topology: Topology
+    options: Options
+    workload: ModuleWorkload
+    context: ProcessContext
+    clock: Clock = field(default_factory=SystemClock)
+    #: if False, no checkpoint is written
+    writes_checkpoints: bool = True
+    #: makes the user's callbacks on worker 1; None: there are none on any rank
+    make_callbacks: Callable[[], EpochCallbacks] | None = None
+    #: lets the coordinator work while a call of the objective lasts, on rank 0; it never raises. None on any other rank
+    coordinate: Callable[[], None] | None = None
+    #: what a rank raises if another rank of its team has died; None: the team regroups
+    ends_with_a_death: str | None = None
+
+
+class RankRoles:
+    """Makes the roles of one rank once the run is open, and once more each time its team has regrouped."""
+
+    def __init__(self, placement: Placement, setup: RoleSetup) -> None:
+        #: where this rank stands, which changes when ranks of its team die
+        self.placement = placement
+        self._setup = setup
+        #: communicator of the call of an objective under way, or of the last one; None before there was one
+        self._call: GatedComm | None = None
+
+    def open(self, run: OpenRun) -> None:
+        """Write to the run directory from now on."""
+        if run.is_temporary:
+            make_directory(Path(run.directory).parents[1])
+            private_directory(Path(run.directory).parent)  # rank 0 may have made it on another node
+        self._setup.context.open(Path(run.directory), self._setup.topology)
+
+    def regroup(self, run: OpenRun) -> None:
+        """Place this rank among the ranks that are left. Collective: all of these; the call waits for all."""
+        if self._setup.ends_with_a_death is not None:
+            raise NnloError(self._setup.ends_with_a_death)
+        calls = [] if self._call is None else self._call.communicators
+        self.placement, self._call = self.placement.regrouped(run.least_children, calls), None
+        logger.warning("of world ranks %s are left %s", self.placement.team.world_ranks, self.placement.alive)
+
+    def master(self, run: OpenRun) -> Master | None:
+        """Return the master of the team; None on a rank that is another one's."""
+        setup, endpoints = self._setup, self.placement.endpoints
+        end = None if endpoints is None else endpoints.master_end
+        if endpoints is None or end is None or run.is_objective:
+            return None
+        master = MasterSetup(
+            orders=self.placement.orders,
+            endpoints=WorkerEndpoints.of(end, endpoints.team),
+            directory=Path(run.directory),
+            options=setup.options.training,
+            clock=setup.clock,
+            timeline=setup.context.timeline,
+            comparison=setup.options.comparison,
+            writes_checkpoints=setup.writes_checkpoints,
+            # A search keeps the weights of every fold; a training also what it takes to train on.
+            keeps_checkpoints=not setup.workload.searches,
+            calls_back=setup.make_callbacks is not None,
+        )
+        return Master(master)
+
+    def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
+        """Return the worker of this rank, or the first rank of a worker group.
+
+        `memory`: what the worker before it remembers, if ranks of the team have died.
+        """
+        setup, endpoints = self._setup, self.placement.endpoints
+        if run.is_objective or endpoints is None or not endpoints.is_worker:
+            return None
+        world_rank, context = self.placement.world_rank, setup.context
+        callbacks = None
+        if setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank:
+            callbacks = setup.make_callbacks()
+        worker = WorkerSetup(
+            block=endpoints.worker_end,
+            tasks=setup.workload,
+            world_rank=world_rank,
+            partners=endpoints.partners(),
+            timeline=context.timeline,
+            monitor=context.monitor,
+            callbacks=callbacks,
+            figure=None if setup.options.comparison.function is None else setup.workload.judge,
+            memory=memory,
+        )
+        return Worker(worker)
+
+    def follower(self, run: OpenRun) -> WorkerGroupMember | SubMaster | None:
+        """Return the sub-master of this rank, or another rank of a worker group than the first."""
+        endpoints, world_rank = self.placement.endpoints, self.placement.world_rank
+        timeline = self._setup.context.timeline
+        if run.is_objective or endpoints is None:
+            return None
+        if endpoints.above is not None:
+            sub_master = SubMasterSetup(
+                above=endpoints.above,
+                below=endpoints.worker_end,
+                team=endpoints.team,
+                options=self._setup.options.training,
+                world_rank=world_rank,
+                timeline=timeline,
+            )
+            return SubMaster(sub_master)
+        if endpoints.ring is None or endpoints.is_worker or endpoints.master_end is not None:
+            return None
+        member = MemberSetup(
+            block=endpoints.worker_end,
+            leader=endpoints.leader_end,
+            tasks=self._setup.workload,
+            world_rank=world_rank,
+            together=endpoints.ring,
+            timeline=timeline,
+        )
+        return WorkerGroupMember(member)
+
+    def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None:
+        """Return what calls the objective on this rank; `before`: the same before the team has regrouped."""
+        placement = self.placement
+        if not run.is_objective or placement.endpoints is None:
+            return None
+        # A team of one has two endpoints, master and worker; an objective needs one, with no other rank.
+        is_alone = placement.training_comm is None or placement.training_comm.Get_size() == 1
+        block = LoopbackNetwork(1).end(0) if is_alone else placement.endpoints.worker_end
+        setup = ObjectiveSetup(
+            orders=placement.orders,
+            block=block,
+            objective=self._setup.workload.objective,
+            make_comm=self._make_comm,
+            clock=self._setup.clock,
+            coordinate=self._setup.coordinate,
+            comparison=self._setup.options.comparison,
+            before=before,
+        )
+        return ObjectiveRank(setup)
+
+    def _make_comm(self, gate: "Gate") -> BlockComm | None:
+        """Return the communicator for a call of the objective; None without MPI. Collective: every rank of the team."""
+        comm = self.placement.training_comm
+        if comm is None:
+            return None
+        from nnlo_opt.comm.mpi.gated import GatedComm
+        from nnlo_opt.comm.mpi.ulfm import losing_ranks
+
+        with losing_ranks():
+            self._call = GatedComm(comm, gate)
+        return self._call

@@ -1,0 +1,1 @@
+"""Start of a run on its coordinator."""

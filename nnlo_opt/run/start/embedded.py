@@ -1,0 +1,236 @@
+"""Start of a run inside a user's own script; it undoes every change of the process."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
+from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.objective.rank import BlockComm, Objective, Report
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.rank.roles import RoleSetup
+from nnlo_opt.run.start.agreement import FailedElsewhereError, RankGroup, abort_on_error
+from nnlo_opt.run.start.host import Script
+from nnlo_opt.run.start.search import SearchSession, plan_search
+from nnlo_opt.run.start.serving_ranks import ServingRanks
+from nnlo_opt.run.start.session import Session
+from nnlo_opt.run.workload.model_maker import ModelMaker
+from nnlo_opt.run.workload.workload import ModuleWorkload
+from nnlo_opt.runtime.process import only_here
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.events import Event
+from nnlo_opt.trials.journal import read_events
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import Communicator
+
+#: a script's rank 0 is its coordinator, and the other ranks may not outlive it
+_RANK_DIED = "A rank has died: the run ends here; start again from its folder, if it has one."
+
+
+def run_search(
+    options: Options, space: Space, model: ModelDefinition, comm: "Communicator | None", keeps_files: bool, catch: bool
+) -> tuple[Ledger, Path | None]:
+    """Search in this process; with a communicator, every rank of it calls this together, with the same arguments.
+
+    Args:
+        options: all that says how is searched and trained; `run` counts if `keeps_files`.
+        space: search space.
+        model: the user's model or objective.
+        comm: communicator of mpi4py, which is duplicated; None: this process alone, without MPI.
+        keeps_files: if False, the journal is temporary, and nothing is left on disk.
+        catch: if False, the first trial that fails ends the search, and its error is raised.
+
+    Returns:
+        The ledger, equal on every rank, and the run directory, None if nothing was kept.
+
+    Raises:
+        ConfigurationError: options, space and objective do not fit together; nothing has run.
+        TrialError: a trial has failed, and `catch` is False. On the rank on which the objective raised its own
+            exception is raised instead.
+    """
+    group, forgive = RankGroup(comm), abort_on_error(comm)
+    topology = group.attempt(lambda: plan_search(group.size, options))
+    is_objective = model.kind == "objective"
+    with noting_environment() as undo:
+        context = ProcessContext() if is_objective else ProcessContext().settled(group, topology, options)
+    workload = ScriptWorkload(options, context, searches=True, maker=ModelMaker(options, context, model))
+    roles = RoleSetup(
+        topology=topology,
+        options=options,
+        workload=workload,
+        context=context,
+        ends_with_a_death=_RANK_DIED,
+    )
+    script = Script(
+        program="nnlo_opt.optimize",
+        space=space,
+        findings=group.attempt(lambda: workload.inspect(space)) if is_objective else None,
+        keeps_files=keeps_files,
+        saves_model=keeps_files,
+        catch=catch,
+    )
+    try:
+        with temporary_run() as temporary:
+            seat = Seat(group, roles)
+            if group.rank == 0:
+                seat.coordinate(options if keeps_files else replace(options, run=temporary), script, SearchSession)
+            else:
+                seat.serve()
+            directory = seat.end()
+            assert directory is not None
+            ledger = Ledger(read_shared_events(group, directory))
+            if not keeps_files and group.rank:
+                shutil.rmtree(directory.parent, ignore_errors=True)  # what masters on other nodes have written
+    except (TrialError, FailedElsewhereError):
+        if workload.raised is not None:
+            raise workload.raised from None
+        raise
+    finally:
+        undo()
+    forgive()
+    group.close()
+    return ledger, options.run.root / str(options.run.name) if keeps_files else None
+
+
+@contextmanager
+def temporary_run() -> Iterator[RunRequest]:
+    """Yield a run in a new folder, which this process removes at the end of the block, or at its own end."""
+    folder = tempfile.mkdtemp(prefix="nnlo_opt-")
+    remove = only_here(partial(shutil.rmtree, folder, ignore_errors=True))
+    atexit.register(remove)
+    try:
+        yield RunRequest(root=Path(folder), name="run")
+    finally:
+        remove()
+        atexit.unregister(remove)
+
+
+class ScriptWorkload(ModuleWorkload):
+    """Workload of a search of a user's script, which keeps what the objective raised."""
+
+    #: first exception that the user's function raised on this rank; None before there is one
+    raised: Exception | None = None
+
+    @property
+    def objective(self) -> Objective:
+        """The user's function, whose first exception is kept."""
+        function = super().objective
+
+        def call(parameters: Point, comm: BlockComm | None, report: Report) -> object:
+            try:
+                return function(parameters, comm, report)
+            except NnloError:
+                raise  # of another rank, or of a communicator that was given up
+            except Exception as error:
+                self.raised = self.raised or error
+                raise
+
+        return call
+
+
+# ---------------------------------------------------------------- one start
+
+
+class Seat:
+    """Place of this rank in one start of a run of a user's script. Collective: every rank of `group`.
+
+    Rank 0 coordinates by `coordinate` while every other rank is in `serve`; then all of them call `end`.
+    """
+
+    def __init__(self, group: RankGroup, setup: RoleSetup) -> None:
+        self._group = group
+        self._setup = setup
+        self._world = group.world()
+        coordinate = None if group.rank else self._work_within_call
+        self._ranks = ServingRanks.of(self._world, replace(setup, coordinate=coordinate))
+        #: start of the run, on rank 0 while it coordinates
+        self._session: Session | None = None
+        #: run directory on rank 0; None without a run
+        self._directory: Path | None = None
+        #: error with which the run has ended in good order, on rank 0; None without one
+        self._error: NnloError | None = None
+
+    def serve(self) -> None:
+        """Train, or call the objective, until rank 0 says that the run is over. Every rank but 0."""
+        server = self._ranks.server
+        assert server is not None
+        server.serve()
+        if server.is_orphaned:
+            raise NnloError(_RANK_DIED)
+
+    def coordinate(self, options: Options, script: Script, kind: type[Session]) -> None:
+        """See the run through, on rank 0; an error with which it ends in good order is raised by `end`.
+
+        Raises:
+            NnloError: the run has broken down, and other ranks may still be at work: end the job.
+        """
+        self._session = session = kind(options, self._setup.topology, self._ranks, self._setup.context, script)
+        try:
+            self._directory = session.run_in_script()
+        except (ConfigurationError, TrialError) as error:
+            if session.is_running and self._group.comm is not None:
+                raise
+            self._error = error
+
+    def _work_within_call(self) -> None:
+        assert self._session is not None
+        self._session.work_within_call()
+
+    def dismiss(self) -> None:
+        """Have every other rank leave without a run, on rank 0."""
+        self._ranks.release(EXIT_OK)
+
+    def end(self) -> Path | None:
+        """Release the models, take in what has come late, and free the communicators. Collective: every rank.
+
+        Returns:
+            The run directory of rank 0; None without a run. If the run has ended with an error, no rank returns.
+        """
+        self._setup.workload.close()
+        if self._world is not None:
+            self._world.let_go(self._ranks.made)
+        self._group.attempt(self._check)
+        directory = self._group.share_json(str(self._directory or ""))
+        return Path(str(directory)) if directory else None
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def read_shared_events(group: RankGroup, directory: Path) -> list[Event]:
+    """Return the events of the run that rank 0 has in `directory`. Collective: every rank of `group`."""
+    path = SafePath(directory) / JOURNAL_NAME
+    text = group.share_json(path.read_bytes(MOST_BYTES).decode() if group.rank == 0 else None)
+    return read_events(str(text).encode(), str(path))[0]
+
+
+@contextmanager
+def noting_environment() -> Iterator[Callable[[], None]]:
+    """Yield a function that takes back what the block has changed of the environment variables."""
+    before, after = dict(os.environ), dict[str, str]()
+
+    def undo() -> None:
+        for name, value in after.items():
+            if os.environ.get(name) != value:
+                continue  # the script has changed it since
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+        after.clear()
+
+    yield undo
+    after.update({name: value for name, value in os.environ.items() if before.get(name) != value})

@@ -1,0 +1,151 @@
+"""Identity of a run, whose change between two starts is refused by its name."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+
+from nnlo_opt.data.weights import ClassWeights
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import parse_json
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.search.design import design_size
+from nnlo_opt.training.options import option_name
+from nnlo_opt.trials.identity import DataFiles, RunIdentity
+from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
+
+#: keys of an identity whose difference has words of its own
+_BY_ITSELF = {"search_space", "model", "data", "direction", "objectives", "training", "warm_start"}
+#: keys that follow from others; a run that gets more trials must keep its initial design
+_DERIVED = {"n_initial_points", "figure_of_merit"}
+#: options of the other keys, if their names differ
+_OPTIONS = {"figure_function": "--figure-of-merit", "point": "--from-run"}
+
+
+def identity_of(options: Options, findings: Findings) -> RunIdentity:
+    """Return the identity of the run that a command asks for."""
+    plain = {
+        "search_space": None if findings.space is None else findings.space.to_json(),
+        "model": {
+            "name": findings.model,
+            "source": findings.source,
+            "sha256": findings.sha256,
+            **({"function": findings.function} if findings.function else {}),
+        },
+        "data": None if findings.data is None else findings.data.to_json(),
+        "loss": findings.loss,
+        "n_fold": options.plan.n_fold,
+        "fold_by": options.data.fold_by,
+        "features_name": findings.features_name,
+        "labels_name": findings.labels_name,
+        "class_weights": _text_of(options.data.class_weights),
+        "sample_weights_name": options.data.sample_weights_name,
+        "direction": options.plan.direction,
+        # The default objective is kept under the name of its figure of merit.
+        "objectives": [str(objective) for objective in options.comparison.several]
+        or [f"{findings.figure}:{options.plan.direction}"],
+        "objective_epoch": options.comparison.epoch,
+        "figure_function": findings.figure_function,
+        "pruner": None if options.plan.pruning is None else asdict(options.plan.pruning),
+        "fold_racing": options.plan.fold_racing,
+        "seed": options.seed,
+        "training": options.training.to_json(),
+        "point": options.point,
+        "n_initial_points": design_size(findings.space, options.plan.num_iterations),
+        "figure_of_merit": findings.figure,
+        # Their observations are in the journal, so that the runs need not exist when this run is resumed.
+        "warm_start": [str(path) for path in options.search.warm_start],
+    }
+    return RunIdentity.of(plain)
+
+
+def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunRequest) -> None:
+    """Raise ConfigurationError naming the first thing in which `asked` is another search than `known`."""
+    difference = _difference(known, asked, request.may_change)
+    if difference:
+        raise ConfigurationError(
+            f"`{request.restore_option}` resumes the same run only. In `{run}` {difference}. Give what the run "
+            "was started with, or start a new run under another name."
+        )
+
+
+def refuse_run_of_script(request: RunRequest) -> None:
+    """Raise ConfigurationError if a command is to resume a run whose trials are calls of a function of a script."""
+    if not request.restore or request.name is None:
+        return
+    try:
+        with (SafePath(request.place / request.name) / JOURNAL_NAME).open("rb") as journal:
+            model = RunIdentity.of(parse_json(journal.readline(MOST_BYTES))["identity"]).model
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return  # no such run; a damaged journal is refused when it is opened
+    if not model.function:
+        return
+    raise ConfigurationError(
+        f"`{request.restore_option}` resumes runs whose model or objective is in a file. Received: "
+        f"`{request.root / request.name}`, whose trials call `{model.function}` of the script `{model.source}`. "
+        "Resume it there by `opt_restore=True`."
+    )
+
+
+def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[str]) -> str:
+    """Return the first difference in words; empty without one."""
+    before, now = known.space, asked.space
+    if before is not None and now is not None:
+        if difference := before.difference(now):
+            return f"the search space differs: {difference}"
+    elif before is not now:
+        was, is_now = ("a training" if space is None else "a search" for space in (before, now))
+        return f"there is {was}, and this is {is_now}"
+    if known.model.sha256 != asked.model.sha256:
+        if known.model.function and asked.model.function:
+            return f"the function `{known.model.function}` has changed"
+        return f"the model file has changed: `{known.model.source}`, now `{asked.model.source}`"
+    if known.data != asked.data:
+        return f"the data differ: {_data_difference(known.data, asked.data)}"
+    were, are = _objectives(known), _objectives(asked)
+    if len(were) == len(are) == 1 and were[0].name == are[0].name and were != are:
+        return _differing("--direction", were[0].direction, are[0].direction)
+    if were != are:
+        return _differing("--objective", ", ".join(map(str, were)), ", ".join(map(str, are)))
+    for key, value in asked.plain.items():
+        # An option that came later than the run is no difference.
+        if known.plain.get(key, value) != value and key not in _BY_ITSELF | _DERIVED:
+            return _differing(_OPTIONS.get(key, option_name(key)), known.plain[key], value)
+    if asked.warm_start not in ([], known.warm_start):
+        return _differing("--warm-start", ", ".join(known.warm_start) or None, ", ".join(asked.warm_start))
+    for name, value in asked.training.plain.items():
+        before = known.training.plain.get(name, value)
+        if before != value and name not in may_change:
+            if name == "shuffle":
+                return _differing("--no-shuffle", not before, not value)
+            return _differing(option_name(name), before, value)
+    return ""
+
+
+def _differing(option: str, before: object, now: object) -> str:
+    was, is_now = ("not given" if value is None else value for value in (before, now))
+    return f"`{option}` differs: it was {was}, now {is_now}"
+
+
+def _objectives(identity: RunIdentity) -> list[Objective]:
+    """Return the objectives of a run; a run from before there were objectives has one."""
+    one = f"{identity.figure_of_merit}:{identity.direction}"
+    return [Objective.parse(text) for text in identity.objectives or [one]]
+
+
+def _text_of(weights: ClassWeights | None) -> str | None:
+    """Return class weights as text, because numbers are no names in JSON."""
+    return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
+
+
+def _data_difference(known: DataFiles | None, asked: DataFiles | None) -> str:
+    if known is None or asked is None:
+        return "one has data files and the other has none"
+    if (known.n_train, known.n_validation) != (asked.n_train, asked.n_validation):
+        return (
+            f"there were {known.n_train} training and {known.n_validation} validation samples, "
+            f"now {asked.n_train} and {asked.n_validation}"
+        )
+    changed = [old[0] for old, new in zip(known.files, asked.files, strict=False) if old != new]
+    return f"the first file that is not the same is `{changed[0]}`" if changed else "the list of files is not the same"

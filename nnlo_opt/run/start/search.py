@@ -1,0 +1,241 @@
+"""OptimizationDriver: rank 0 coordinates a search, the other ranks train in blocks."""
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator.coordinator import Search
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.reporting.lines import counted, figure_text, losses_text, outcome, point_text
+from nnlo_opt.reporting.table import pareto_table, trials_table
+from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.run.afterwards.finish import weights_text
+from nnlo_opt.run.options.values import Options, budget_text, pruning_for, with_walltime
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
+from nnlo_opt.run.start.session import Session, run_command
+from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.search.grid import grid_size
+from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService, Suggestion
+from nnlo_opt.search.pruners import describe
+from nnlo_opt.search.pruning import PruningPlan
+from nnlo_opt.search.registry import options_of
+from nnlo_opt.search.start_points import check_start_points
+from nnlo_opt.space.constraint import Constraint
+from nnlo_opt.space.space import Space
+from nnlo_opt.trials.events import Observation
+from nnlo_opt.trials.identity import RunIdentity
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.objectives import FIGURE, Objective
+from nnlo_opt.trials.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import World
+
+#: objective that no model has
+MAXIMAL = Objective(FIGURE, "max")
+
+
+def run(world: "World", options: Options, context: ProcessContext) -> int:
+    """Run the command on this rank; return the exit code. Collective: every rank of the world."""
+    return run_command(SearchSession, plan_search(world.size, options), world, options, context)
+
+
+def plan_search(n_ranks: int, options: Options) -> Topology:
+    """Return the plan of a world of `n_ranks` for a search."""
+    return Topology.plan(n_ranks, options.block_size, options.plan.n_fold, **options.of_teams)
+
+
+class HeldSearch(InlineSearch):
+    """Search in this process that makes a suggestion only when a trial can begin, and then knows all values.
+
+    Args:
+        constraint: function that the points must satisfy; None for none.
+        may_begin: returns True if another trial can begin.
+    """
+
+    def __init__(self, constraint: Constraint | None, may_begin: Callable[[], bool]) -> None:
+        super().__init__(constraint)
+        self._may_begin = may_begin
+        #: requests without an answer
+        self._requests: deque[int] = deque()
+        #: True if a trial could begin at the last `poll`; what was known then has been recorded since
+        self._could_begin = False
+
+    def request_suggestion(self, request: int) -> None:
+        self._requests.append(request)
+
+    def poll(self) -> Suggestion | None:
+        before, self._could_begin = self._could_begin, bool(self._requests) and self._may_begin()
+        if before and self._could_begin:
+            super().request_suggestion(self._requests.popleft())
+        return super().poll()
+
+
+class SearchSession(Session):
+    """One start of a search."""
+
+    driver = "OptimizationDriver"
+    _search: SearchService | None = None
+    #: the pruner, completed for the model; None before that, and without a pruner
+    _pruning: PruningPlan | None = None
+
+    def load_space(self) -> Space | None:
+        if not self.host.owns_process:
+            return self.host.space
+        # Started early: it imports its libraries while the trainer ranks import theirs.
+        say = partial(self.say, stream=sys.stderr)
+        self._search = SearchProcess(timeout_s=self.options.hang_timeout_s, say=say)
+        if self.options.search_space is None:
+            return None
+        return self._search.load_space(self.options.search_space, self.options.fix)
+
+    def check_early(self) -> None:
+        super().check_early()
+        if not self.options.run.restore:  # a resumed search needs the earlier runs no more
+            for place in self.options.search.warm_start:
+                read_earlier(place)
+
+    def check_findings(self, findings: Findings) -> None:
+        comparison = self.options.comparison
+        if not findings.is_objective and comparison.function is None and MAXIMAL in comparison.objectives:
+            raise ConfigurationError(
+                "`--direction max` is for objective modules, `--figure-of-merit` and metrics. Received: a model whose "
+                "figure of merit is minimised; leave it out, or name a metric by `--objective`, for example "
+                "val_acc:max."
+            )
+        if self.options.search.warm_start and self.options.plan.objectives:
+            raise ConfigurationError(
+                f"`--warm-start` needs a search of one objective. Received: {len(self.options.plan.objectives)} "
+                "objectives. Drop `--warm-start`, or keep one `--objective`."
+            )
+        check_start_points(findings.search_space, self.options.search.start_points)
+        if (plan := self.options.plan.pruning) is not None:
+            epochs, n_ranks = self.options.training.epochs, self.topology.world_size
+            self._pruning = pruning_for(plan, comparison, epochs, n_ranks, findings)
+        if self.options.search.algorithm == "grid":
+            n_points = grid_size(findings.search_space, self.options.search.grid_points)
+            if not self.options.plan.num_iterations:
+                whole = replace(self.options.plan, num_iterations=n_points)
+                self.options = replace(self.options, plan=whole, run=replace(self.options.run, n_asked=n_points))
+
+    def plan_for(self, directory: RunDirectory) -> SearchPlan:
+        plan, ledger = self.options.plan, directory.ledger
+        first_unix_s = ledger.first_start_unix_s if ledger.sessions else self._clock.unix_s()
+        began_at_s = self.began_unix_s - first_unix_s
+        budget = with_walltime(plan.budget, self.options.walltime_s, began_at_s)
+        return replace(plan, pruning=self._pruning, budget=budget)
+
+    def start_search(self, findings: Findings, identity: RunIdentity, ledger: Ledger) -> Search:
+        options, space = self.options.search, findings.search_space
+        if self._search is None:
+            constraint = None if self.host.space is None else self.host.space.constraint
+            self._search = HeldSearch(constraint, partial(self._may_begin, ledger))
+        settings = options.to_json()
+        if self.options.plan.objectives:
+            settings["n_objectives"] = len(self.options.plan.objectives)
+        if "n_initial_points" in options_of(options.algorithm) and identity.n_initial_points is not None:
+            settings["n_initial_points"] = identity.n_initial_points
+        if ledger.sessions:
+            self.adopted = ledger.adopted
+            before = ledger.settings.hyper_opt or options.algorithm
+            if before != options.algorithm:  # every algorithm continues from any history
+                self.say(f"The search was {before} and is now {options.algorithm}.")
+        else:
+            start = self.options.run.start  # the model module may have changed the working folder
+            moved = Path.cwd() != start
+            places = [start / place if moved and isinstance(place, Path) else place for place in options.warm_start]
+            observations, lines = observations_of_runs(places, identity, space)
+            self.adopted = [dict(observation) for observation in observations]
+            for line in lines:
+                self.say(line)
+        self._search.start(options.algorithm, space, self.options.seed, settings)
+        sign = -1.0 if self.options.plan.direction == "max" else 1.0
+        self._search.adopt([Observation(point=o["point"], value=sign * o["value"], std=o["std"]) for o in self.adopted])
+        return self._search
+
+    def _may_begin(self, ledger: Ledger) -> bool:
+        """Return True if another trial can begin in a script."""
+        n_by_state = ledger.n_by_state()
+        return n_by_state["pending"] + n_by_state["running"] < self.host.n_wanted(self.topology.n_blocks)
+
+    def close(self) -> None:
+        if self._search is not None:
+            self._search.close()
+
+    def greet(self, directory: RunDirectory, findings: Findings) -> None:
+        options, topology = self.options, self.topology
+        n_fold, epochs = options.plan.n_fold, counted(options.training.epochs, "epoch")
+        sizes = {sum(len(t.world_ranks) for t in topology.teams_of(b + 1)) for b in range(topology.n_blocks)}
+        ranks = " or ".join(str(size) for size in sorted(sizes, reverse=True))
+        if findings.is_objective or "train.epochs" in findings.search_space.names:
+            epochs = ""
+        each = " of ".join(filter(None, [counted(n_fold, "fold") * (n_fold > 1), epochs]))
+        self.say(
+            f"Run `{directory.shown}`: {counted(options.plan.num_iterations, 'trial')} of {findings.model}"
+            f"{f' ({each})' * bool(each)} on {counted(topology.n_blocks, 'block')} of {ranks} "
+            f"rank{'s' * (ranks != '1')}, {options.search.algorithm} search, seed {options.seed}."
+        )
+        if options.plan.objectives:
+            self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")
+        else:
+            self.say(figure_text(findings.figure, options.plan.direction))
+        if budget := budget_text(options.plan.budget, options.walltime_s):
+            self.say(f"Ends early after {budget}.")
+        self.say_data(findings)
+        if self._pruning is not None:
+            self.say(describe(self._pruning))
+        ledger = directory.ledger
+        if ledger.sessions:
+            n_paused = ledger.n_by_state()["paused"]
+            n_open = len(ledger.trials) - ledger.n_ended - n_paused
+            state = f"{counted(ledger.n_ended, 'trial')} done, {n_open} in progress"
+            self.say(f"Resuming `{directory.shown}`: {state}{f', {n_paused} paused' * bool(n_paused)}.")
+
+    def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
+        ledger = directory.ledger
+        self.say("")
+        self.say(trials_table(ledger, line_width(sys.stdout)))
+        if ledger.objectives:
+            self.say("")
+            self.say(pareto_table(ledger, line_width(sys.stdout)))
+        self.say("")
+        if lost := losses_text(ledger):
+            self.say(lost)
+        if ledger.complete:
+            how = "complete" if ledger.n_ended >= self.options.plan.num_iterations else "stopped"
+            self.say(f"Search {how}: {ledger.completed_because} ({outcome(ledger)}).")
+        else:
+            self.say(
+                f"Search interrupted: {ledger.preempted_because} ({outcome(ledger)}). Add `--opt-restore` to resume."
+            )
+        self.say(f"Files: `{directory.shown}` (report.html, results.csv, summary.json, journal.jsonl).")
+        best = ledger.best(self.options.plan.direction)
+        if best is None and not ledger.complete:
+            return EXIT_PREEMPTED
+        if best is None and not ledger.trials and ledger.adopted:
+            self.say(
+                "`--warm-start` must leave points to try. Received: runs that have tried every point of the search "
+                "space. Drop it, or widen the space.",
+                sys.stderr,
+            )
+            return EXIT_WRONG_REQUEST
+        if best is None:
+            reasons = [trial.reason for trial in ledger.trials if trial.reason]
+            why = f"The first reason: {reasons[0]}" if reasons else "None has begun."
+            self.say(f"No trial succeeded. {why}", sys.stderr)
+            return EXIT_FAILURE
+        name = figure if ledger.objectives else "figure of merit"
+        which = "Best in the first objective" if ledger.objectives else "Best"
+        at = f", at {point_text(best.point)}" * bool(best.point)
+        self.say(f"{which}: trial {best.number}, {name} {best.figure_of_merit:.6g}{at}")
+        if model_path is not None:
+            weights = weights_text(directory.path, best, self.options.plan.direction)
+            self.say(f"Its model: `{model_path}`, {weights}.")
+        return EXIT_OK if ledger.complete else EXIT_PREEMPTED

@@ -1,0 +1,1 @@
+"""Workload of a run: models, data, inspection."""

@@ -1,0 +1,229 @@
+"""Inspection of model, search space, data before a run, which refuses what cannot be right."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.composite import CompositeModel
+from nnlo_opt.models.losses import figures_of, losses_in_words
+from nnlo_opt.objective.signature import objective_of
+from nnlo_opt.run.options.checks import check_space, check_training
+from nnlo_opt.run.options.values import DataOptions, Options, check_objectives
+from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.run.workload.model_maker import ModelMaker
+from nnlo_opt.run.workload.run_data import RunData
+from nnlo_opt.space.constraint import CONSTRAINT_NAME
+from nnlo_opt.space.loading import finish_space, space_from_dimensions
+from nnlo_opt.space.space import Point, Space
+from nnlo_opt.training.options import TrainingOptions, model_parameters, option_name
+from nnlo_opt.training.stopping import check_metric
+from nnlo_opt.trials.failures import cause_of
+from nnlo_opt.trials.figure import figure_name
+from nnlo_opt.trials.identity import DataFiles
+from nnlo_opt.trials.objectives import FIGURE
+
+#: points drawn to find one that is new
+_DRAWS_A_POINT = 20
+
+
+class Inspection:
+    """Looks at model and data of a run; `searches`: there is a search space, else the model is built as it is."""
+
+    def __init__(self, options: Options, maker: ModelMaker, data: RunData, *, searches: bool) -> None:
+        self._options = options
+        self._maker = maker
+        self._data = data
+        self._searches = searches
+
+    def inspect(self, space: Space | None) -> Findings:
+        """Return the findings; `space` comes from `--search-space`; without it the module has one.
+
+        Raises:
+            ConfigurationError: model, space and data are not what they should be, or do not fit together.
+        """
+        findings = self.look(space)
+        if findings.is_objective:
+            return findings
+        figure, loss, remarks = self._inspect_model(findings.space)
+        function = self._maker.figure
+        return replace(
+            findings,
+            figure=figure,
+            figure_function=None if function is None else {"name": function.name, "sha256": function.sha256},
+            loss=loss,
+            remarks=(*findings.remarks, *remarks),
+        )
+
+    def look(self, space: Space | None) -> Findings:
+        """Return the findings that need no framework; as `inspect`."""
+        definition = self._maker.definition
+        space = self._space(space)
+        findings = Findings(
+            model=definition.name,
+            kind=definition.kind,
+            source=str(definition.source.resolve()),
+            sha256=definition.sha256,
+            function=definition.function,
+            space=space,
+            trains_itself=definition.trains_itself,
+        )
+        if definition.kind == "objective":
+            return replace(findings, figure=self._inspect_objective(space))
+        if space is None:
+            definition.check_parameters(self._options.point)
+        else:
+            check_space(space, definition, self._options)
+        self._data.look_first()
+        verified, data = self._data.verified, self._data.training
+        info = data.source.info
+        if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
+            raise ConfigurationError(
+                "A search needs validation data to compare trials. Received: none; give `--val-data LIST`, or "
+                "`--n-fold` of at least 2."
+            )
+        test = self._data.test
+        measured = () if test is None else (f"Test data for the saved model: {len(test[1]):,} samples.",)
+        return replace(
+            findings,
+            data=DataFiles(
+                files=tuple((str(file.path.resolve()), file.n_samples) for file in info.files),
+                n_train=data.n_train,
+                n_validation=info.n_samples - data.n_train,
+            ),
+            features_name=data.names[0],
+            labels_name=data.names[1],
+            n_train_smallest=min(len(fold.train) for fold in data.folds),
+            remarks=(*self._unnamed_data(), *verified, *measured),
+        )
+
+    def _unnamed_data(self) -> list[str]:
+        """Return sentences about the data that the model module names and the command line does not."""
+        given, definition, here = self._options.data, self._maker.definition, Path.cwd()
+        said = []
+        parts = ("Training", given.train_data, "get_train"), ("Validation", given.val_data, "get_val")
+        for what, asked, name in parts:
+            if asked is None and (files := definition.files(name)):
+                place = files if isinstance(files, Path) else files[0].parent
+                shown = place.relative_to(here) if place.is_relative_to(here) else place
+                said.append(f"{what} data: `{shown}`, from `{name}` of `{self._options.model}`.")
+        return said
+
+    def _space(self, given: Space | None) -> Space | None:
+        if not self._searches:
+            return None
+        if given is not None:
+            return given
+        definition, fixed = self._maker.definition, self._options.fix
+        function = "objective" if definition.kind == "objective" else "get_model"
+        if definition.parameter_range is None:
+            raise ConfigurationError(
+                f"A search needs a search space. Received: none in `{definition.source}`; give "
+                f"`--search-space MODULE`, or set `{function}.parameter_range` in the model module."
+            )
+        space = space_from_dimensions(definition.parameter_range, f"{function}.parameter_range of {definition.source}")
+        feasible = definition.functions.get(CONSTRAINT_NAME)
+        return finish_space(space, feasible, str(definition.source.resolve()), fixed)
+
+    def _inspect_objective(self, space: Space | None) -> str:
+        """Return the name of the figure of merit; ConfigurationError for options that an objective has none of."""
+        objective_of(self._maker.definition.objective, str(self._maker.definition.source))
+        options = self._options
+        if options.plan.n_fold > 1:
+            raise ConfigurationError(
+                f"`--n-fold` must be 1 with an objective module, which has no folds. Received: {options.plan.n_fold}."
+            )
+        others = ("backend", "keras_backend", "n_processes", "n_masters")
+        ignored = (
+            _first_change(options.training.to_json(), TrainingOptions().to_json())
+            or _first_change(asdict(options.data), asdict(DataOptions()))
+            or next((option_name(name) for name in others if getattr(options, name) not in (None, 1)), "")
+        )
+        if ignored:
+            raise ConfigurationError(
+                f"An objective module trains by itself: options of training and data do not reach it. Received: "
+                f"`{ignored}`; leave it out."
+            )
+        if space is None:
+            raise ConfigurationError(
+                "An objective module is for a search. Received: one in TrainingDriver; use OptimizationDriver."
+            )
+        if space.train_names:
+            raise ConfigurationError(
+                "Parameters that begin with `train.` set training options, and an objective has none. "
+                f"Received: {space.train_names[0]!r}."
+            )
+        comparison = options.comparison
+        if comparison.function is not None or comparison.epoch != "last":
+            option = "--objective-epoch" if comparison.function is None else "--figure-of-merit"
+            raise ConfigurationError(
+                f"`{option}` is for models. Received: an objective module, whose figure of merit is what it returns; "
+                "leave it out."
+            )
+        name = comparison.objectives[0].name
+        return "value" if name == FIGURE else name
+
+    def _inspect_model(self, space: Space | None) -> tuple[str, str | None, tuple[str, ...]]:
+        """Return the name of the figure of merit, the losses in words, and sentences for the user."""
+        point = space.middle() if space else self._options.point
+        options = self._options.training.with_point(point)
+        early, target = check_training(options)
+        figures: tuple[str, ...] | None = None
+        loss_name = options.loss
+        try:
+            model = self._maker.new_model(model_parameters(point), seed=0)
+        except TrialError as error:
+            self.refuse_if_alike(error, point, space)
+            remarks: tuple[str, ...] = (f"The model could not be built at the middle of the search space: {error}",)
+        else:
+            if isinstance(model, CompositeModel):
+                composite, remarks = self._maker.composite(model, options, 0, self._data)
+                figures, loss_name = composite.figures, composite.losses_text
+            else:
+                terms, remarks = self._maker.checked_loss(options, model, self._data)
+                figures, loss_name = figures_of(terms), losses_in_words(terms)
+        figure = "1 - val_acc, else val_loss"
+        if figures is not None:
+            validates = any(len(fold.validation) for fold in self._data.training.folds)
+            known = (*figures, *(f"val_{name}" for name in figures if validates))
+            if early:
+                check_metric(early.metric, known, "--early-stopping")
+            if target:
+                check_metric(target.metric, known, "--target-metric")
+            check_objectives(self._options.comparison, known)
+            figure = figure_name(known)
+        first, function = self._options.comparison.objectives[0], self._maker.figure
+        if function is not None and first.name == FIGURE:
+            figure = function.name
+        elif first.name != FIGURE:
+            figure = first.name
+        self._maker.release()
+        return figure, loss_name, remarks
+
+    def refuse_if_alike(self, error: TrialError, point: Point, space: Space | None) -> None:
+        """Raise ConfigurationError if the model fails at `--max-failures` points as at `point`, or at all if fewer."""
+        if space is None:
+            raise ConfigurationError(str(error)) from error
+        most, rng = self._options.plan.budget.n_alike_failures or 0, np.random.default_rng(self._options.seed)
+        drawn = [point, *(space.sample(rng) for _ in range(_DRAWS_A_POINT * most))]
+        points = [*{str(model_parameters(other)): other for other in drawn}.values()][:most]
+        for other in points[1:]:
+            try:
+                self._maker.new_model(model_parameters(other), seed=0)
+            except TrialError as failed:
+                if cause_of(str(failed), other) == cause_of(str(error), point):
+                    continue
+            return
+        if points:
+            raise ConfigurationError(
+                f"A model must be built at some point of its search space. Received: {error} So it failed at "
+                f"{len(points)} point{'s' * (len(points) > 1)}. Correct it; `--max-failures 0` searches all the same."
+            ) from error
+
+
+def _first_change(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Return the first option without its default value; empty if there is none."""
+    return next((option_name(name) for name, value in values.items() if value != defaults[name]), "")

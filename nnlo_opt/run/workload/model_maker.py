@@ -1,0 +1,205 @@
+"""Makes the models of a run in the framework of their module."""
+
+import gc
+import logging
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Protocol
+
+from nnlo_opt.data.source import DataInfo
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.builders import ModelDefinition, model_file, names_objective, open_model
+from nnlo_opt.models.composite import CompositeAdapter, CompositeModel
+from nnlo_opt.models.early import read_early
+from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of
+from nnlo_opt.models.losses import Labels, LossTerm, make_terms, split_losses
+from nnlo_opt.models.user_figure import UserFigure, load_figure
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trees import Arrays, leaves
+
+logger = logging.getLogger(__name__)
+
+
+class Samples(Protocol):
+    """Samples that a model is made for."""
+
+    @property
+    def info(self) -> DataInfo:
+        """Description of the samples."""
+
+    @property
+    def some_labels(self) -> Arrays:
+        """Some labels, by which a loss is inferred."""
+
+
+class ModelMaker:
+    """Makes models, one after another.
+
+    Args:
+        given: definition of the model; None: `--model` names it.
+        find_framework: returns the framework to begin with; None: the one that the text of the module imports.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        context: ProcessContext,
+        given: ModelDefinition | None = None,
+        find_framework: Callable[[], Framework] | None = None,
+    ) -> None:
+        self._options = options
+        self._context = context
+        self._given = given
+        self._find_framework = find_framework or self._imported_framework
+        #: None until it is asked for
+        self._definition = given
+        self._framework: Framework | None = None
+        #: the last model; None before it is built, and after its release
+        self._adapter: FrameworkAdapter | None = None
+        #: True once the imported objects are hidden from the garbage collector
+        self._froze = False
+
+    @property
+    def definition(self) -> ModelDefinition:
+        """Definition of the model."""
+        if self._definition is None:
+            asked = self._options
+            self._definition = open_model(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
+        return self._definition
+
+    def read_early(self) -> bool:
+        """Read what is known of the model without its framework; return True if that is anything."""
+        asked = self._options
+        early = self._given or read_early(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
+        self._definition = early
+        return early is not None
+
+    def forget_early(self, *, wholly: bool) -> None:
+        """Read the definition anew when it is asked for; not `wholly`: unless it is complete."""
+        if wholly or self._definition is None or not self._definition.is_whole:
+            self._definition = self._given
+
+    @cached_property
+    def figure(self) -> UserFigure | None:
+        """Figure of merit that `--figure-of-merit` names; None without one."""
+        spec, definition = self._options.comparison.function, self.definition
+        if spec and ".py:" in spec:
+            spec = str(self._options.run.start / spec)
+        return None if spec is None else load_figure(spec, definition.functions, definition.source)
+
+    # ------------------------------------------------------------ the framework
+
+    def prepare(self) -> None:
+        """Import the framework, unless the model is an objective, which needs none."""
+        given = self._given
+        is_objective = names_objective(self._options.model) if given is None else given.kind == "objective"
+        if not is_objective:
+            # Before the user's module, which may import it too and does not know about threads and noise.
+            self._import(self.framework)
+
+    @property
+    def framework(self) -> Framework:
+        """Framework of the model; before one is built, the one that is expected."""
+        if self._framework is None:
+            self._framework = self._find_framework()
+        return self._framework
+
+    def _imported_framework(self) -> Framework:
+        source = model_file(self._options.model) if self._given is None else self._given.source
+        return framework_for(source, self._options.backend)
+
+    def _import(self, framework: Framework) -> None:
+        framework.import_framework(
+            self._context.n_threads,
+            quiet=self._options.log_level not in ("trace", "debug"),
+            backend=self._options.keras_backend,
+        )
+
+    # ------------------------------------------------------------ models
+
+    def build(
+        self, parameters: dict[str, Any], options: TrainingOptions, seed: int, samples: Samples
+    ) -> FrameworkAdapter:
+        """Return the model of these parameters, with weights that depend on the seed alone.
+
+        Raises:
+            TrialError: it cannot be built, or does not fit the samples.
+        """
+        model = self.new_model(parameters, seed)
+        try:
+            if isinstance(model, CompositeModel):
+                return self.composite(model, options, seed, samples)[0]
+            terms, remarks = self.checked_loss(options, model, samples)
+        except ConfigurationError as error:
+            # The middle of the search space was sound: it is this point that is not.
+            raise TrialError(str(error)) from error
+        if self._given is not None:  # a command prints them
+            for remark in remarks:
+                logger.info("%s", remark)
+        adapter = self.framework.adapter(model, terms, jit_compile=self.definition.jit_compile)
+        self._adapter = adapter
+        return adapter
+
+    def new_model(self, parameters: dict[str, Any], seed: int) -> Any:
+        """Return what `get_model` returns; TrialError if it fails."""
+        self.framework.set_seed(seed)
+        model = self.definition.build(parameters, self._framework)
+        owner = framework_of(model)
+        if owner is not None and owner is not self._framework:
+            if self._options.backend is not None:
+                raise ConfigurationError(
+                    f"`get_model` must return {self.framework.NOUN} with `--backend {self._options.backend}`. "
+                    f"Received: {owner.NOUN}; leave `--backend` out."
+                )
+            # The text of the module did not tell.
+            self._import(owner)
+            self._framework = owner
+            return self.new_model(parameters, seed)
+        return model
+
+    def checked_loss(
+        self, options: TrainingOptions, model: Any, samples: Samples
+    ) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
+        """Return the losses, and sentences about inferred ones; ConfigurationError if model, data, losses disagree."""
+        info = samples.info
+        outputs = self.framework.describe_outputs(model, info.feature_shape)
+        request = split_losses(options.loss) if options.loss else self.definition.loss()
+        shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
+        values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
+        labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
+        return make_terms(request, self.definition.loss_weights(), outputs, labels, self.framework.RULES)
+
+    def composite(
+        self, model: CompositeModel, options: TrainingOptions, seed: int, samples: Samples
+    ) -> tuple[CompositeAdapter, tuple[str, ...]]:
+        """Return the adapter of a composite, and sentences for the user about options that have no effect."""
+        definition, data = self.definition, self._options.data
+        if not definition.trains_itself:
+            raise ConfigurationError(
+                f"A composite model must be announced. Received: one of {definition.source}, whose `get_model` is not. "
+                "Write `get_model.trains_itself = True` below `get_model`."
+            )
+        if data.class_weights is not None or data.sample_weights_name is not None:
+            raise ConfigurationError(
+                "A composite model takes no weights of classes or samples. Received: some; leave `--class-weights` "
+                "and `--sample-weights-name` out."
+            )
+        policy = getattr(definition.functions["get_model"], "dtype_policy", None)
+        with self.framework.building(definition.custom_objects, policy):
+            self._adapter = adapter = CompositeAdapter(model, samples.info.feature_shape, options, seed)
+        ignored = ("`--loss` has no effect: the models of a composite have losses of their own.",)
+        return adapter, ignored if options.loss else ()
+
+    def release(self) -> None:
+        """Release the last model."""
+        adapter, self._adapter = self._adapter, None
+        if adapter is not None:
+            adapter.release()
+        else:
+            self.framework.forget_models()
+        if not self._froze and self._given is None:
+            # What is left is the framework: looking through its objects again would take 0.2 s of every trial.
+            gc.freeze()
+            self._froze = True

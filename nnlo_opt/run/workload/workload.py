@@ -1,0 +1,172 @@
+"""Workload of a command, opened once for all trials."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, validation_batch
+from nnlo_opt.comm.messages import Json, StartFold
+from nnlo_opt.data.ragged import padded
+from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
+from nnlo_opt.models.early import without_framework
+from nnlo_opt.objective.rank import Objective
+from nnlo_opt.objective.signature import objective_of
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.run.workload.inspection import Inspection
+from nnlo_opt.run.workload.model_maker import ModelMaker
+from nnlo_opt.run.workload.run_data import RunData
+from nnlo_opt.runtime.pulse import PULSE
+from nnlo_opt.safe_path import SafePath
+from nnlo_opt.space.space import Point, Space
+from nnlo_opt.training.options import TrainingOptions, model_parameters
+from nnlo_opt.trials.checkpoint import load_weights
+
+
+class ModuleWorkload:
+    """Model and data of this rank, or its objective.
+
+    Args:
+        searches: there is a search space (OptimizationDriver); else the model is built as it is.
+        maker: makes the models; None: of what `--model` names.
+        data: the samples; None: of what the options name, or the model module.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        context: ProcessContext,
+        *,
+        searches: bool,
+        maker: ModelMaker | None = None,
+        data: RunData | None = None,
+    ) -> None:
+        self.maker = maker or ModelMaker(options, context)
+        self.data = data or RunData(options, self.maker)
+        #: of the run
+        self.options = options
+        self._context = context
+        #: False: all trials are pieces of one training
+        self.searches = searches
+        #: True once a task was opened
+        self._has_opened = False
+        #: makes the tasks; None before the first
+        self._tasks: FoldTaskFactory | None = None
+
+    # ------------------------------------------------------------ before a run
+
+    def check(self, space: Space | None) -> Findings | None:
+        """Return the findings that need no framework, before one is imported; None if they are unknown.
+
+        Raises:
+            ConfigurationError: as `inspect`.
+        """
+        with without_framework() as was_wanted:
+            findings = self._inspection.look(space) if self.maker.read_early() else None
+        self.maker.forget_early(wholly=was_wanted())
+        if was_wanted():
+            self.data, findings = self.data.anew(), None
+        return findings
+
+    def inspect(self, space: Space | None) -> Findings:
+        """Describe model, search space and data; `space` comes from `--search-space`; without it the module has one.
+
+        Raises:
+            ConfigurationError: they are not what they should be, or do not fit together.
+        """
+        return self._inspection.inspect(space)
+
+    @property
+    def _inspection(self) -> Inspection:
+        return Inspection(self.options, self.maker, self.data, searches=self.searches)
+
+    def prepare(self) -> None:
+        """Import the framework, unless the model is an objective, which needs none."""
+        self.maker.prepare()
+
+    # ------------------------------------------------------------ trials
+
+    def open(self, start: StartFold) -> FoldTask:
+        """Build model and data for `start`; what the first needs is read and imported then."""
+        if not self._has_opened:
+            self.prepare()
+            self._has_opened = True
+        # The pieces of a training that was continued are trials to the journal, and one training to its batches.
+        return self.open_task(start if self.searches else start.replaced(trial=0))
+
+    def close(self) -> None:
+        """Release the model of the last task."""
+        if self._tasks is not None:
+            self._tasks.close()
+
+    def open_task(self, start: StartFold) -> FoldTask:
+        """Build model and data for `start`; the framework is imported."""
+        if self._tasks is None:
+            data, given = self.data.training, self.options.data
+            self._tasks = FoldTaskFactory(
+                build=self.build,
+                release=self.maker.release,
+                source=data.source,
+                folds=data.folds,
+                options=self.options.training,
+                seed=self.options.seed,
+                feeding=Feeding(
+                    memory_bytes=given.memory_bytes,
+                    n_ahead=given.n_ahead,
+                    gathers_ahead=self._context.has_spare_core,
+                    class_tables=data.class_tables,
+                    sample_weights_name=given.sample_weights_name,
+                ),
+            )
+        return self._tasks.open(start)
+
+    def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
+        """Return a model with fresh weights, which depend on the seed alone; TrialError if it cannot be built."""
+        return self.maker.build(parameters, options, seed, self.data)
+
+    def judge(self, fold: dict[str, Json], task: FoldTask) -> object:
+        """Return the figure of merit of a fold; the module of its function is loaded on worker 1 alone."""
+        figure = self.maker.figure
+        assert figure is not None
+        if not figure.takes_model:
+            return figure.function(fold)
+        model = cast(Predictor, task.adapter).synced_model()
+        return figure.function(fold, model, task.validation_batches(all_workers=True))
+
+    @property
+    def objective(self) -> Objective:
+        """The function of an objective module, as it is called; ConfigurationError if it cannot be."""
+        definition = self.maker.definition
+        return objective_of(definition.objective, str(definition.source))
+
+    # ------------------------------------------------------------ trained models
+
+    def export(
+        self, point: Point, weights_directory: SafePath, path: Path, *, measure: bool = False
+    ) -> tuple[Path, dict[str, float]]:
+        """Save the model of `point` with the weights of a finished fold as `path`, with the ending of its framework."""
+        adapter = self.trained_model(point, *load_weights(weights_directory), seed=0)
+        path = path.with_suffix(self.maker.framework.SUFFIX)
+        adapter.save(path)
+        metrics = Metrics()
+        if measure and self.data.test is not None:
+            source, rows = self.data.test
+            for part in np.array_split(rows, -(-len(rows) // validation_batch(self.options.training))):
+                PULSE.ticks += 1
+                x, y = source.read(part)
+                metrics = metrics.merge(adapter.evaluate(padded(x), padded(y)))
+        self.maker.release()
+        return path, metrics.means()
+
+    def trained_model(
+        self, point: Point, weights: NDArray[np.float32], state: NDArray[np.float32], seed: int
+    ) -> FrameworkAdapter:
+        """Return the model of `point` with trained weights (n_weights,) and float model state (n_state,)."""
+        adapter = self.build(model_parameters(point), self.options.training.with_point(point), seed)
+        both = np.concatenate([weights, state])
+        adapter.write_weights(both[: adapter.n_weights])
+        adapter.write_state(both[adapter.n_weights :])
+        return adapter
