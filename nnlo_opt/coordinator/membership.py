@@ -1,4 +1,4 @@
-"""Membership of ranks, trials, assignments in the teams of a search, while ranks die.
+"""Membership of ranks, trials, assignments in the teams of a search.
 
 A team has one of these states:
 

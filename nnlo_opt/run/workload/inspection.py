@@ -1,4 +1,4 @@
-"""Inspection of model, search space, data before a run, which refuses what cannot be right."""
+"""Inspection of model, search space, data before a run: it refuses what cannot be right."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
