@@ -11,14 +11,14 @@ from sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_250, 33_301
+MOST_LINES, MOST_TEST_LINES = 33_252, 33_301
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601,),
     "allreduce": (321,),
     "analysis": (294,),
     "api": (548,),
-    "block": (2651,),
+    "block": (2653,),
     "cli": (2597,),
     "comm": (1373,),
     "compat": (2257,),
