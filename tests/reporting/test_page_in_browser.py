@@ -1,6 +1,7 @@
 """The page in a real browser: it draws, asks for nothing, fits a phone, follows the theme, and obeys the keyboard."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from page_stories import LEDGERS, all_failed, empty, fail, point, search, with_folds
@@ -168,7 +169,7 @@ def test_a_run_without_a_result_says_so(visit, make):
 
 
 def test_folds_and_staleness_have_figures(visit, tmp_path):
-    folder = fold_directory(tmp_path, 0, 0)
+    folder = Path(str(fold_directory(tmp_path, 0, 0)))
     folder.mkdir(parents=True)
     (folder / "history.json").write_text('{"staleness": {"0": 5, "2": 3}}')
     page = visit(with_folds())
