@@ -126,9 +126,9 @@ def _start(program: str) -> "World":
         print(f"`{program}` needs an MPI library. Received: none ({what}). {_NO_MPI}", file=sys.stderr)
         sys.exit(EXIT_WRONG_REQUEST)
     signal.alarm(0)
-    from nnlo_opt.comm.mpi.ulfm import be_missed
+    from nnlo_opt.comm.mpi.ulfm import die_by_signal
 
-    be_missed()
+    die_by_signal()
     world = World()
     if world.rank == 0:
         say_that_mpi_has_begun()
@@ -233,7 +233,7 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
     If all ranks live, `os._exit` is not used: MPICH would take the rank for a crashed one and kill the rest. If ranks
     have died, MPI cannot be finalized, but Python would try to at its end.
     """
-    from nnlo_opt.comm.mpi.ulfm import leave_unnoticed
+    from nnlo_opt.comm.mpi.ulfm import plain_exit
     from nnlo_opt.comm.mpi.world import finalize
     from nnlo_opt.runtime.timeline import merge_timelines
 
@@ -245,7 +245,7 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        leave_unnoticed(exit_code)
+        plain_exit(exit_code)
     with suppress(SystemExit), arriving():  # the run itself has its exit code
         pass
     sys.exit(exit_code)

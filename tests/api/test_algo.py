@@ -24,6 +24,8 @@ def test_parameters_of_the_optimizer_are_arguments():
     options = options_of(Algo("sgd", lr=0.1, momentum=0.9, nesterov=True))
     assert options.learning_rate == 0.1
     assert options.optimizer_params == {"momentum": 0.9, "nesterov": True}
+    for both in ({"lr": 0.1, "learning_rate": 0.2}, {"learning_rate": 0.2, "lr": 0.1}):
+        assert options_of(Algo("sgd", **both)).learning_rate == 0.1
 
 
 def test_the_elastic_force_is_alpha_and_ours_is_beta():

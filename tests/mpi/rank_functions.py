@@ -28,7 +28,7 @@ from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
 from nnlo_opt.run.start.agreement import RankGroup
-from nnlo_opt.run.start.embedded import Seat, read_shared_events, temporary_run
+from nnlo_opt.run.start.embedded import ScriptRank, read_shared_events, temporary_run
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.training import TrainingSession
 from nnlo_opt.run.workload.findings import Findings
@@ -192,16 +192,16 @@ def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tas
         context=ProcessContext(),
         writes_checkpoints=False,
     )
-    seat = Seat(group, roles)
+    own_rank = ScriptRank(group, roles)
     found = Findings(model="linear", kind="model", source="", sha256="", figure="val_loss")
     script = Script(program="test", space=None, findings=found, keeps_files=False)
     with temporary_run() as run:
         if group.rank:
-            seat.serve()
+            own_rank.serve()
         else:
             asked = Options(model="linear", training=options, run=run, n_processes=n_processes)
-            seat.coordinate(asked, script, TrainingSession)
-        return Ledger(read_shared_events(group, seat.end()))
+            own_rank.coordinate(asked, script, TrainingSession)
+        return Ledger(read_shared_events(group, own_rank.end()))
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ class Checkpoints:
         next_pass = self._next_pass if resumed is None else _pass_after(resumed.workers, resumed.epoch)
         return None if next_pass is None else {number: {"pass": next_pass, "offset": 0} for number in workers}
 
-    def have_gone_on(self) -> None:
+    def forget_positions(self) -> None:
         """Forget the positions, as the workers have been sent them."""
         self.resumed = self._next_pass = None
 

@@ -209,7 +209,7 @@ class MasterAssignment:
                 shared=place,
             )
             self.ends.send(worker, train, weights.central[0 if kind == Answer.WEIGHTS else weights.n_weights :])
-        checkpoints.have_gone_on()
+        checkpoints.forget_positions()
 
     def _as_sent_to(self, worker: int, positions: dict[int, dict[str, Any]] | None) -> dict[str, Any] | None:
         """Return the position of a worker, or the positions of all workers of a sub-master."""

@@ -29,17 +29,17 @@ logger = logging.getLogger(__name__)
 #: True if ranks of this job outlive ranks that die
 IS_ON = ranks_outlive_others()
 #: ends this process with an exit code, without the notice of other ranks
-leave_unnoticed = os._exit
+plain_exit = os._exit
 
 
-def be_missed() -> None:
+def die_by_signal() -> None:
     """Let `os._exit` kill this process by a signal if ranks outlive ranks that die.
 
     Other ranks notice a death by a signal, and no exit: they would wait for a rank that its watchdog, or a user's code,
     has ended by `os._exit`. A process forked from this one exits as usual.
     """
     if IS_ON:
-        os._exit = only_here(lambda _: os.kill(os.getpid(), signal.SIGKILL), leave_unnoticed)  # type: ignore[assignment]
+        os._exit = only_here(lambda _: os.kill(os.getpid(), signal.SIGKILL), plain_exit)  # type: ignore[assignment]
 
 
 class Losses:

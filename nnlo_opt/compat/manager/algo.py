@@ -20,7 +20,7 @@ _OPTIONS = (
 # fmt: on
 #: other names of options, and the parameters of the optimizer `gem` in NNLO
 _ALIASES = {"lr": "learning_rate"}
-_OF_GEM = {"lr": "gem_lr", "learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa"}
+_OF_GEM = {"learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa", "lr": "gem_lr"}
 
 
 class Algo:
@@ -81,7 +81,7 @@ class Algo:
                 "adadelta."
             )
         aliases = _OF_GEM if optimizer == "gem" else _ALIASES
-        others = {aliases.get(name, name): value for name, value in others.items()}
+        others |= {option: others.pop(name) for name, option in aliases.items() if name in others}
         self._settings: dict[str, Any] = {
             "mode": self.mode,
             "sync_every": sync_every,

@@ -18,7 +18,7 @@ from nnlo_opt.run.afterwards.finish import best_fold, history_of
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
 from nnlo_opt.run.start.agreement import RankGroup, abort_on_error
-from nnlo_opt.run.start.embedded import Seat, noting_environment, read_shared_events, temporary_run
+from nnlo_opt.run.start.embedded import ScriptRank, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.training import TrainingSession
 from nnlo_opt.run.workload.findings import Findings
@@ -89,9 +89,9 @@ class Manager:
             ends_with_a_death="A rank has died: the training ends here; a manager that restores resumes from its "
             "checkpoint.",
         )
-        self._seat = Seat(group, roles)
+        self._script_rank = ScriptRank(group, roles)
         if not self.is_master:
-            self._seat.serve()
+            self._script_rank.serve()
             self._conclude()
 
     def _make_callbacks(self) -> EpochCallbacks:
@@ -121,13 +121,13 @@ class Manager:
         )
         with temporary_run() as temporary:
             run = temporary if folder is None else self._options.run
-            self._seat.coordinate(replace(self._options, run=run), script, TrainingSession)
+            self._script_rank.coordinate(replace(self._options, run=run), script, TrainingSession)
             self._conclude()
 
     def _conclude(self) -> None:
         """Share what has come of the training, and let go of what it needs. Collective: every rank."""
         self._outcomes = []
-        directory = self._seat.end()
+        directory = self._script_rank.end()
         if directory is None:
             return
         try:
@@ -185,7 +185,7 @@ class Manager:
     def close(self) -> None:
         """Let go of communicators and copied files; workers of a manager that has not trained leave."""
         if self._outcomes is None:
-            self._seat.dismiss()
+            self._script_rank.dismiss()
             self._conclude()
         if self._adapter is not None:
             self._adapter.release()

@@ -180,7 +180,7 @@ def run_at_end(
 ) -> None:
     """Have a shell run the user's command about the end of a run, for ON_END_S at most.
 
-    Its failure is a line for a person and nothing else.
+    If it fails, a warning is printed.
 
     Args:
         code: exit code of the run.

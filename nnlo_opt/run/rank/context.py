@@ -65,7 +65,7 @@ class ProcessContext:
         team = topology.teams[0] if world.size == 1 else topology.team_of_rank(world.rank)
         self.timeline.name(rank_label(world.rank, team, coordinates=world.rank == 0))
         if self.watchdog is not None:
-            _meet_node(self.watchdog, world)
+            _watch_node(self.watchdog, world)
         return replace(self, share=share, monitor=make_monitor(SystemClock(), share.gpu) if options.monitor else None)
 
     @property
@@ -119,7 +119,7 @@ def _share(world: "World | RankGroup", topology: Topology, options: Options) -> 
     return share_node(world.rank, cores_of, trainers, masters, options.gpus)
 
 
-def _meet_node(watchdog: Watchdog, world: "World | RankGroup") -> None:
+def _watch_node(watchdog: Watchdog, world: "World | RankGroup") -> None:
     """Have the watchdog watch the other ranks of the node. Collective: every rank of `world`."""
     handle = watchdog.heart.handle if watchdog.heart is not None else bytes(HANDLE_BYTES)
     handles = world.on_node(handle)

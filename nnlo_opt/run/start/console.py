@@ -26,7 +26,7 @@ class Console:
     """Prints lines; a run outlives its terminal, as it outlives its log file."""
 
     def __init__(self, *, prints: bool = True, quiet: bool = False) -> None:
-        """`prints`: if False, lines go to the log file alone; `quiet`: the same for lines before `speak_up`."""
+        """`prints`: if False, lines go to the log file alone; `quiet`: the same for lines before `end_quiet`."""
         self._prints = prints
         self._is_quiet = quiet
         #: None before `keep`, without a log file, and after `close`
@@ -74,7 +74,7 @@ class Console:
         if bottom is not None:
             bottom.close()
 
-    def speak_up(self) -> None:
+    def end_quiet(self) -> None:
         """Print every line from now on: the end has come."""
         self._is_quiet = False
 

@@ -83,12 +83,12 @@ def run_search(
     )
     try:
         with temporary_run() as temporary:
-            seat = Seat(group, roles)
+            own_rank = ScriptRank(group, roles)
             if group.rank == 0:
-                seat.coordinate(options if keeps_files else replace(options, run=temporary), script, SearchSession)
+                own_rank.coordinate(options if keeps_files else replace(options, run=temporary), script, SearchSession)
             else:
-                seat.serve()
-            directory = seat.end()
+                own_rank.serve()
+            directory = own_rank.end()
             assert directory is not None
             ledger = Ledger(read_shared_events(group, directory))
             if not keeps_files and group.rank:
@@ -143,7 +143,7 @@ class ScriptWorkload(ModuleWorkload):
 # ---------------------------------------------------------------- one start
 
 
-class Seat:
+class ScriptRank:
     """Place of this rank in one start of a run of a user's script. Collective: every rank of `group`.
 
     Rank 0 coordinates by `coordinate` while every other rank is in `serve`; then all of them call `end`.

@@ -24,7 +24,7 @@ Answer = TypeVar("Answer", bound=Message)
 #: reasons for which a preempted start ends, without a launcher and with one, which may have heard another signal
 PREEMPTED, ASKED = "preempted by SIGUSR1", "asked to end by nnlo-opt launch"
 #: seconds that ranks have to leave after a search in which ranks have died
-SEE_OFF_S = 10.0
+LEAVING_S = 10.0
 #: seconds that the rank of this process works before the coordinator looks again, if one batch takes no longer
 PUMP_S = 1e-3
 
@@ -133,9 +133,9 @@ class ServingRanks:
                 self.transport.send(rank, Shutdown(exit_code=exit_code))
         self.transport.flush(timeout_s=30.0)
         if self.transport.lost:
-            self._see_off()
+            self._wait_until_left()
 
-    def _see_off(self) -> None:
+    def _wait_until_left(self) -> None:
         """Stay until all other ranks have left: no rank finalizes MPI, and a rank would take our end for a death."""
         n_others = self.transport.size - 1
 
@@ -144,7 +144,7 @@ class ServingRanks:
                 pass
             return not self._pump() and len(self.transport.lost) >= n_others
 
-        wait_until(all_left, SEE_OFF_S)
+        wait_until(all_left, LEAVING_S)
 
 
 class WithOwnRank(Transport):

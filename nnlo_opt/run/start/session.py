@@ -511,7 +511,7 @@ class Session(ABC):
         if self.host.keeps_files:
             finish.write_last_reports(run.reporter, directory, self.say)
         finish.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
-        self._console.speak_up()
+        self._console.end_quiet()
         code = self.conclude(directory, findings.figure, model_path) if self.host.owns_process else EXIT_OK
         if test:
             self.say(f"On the test data, `{self.options.data.test_data}`: {metrics_text(test)}")

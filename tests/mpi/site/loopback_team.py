@@ -102,7 +102,7 @@ class LoopbackTeam:
         self.master = master
         #: everything handed over inside the team, in order
         self.deliveries: list[Delivery] = []
-        self._seat()
+        self._script_rank()
 
     def endpoints_at(self, position: int) -> Endpoints:
         """Return the endpoints of the rank at `position` of the team."""
@@ -125,7 +125,7 @@ class LoopbackTeam:
         memories = [worker.abandon() for worker in self.workers]
         self._join(plan_single_block(1 + n_workers))
         goes_on = self.master.regroup(self.endpoints_at(MASTER).worker_end, self.plan)
-        self._seat(memories)
+        self._script_rank(memories)
         return goes_on
 
     def _join(self, topology: Topology) -> None:
@@ -153,7 +153,7 @@ class LoopbackTeam:
         )
         return RankRoles(placement, setup)
 
-    def _seat(self, memories: Iterable[Memory | None] = ()) -> None:
+    def _script_rank(self, memories: Iterable[Memory | None] = ()) -> None:
         """Make all roles but the master on the present networks; `memories` of the workers before."""
         remembered = iter(memories)
         #: of the ranks that train, in their order
