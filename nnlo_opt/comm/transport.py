@@ -122,7 +122,7 @@ class Collective(Protocol):
         """Raise RanksLost if a rank of the group has died; for a rank that waits in another way."""
 
 
-#: seconds of spinning, enough for a prompt answer: Iprobe costs 1-2 us, a sleep at least 60 us
+#: seconds of spinning, enough for a prompt answer: a look costs 1-2 us, a sleep at least 60 us
 SPIN_S = 50e-6
 #: longest pause between two looks, seconds; measured: 1 ms costs 2 % of a core and 1.7 ms of latency
 LONGEST_PAUSE_S = 1e-3

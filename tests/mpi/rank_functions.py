@@ -3,6 +3,8 @@
 A function that returns has passed on its rank; one that raises ends all ranks with exit code 1.
 """
 
+import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -12,14 +14,17 @@ import numpy as np
 from linear_model import LinearAdapter
 from loopback_team import tasks_from
 from memory_source import linear_source
+from mpi4py import MPI
 
 from nnlo_opt.block.task import FoldTask, FoldTaskFactory
 from nnlo_opt.comm import codec
 from nnlo_opt.comm.messages import FoldRecorded, Message
 from nnlo_opt.comm.mpi import transport as mpi_transport
 from nnlo_opt.comm.mpi.gated import GatedComm
-from nnlo_opt.comm.mpi.world import World, finalize
+from nnlo_opt.comm.mpi.ulfm import plain_exit
+from nnlo_opt.comm.mpi.world import WORLD, World, finalize
 from nnlo_opt.comm.node import Neighbour
+from nnlo_opt.comm.objective_messages import Dismissed, Leave
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import receive, wait_until
 from nnlo_opt.data.folds import single_fold
@@ -202,6 +207,25 @@ def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tas
             asked = Options(model="linear", training=options, run=run, n_processes=n_processes)
             own_rank.coordinate(asked, script, TrainingSession)
         return Ledger(read_shared_events(group, own_rank.end()))
+
+
+def a_message_of_a_rank_that_has_died_hides_no_other(world: World) -> None:
+    transport = world.transport()
+    if world.rank == 0:
+        # This rank hears of the death before it looks at the message.
+        assert wait_until(lambda: MPI.COMM_SELF.Iprobe() or WORLD.Get_failed().Get_size() > 0, LIMIT_S)
+        found = [receive([transport], LIMIT_S) for _ in range(2)]
+        print("received from", sorted(received.source for _, received in found))
+        transport.send(1, Dismissed())
+    else:
+        transport.send(0, Leave())
+    transport.flush(LIMIT_S)
+    if world.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if world.rank == 1:
+        assert receive([transport], LIMIT_S)[1].message == Dismissed()
+    sys.stdout.flush()
+    plain_exit(0)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,10 @@ from pathlib import Path
 import launcher
 import pytest
 
+from nnlo_opt.launcher.job import lets_ranks_outlive_others
+from nnlo_opt.runtime.environment import ULFM
+from nnlo_opt.testing.mpirun import find_mpirun
+
 FUNCTIONS = Path(__file__).parent / "rank_functions.py"
 CONFORMS = "the_transport_conforms"
 
@@ -37,3 +41,11 @@ pytestmark = pytest.mark.mpi
 )
 def test_ranks_pass(tmp_path, n_ranks, names):
     launcher.run(n_ranks, [sys.executable, str(FUNCTIONS), *names], tmp_path, 60)
+
+
+@pytest.mark.skipif(not lets_ranks_outlive_others(find_mpirun() or ""), reason="needs ULFM")
+def test_a_message_of_a_rank_that_has_died_hides_no_other(tmp_path, monkeypatch):
+    for name, value in ULFM.items():
+        monkeypatch.setenv(name, value)
+    function = "a_message_of_a_rank_that_has_died_hides_no_other"
+    assert "received from [1, 2]" in launcher.run(3, [sys.executable, str(FUNCTIONS), function], tmp_path, 60, None).out

@@ -1,7 +1,7 @@
 """Transport over MPI: the ranks of a communicator as ends.
 
-Messages travel point to point, one MPI message each, on a communicator of their own. A rank waits by Iprobe, never by a
-blocking call, so that a rank that fails blocks no other rank.
+Messages travel point to point, one MPI message each, on a communicator of their own. A rank waits by Improbe, never by
+a blocking call, so that a rank that fails blocks no other rank.
 
 If MPI lets ranks outlive ranks that die (`ulfm`), a dead rank shows as an error of MPI. The transport notes which ranks
 are lost, and raises `RanksLost` to its owner.
@@ -37,8 +37,8 @@ _HEAD = struct.Struct("<QIIQQQ")
 _ROW = struct.Struct(f"<QQ{HANDLE_BYTES}s")
 #: a smaller payload travels in the message
 _SMALL_BYTES = 2048
-#: seconds between two Iprobes although every end rings: MPI may have sent a message late, and notices failures. If
-#: there are more ranks than cores, an Iprobe that finds nothing yields the core (Open MPI), and returns after
+#: seconds between two looks although every end rings: MPI may have sent a message late, and notices failures. If
+#: there are more ranks than cores, a look that finds nothing yields the core (Open MPI), and returns after
 #: milliseconds. So the time is longer after a ring, as a rank then waits for the answer to the message that rang
 SILENCE_S, LONG_SILENCE_S = 1e-3, 16e-3
 #: seconds in which MPI must know the dead ranks after one of its calls has failed; it took 1.4 s at most
@@ -80,7 +80,7 @@ class MpiTransport(Transport):
         self._shown: Inbox | None = None
         #: number of rings without news: their messages have been received, or a later look found nothing
         self._n_rings_past = 0
-        #: time of the last Iprobe, perf_counter seconds
+        #: time of the last look, perf_counter seconds
         self._looked_at_s = 0.0
 
     @property
@@ -161,16 +161,16 @@ class MpiTransport(Transport):
         self._looked_at_s = now_s
         try:
             # Open MPI looks first and makes progress afterwards: only the second look sees a message that just came.
-            if not (
-                self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
-                or self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
-            ):
+            found = self.comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status) or self.comm.Improbe(
+                MPI.ANY_SOURCE, MPI.ANY_TAG, self._status
+            )
+            if found is None:
                 if self._is_broken:
                     raise RanksLost
                 self._n_rings_past = n_rings
                 return None
             self._n_rings_past += 1
-            if received := self._receive():
+            if received := self._receive(found):
                 logger.log(TRACE, "from %d: %s", received.source, received.message)
             return received
         except MPI.Exception as error:
@@ -179,14 +179,18 @@ class MpiTransport(Transport):
                 raise RanksLost from error
             return None
 
-    def _receive(self) -> Received | None:
-        """Receive the message that Iprobe has found."""
+    def _receive(self, found: MPI.Message) -> Received | None:
+        """Receive the message that a look has found.
+
+        The look has taken it out of MPI's queue: Open MPI refuses to receive from a rank that has died, and a message
+        that stayed there would hide all later ones.
+        """
         n_bytes = self._status.Get_count(MPI.BYTE)
         source, tag = self._status.Get_source(), self._status.Get_tag()
         if n_bytes > self._buffer.size:
             self._buffer = aligned_bytes(n_bytes)
         buffer = self._buffer[:n_bytes]
-        self.comm.Recv([buffer, MPI.BYTE], source, tag)
+        found.Recv([buffer, MPI.BYTE])
         if tag == _PLAIN:
             return Received(source, *decode(buffer))
         n_released, *fields = _HEAD.unpack_from(buffer.data)
