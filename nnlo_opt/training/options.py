@@ -11,8 +11,10 @@ from typing import Any
 from nnlo_opt.errors import ConfigurationError, did_you_mean, require_known
 from nnlo_opt.space.values import check_whole, is_number
 from nnlo_opt.training.schedules import LearningRateSchedule
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.registry import RULES, default_values
 from nnlo_opt.update_rules.rule import UpdateRule
+from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 TRAIN_PREFIX = "train."
 #: update rules
@@ -101,6 +103,21 @@ class TrainingOptions:
     def schedule(self) -> LearningRateSchedule:
         """Schedule of the learning rate."""
         return LearningRateSchedule.parse(self.lr_schedule, self.warmup_epochs)
+
+    @property
+    def stopping(self) -> EarlyStopping | None:
+        """Rule of `early_stopping`; None without one."""
+        return EarlyStopping.parse(self.early_stopping) if self.early_stopping else None
+
+    @property
+    def target(self) -> TargetMetric | None:
+        """Target of `target_metric`; None without one."""
+        return TargetMetric.parse(self.target_metric) if self.target_metric else None
+
+    @property
+    def staleness_policy(self) -> StalenessPolicy:
+        """Weights of updates by `staleness`."""
+        return StalenessPolicy.parse(self.staleness)
 
     @property
     def rule(self) -> UpdateRule:

@@ -16,7 +16,7 @@ from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.block.master.central_weights import CentralWeights
 from nnlo_opt.block.master.checkpoints import Checkpoints, made_by_same_workers, remembers_all, state_from
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.state import MasterState, fold_plan
+from nnlo_opt.block.master.state import FoldPlan, MasterState
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team
@@ -66,7 +66,6 @@ class MasterAssignment:
     """One assignment, from its order to its end; it sends to the workers and reports to the coordinator."""
 
     order: msg.RunFold
-    options: TrainingOptions
     state: MasterState
     ends: WorkerEndpoints
     weights: CentralWeights
@@ -91,13 +90,13 @@ class MasterAssignment:
                 point=order.point,
                 worker=worker,
                 n_workers=self.state.plan.n_workers,
-                overlap=self.options.overlaps and not is_alone,
+                overlap=self.state.plan.options.overlaps and not is_alone,
             )
             self.ends.send(worker, start)
 
     def regroup(self, ends: WorkerEndpoints) -> None:
         """Continue from the central weights as they are, with the workers at `ends`, which have new shards."""
-        n_workers, shared = ends.n_workers(self.options), self.weights.shared
+        n_workers, shared = ends.n_workers(self.state.plan.options), self.weights.shared
         self.ends = ends
         if shared is None:
             self.state.regroup(n_workers)
@@ -357,9 +356,8 @@ class Master:
         waited_s = None if self._idle_since_s is None else self._setup.clock.monotonic_s() - self._idle_since_s
         directory, ends = fold_directory(self._setup.directory, order.trial, order.fold), self._endpoints
         try:
-            options = self._setup.options.with_point(order.point)
             resumed = checkpoint.load_latest(directory)
-            state = self._state(order, options, ends, resumed)
+            state = self._state(order, ends, resumed)
         except Exception as error:
             self._unrecorded[order.assignment] = directory
             self._idle_since_s = self._setup.clock.monotonic_s()
@@ -368,10 +366,9 @@ class Master:
         rate_factor = 1.0 if resumed is None else float(resumed.master.get("rate_factor", 1.0))
         self._assignment = MasterAssignment(
             order=order,
-            options=options,
             state=state,
             ends=ends,
-            weights=CentralWeights(options, state, ends, rate_factor),
+            weights=CentralWeights(state, ends, rate_factor),
             checkpoints=Checkpoints(directory, resumed, writes=self._setup.writes_checkpoints),
             setup=self._setup,
             waited_s=waited_s,
@@ -380,11 +377,12 @@ class Master:
         )
         self._assignment.start()
 
-    def _state(
-        self, order: msg.RunFold, options: TrainingOptions, ends: WorkerEndpoints, resumed: Checkpoint | None
-    ) -> MasterState:
+    def _state(self, order: msg.RunFold, ends: WorkerEndpoints, resumed: Checkpoint | None) -> MasterState:
         """Return the decisions of an assignment that begins, or resumes from a checkpoint."""
-        plan = fold_plan(options, ends.n_workers(options)).replaced(
+        options = self._setup.options.with_point(order.point)
+        plan = FoldPlan(
+            n_workers=ends.n_workers(options),
+            options=options,
             calls_back=self._setup.calls_back,
             comparison=self._setup.comparison,
             waits_for_decision=order.waits_for_decision,

@@ -34,25 +34,17 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.records import Value
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.figure import best_epoch, figure_of_merit
 from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
+from nnlo_opt.update_rules.staleness import StalenessStatistics
 
 
 class FoldPlan(Value):
     """Plan of one assignment: its length, its checkpoints, the reasons to end it."""
 
     n_workers: int
-    epochs: int
-    #: workers wait for each other
-    synchronous: bool = False
-    #: workers train a whole epoch together before they push
-    together: bool = False
-    staleness: StalenessPolicy = StalenessPolicy()
-    checkpoint_interval: int = 1
-    early_stopping: EarlyStopping | None = None
-    target_metric: TargetMetric | None = None
+    #: of the trial
+    options: TrainingOptions
     #: worker 1 has callbacks of the user
     calls_back: bool = False
     #: what the trial is compared by
@@ -67,37 +59,23 @@ class FoldPlan(Value):
 
     def checkpoint_due(self, epoch: int) -> bool:
         """Return True if `epoch` has a checkpoint even if it is not the last."""
-        return epoch % self.checkpoint_interval == 0 or epoch in self.pause_epochs
+        return epoch % self.options.checkpoint_interval == 0 or epoch in self.pause_epochs
 
     def reason_to_end(self, history: FoldHistory) -> str:
         """Return why the fold is trained, after at least one epoch; "" while it is not."""
-        target, stopping = self.target_metric, self.early_stopping
+        target, stopping = self.options.target, self.options.stopping
         if target and target.reached(history.values(target.metric)[-1]):
             return f"{target.metric} is past its target of {target.value:g} (`--target-metric`)"
         if stopping and stopping.reached(values := history.values(stopping.metric)):
             return f"{stopping.why(values)} (`--early-stopping {stopping}`)"
-        return "all epochs are done" if history.n_epochs >= self.epochs else ""
+        return "all epochs are done" if history.n_epochs >= self.options.epochs else ""
 
     def best_index(self, history: FoldHistory) -> int | None:
         """Return the index of the best epoch so far, whose weights are kept; None if the last weights are."""
-        stopping = self.early_stopping
+        stopping = self.options.stopping
         if self.comparison.epoch == "best":
             return best_epoch(self.comparison.objectives[0], history.epochs)
         return stopping.best_index(history.values(stopping.metric)) if stopping else None
-
-
-def fold_plan(options: TrainingOptions, n_workers: int) -> FoldPlan:
-    """Return the plan of one assignment from the options of its trial."""
-    return FoldPlan(
-        n_workers=n_workers,
-        epochs=options.epochs,
-        synchronous=options.waits,
-        together=options.rule.averages_every_batch,
-        staleness=StalenessPolicy.parse(options.staleness),
-        checkpoint_interval=options.checkpoint_interval,
-        early_stopping=EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
-        target_metric=TargetMetric.parse(options.target_metric) if options.target_metric else None,
-    )
 
 
 class Phase(Enum):
@@ -140,6 +118,7 @@ class MasterState:
         self.phase = Phase.STARTING
         #: staleness of all updates
         self.staleness = staleness or StalenessStatistics()
+        self._policy = plan.options.staleness_policy
         #: size of the training set; 0 before the first worker is ready
         self.n_train = 0
         self.has_validation = False
@@ -178,7 +157,7 @@ class MasterState:
 
     def begin_epoch_anew(self) -> None:
         """Forget the part of the epoch that earlier workers have done, whose passes these workers cannot continue."""
-        if self.plan.synchronous:
+        if self.plan.options.waits:
             self.n_samples -= self.n_samples_inside
             self.history.resume_epoch({})
 
@@ -191,7 +170,7 @@ class MasterState:
 
     def stop(self) -> list[ins.Instruction]:
         """End the assignment without a result."""
-        if self.plan.together and self.phase is Phase.TRAINING:
+        if self.plan.options.rule.averages_every_batch and self.phase is Phase.TRAINING:
             self.phase = Phase.HALTING
             return [ins.SendHalt(worker=self.workers[-1])]
         if self.phase is Phase.HALTING:
@@ -213,7 +192,7 @@ class MasterState:
     @property
     def can_regroup(self) -> bool:
         """True if new workers can continue from the central weights as they are; else from the last checkpoint only."""
-        return not self.plan.synchronous and self.phase in REGROUPING
+        return not self.plan.options.waits and self.phase in REGROUPING
 
     def regroup(self, n_workers: int, n_samples: int | None = None, version: int | None = None) -> None:
         """Continue the training with `n_workers` new workers; updates that were not pushed are lost.
@@ -249,7 +228,7 @@ class MasterState:
         self.preempting = True
         if self.phase is Phase.AWAITING and not self.checkpoints:
             return self._begin_epoch()  # no decision comes any more
-        if self.phase is Phase.TRAINING and self.plan.together:
+        if self.phase is Phase.TRAINING and self.plan.options.rule.averages_every_batch:
             return [ins.SendHalt(worker=self.workers[-1])]  # all end the epoch with the step under way
         is_at_rest = self.phase is Phase.AWAITING or (self.phase is Phase.STARTING and not self._is_midway)
         return self.stop() if is_at_rest else []
@@ -300,7 +279,7 @@ class MasterState:
                 return []
             self.phase = Phase.OVER
             return [ins.Stopped()]
-        if self.plan.synchronous:
+        if self.plan.options.waits:
             return self._push_to_round(worker, message)
         out = [] if message.applied else self._apply(worker, staleness)
         if worker in self.fenced:
@@ -314,7 +293,7 @@ class MasterState:
         return [*out, ins.SendWeights(workers=(worker,), version=self.version)]
 
     def _apply(self, worker: int, staleness: int) -> list[ins.Instruction]:
-        weight = self.plan.staleness.weight(staleness)
+        weight = self._policy.weight(staleness)
         if not weight:
             self.staleness.drop()
             return []
@@ -345,7 +324,7 @@ class MasterState:
     def _begin_fence(self) -> None:
         self.phase = Phase.FENCING
         epoch = self.epoch + 1
-        self.checkpoints = self.preempting or self.plan.checkpoint_due(epoch) or epoch >= self.plan.epochs
+        self.checkpoints = self.preempting or self.plan.checkpoint_due(epoch) or epoch >= self.plan.options.epochs
         self.waiting_for = set(self.workers)
 
     # ------------------------------------------------------------ the fence

@@ -24,7 +24,6 @@ from nnlo_opt.runtime.timeline import Timeline
 from nnlo_opt.training.schedules import LearningRates
 from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
 from nnlo_opt.update_rules.rule import Answer
-from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 #: end of the master on the transport of a team
 MASTER = 0
@@ -277,7 +276,7 @@ class LocalTraining:
             self.gradients.average_by(shared_step)
             return
         half = options.rule.master_half(options, adapter.n_weights, start.n_workers)
-        of_worker = OfWorker(StalenessPolicy.parse(options.staleness), self._rates)
+        of_worker = OfWorker(options.staleness_policy, self._rates)
         sizes = adapter.n_weights, adapter.n_state
         self._shared = SharedWeights(memory, half, sizes, start.n_workers, of_worker)
         if start.n_workers == 1 and self._partners.group is None:
