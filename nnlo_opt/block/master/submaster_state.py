@@ -14,7 +14,7 @@ makes one update of these and pushes that, and the answer goes to all workers. T
 Synchronously a worker that has passed over its shard waits at the fence; the group is through when all its workers are.
 """
 
-from enum import Enum, auto
+from enum import Enum
 from typing import Any
 
 from nnlo_opt.block.exchange.rounds import SynchronousRounds, check_same_model
@@ -25,25 +25,17 @@ from nnlo_opt.training.history import Metrics
 
 
 class Phase(Enum):
-    """Phases of an assignment; see the top of the module."""
+    """Phases of an assignment (see the top of the module), each with the messages of a worker that it takes.
 
-    STARTING = auto()
-    LISTENING = auto()
-    TRAINING = auto()
-    FENCING = auto()
-    VALIDATING = auto()
-    ASKING = auto()
+    The top master's messages come while LISTENING.
+    """
 
-
-#: which messages of a worker each phase takes; the top master's come while LISTENING
-_ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
-    Phase.STARTING: frozenset({msg.WorkerReady}),
-    Phase.LISTENING: frozenset(),
-    Phase.TRAINING: frozenset({msg.PushUpdate}),
-    Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached}),
-    Phase.VALIDATING: frozenset({msg.Validated}),
-    Phase.ASKING: frozenset({msg.CalledBack, msg.Judged}),
-}
+    STARTING = (msg.WorkerReady,)
+    LISTENING = ()
+    TRAINING = (msg.PushUpdate,)
+    FENCING = (msg.PushUpdate, msg.FenceReached)
+    VALIDATING = (msg.Validated,)
+    ASKING = (msg.CalledBack, msg.Judged)
 
 
 class GroupState:
@@ -107,7 +99,7 @@ class GroupState:
 
     def hear(self, worker: int, message: msg.Message) -> list[ins.Instruction]:
         """Take in a message of `worker`; ProtocolError, without a change, for one that the phase does not take."""
-        if type(message) not in _ACCEPTED[self.phase]:
+        if not isinstance(message, self.phase.value):
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
         if isinstance(message, msg.PushUpdate):
             return self._push(worker, message)
