@@ -131,14 +131,6 @@ class Neighbour:
         """Return the memory at `place` of the process; raises OSError if the process no longer keeps it."""
         return CommonMemory(open_file(self._pid, place[0], os.O_RDWR), place[1])
 
-    def map(self, file: int, n_bytes: int) -> NDArray[np.uint8]:
-        """Return memory of the process, (n_bytes,); raises OSError if the process has ended."""
-        mine = open_file(self._pid, file, os.O_RDWR)
-        try:
-            return np.frombuffer(mmap.mmap(mine, n_bytes), np.uint8)
-        finally:
-            os.close(mine)
-
 
 class CommonMemory:
     """Memory to which processes of this node write in turn; they agree on what each lock guards.
@@ -253,6 +245,6 @@ class Inbox:
     def view(self, place: Place) -> NDArray[np.float32]:
         """Return the payload at `place`, (n,); raises OSError if the sender ended before its memory was mapped."""
         if place.generation != self._generation:
-            self._memory = self._neighbour.map(place.file, place.file_bytes)
+            self._memory = self._neighbour.join((place.file, place.file_bytes)).bytes
             self._generation = place.generation
         return self._memory[place.offset : place.offset + place.n_bytes].view(np.float32)
