@@ -13,7 +13,7 @@ import numpy as np
 
 from nnlo_opt.block.exchange.gradients import CommonBatches, OwnBatches, Step
 from nnlo_opt.block.exchange.shared_step import SharedStep
-from nnlo_opt.block.exchange.shared_weights import OfWorker, SharedWeights
+from nnlo_opt.block.exchange.shared_weights import SharedWeights
 from nnlo_opt.block.task import FoldTask
 from nnlo_opt.block.worker.group import GroupBatches, WorkerGroup
 from nnlo_opt.comm import messages as msg
@@ -72,7 +72,7 @@ class LocalTraining:
         self._start = start
         self._rule = task.options.rule.worker_half(task.options, task.adapter.n_weights)
         #: True if all workers make every step together
-        self._together = self._rule.steps_together
+        self._together = task.options.rule.averages_every_batch
         #: source of the gradients of its steps
         self.gradients = self._gradients()
         #: True if the master has sent something to train on, and no fence since
@@ -276,9 +276,8 @@ class LocalTraining:
             self.gradients.average_by(shared_step)
             return
         half = options.rule.master_half(options, adapter.n_weights, start.n_workers)
-        of_worker = OfWorker(options.staleness_policy, self._rates)
-        sizes = adapter.n_weights, adapter.n_state
-        self._shared = SharedWeights(memory, half, sizes, start.n_workers, of_worker)
+        sizes, policy = (adapter.n_weights, adapter.n_state), options.staleness_policy
+        self._shared = SharedWeights(memory, half, sizes, start.n_workers, policy, self._rates)
         if start.n_workers == 1 and self._partners.group is None:
             self._rule.own(self._shared.weights)
 
