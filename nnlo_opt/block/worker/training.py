@@ -224,7 +224,7 @@ class LocalTraining:
         # The other ranks of a group are on their way to the next step: a rank that fails here must not be missing
         # there.
         with self.gradients.fails_in_next_step:
-            place = [] if self.has_begun else self._share_with_members()
+            place = [] if self.has_begun else self.gradients.share_weights(self._rule)
             kept = load_state(of_message(train.restore), start.worker) if train.restore else memory
             model_state = None if kept is None else kept.pop(_MODEL_STATE, None)
             if kept:
@@ -249,13 +249,6 @@ class LocalTraining:
         self.is_outstanding, self.is_running = False, not self._is_deserted
         if self._is_due:
             self._push()
-
-    def _share_with_members(self) -> list[int]:
-        """Have the weights in memory that the members of the worker group read; return its handle, [] without one."""
-        weights = self.gradients.share_weights()
-        if weights is not None:
-            self._rule.live_in(weights)
-        return self.gradients.place
 
     def _join(self, place: tuple[int, int]) -> None:
         """Work in the memory that the master has made, from now on."""
