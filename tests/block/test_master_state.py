@@ -41,6 +41,7 @@ def validated(loss=1.0, n_samples=4):
 
 FAILED = msg.FoldFailed(assignment=0, reason="no", traceback="tb", world_rank=7, host="node")
 JUDGED = msg.Judged(assignment=0, figure_of_merit=1.0)
+STOPPED = ins.End(message=msg.FoldStopped(assignment=0))
 OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), JUDGED, FAILED]
 
 
@@ -55,7 +56,7 @@ def fence(*workers: int) -> ins.SendFence:
 def plan(n_workers: int = 2, **changes: Any) -> FoldPlan:
     """Return a plan; changes are of its own fields or of the training options."""
     own = {name: changes.pop(name) for name in FoldPlan.__struct_fields__ if name in changes}
-    return FoldPlan(n_workers=n_workers, options=TrainingOptions(**{"epochs": 3, **changes}), **own)
+    return FoldPlan(assignment=0, n_workers=n_workers, options=TrainingOptions(**{"epochs": 3, **changes}), **own)
 
 
 def started(state: MasterState, **of_ready: Any) -> MasterState:
@@ -200,7 +201,7 @@ def test_workers_that_train_together_are_halted_by_one_and_all_push_before_it_is
     assert state.stop() == [ins.SendHalt(worker=2)]
     assert state.stop() == []
     assert state.handle(2, push()) == []
-    assert state.handle(1, push()) == [ins.Stopped()]
+    assert state.handle(1, push()) == [STOPPED]
     assert state.phase is Phase.OVER
 
 
@@ -278,7 +279,7 @@ def test_a_metric_that_is_not_finite_fails_the_fold(value):
     state = validating()
     state.handle(1, validated())
     (fail,) = state.handle(2, validated(loss=value))
-    assert isinstance(fail, ins.Fail)
+    assert isinstance(fail.message, msg.FoldFailed)
     assert "val_loss" in fail.message.reason
     assert state.phase is Phase.OVER
 
@@ -363,7 +364,7 @@ def test_a_figure_of_merit_of_the_user_s_is_asked_of_worker_1_when_all_is_traine
 
 def test_a_fold_can_be_stopped_while_it_is_judged():
     state, _ = judging()
-    assert state.stop() == [ins.Stopped()]
+    assert state.stop() == [STOPPED]
 
 
 def test_nothing_is_kept_without_early_stopping():
@@ -407,7 +408,7 @@ def insides(state: MasterState) -> dict[str, Any]:
 @pytest.mark.parametrize("phase", [phase for phase in states_in_every_phase() if phase != "OVER"])
 def test_a_worker_that_fails_ends_the_fold_in_every_phase(phase):
     state = states_in_every_phase()[phase]
-    assert state.handle(2, FAILED) == [ins.Fail(message=FAILED)]
+    assert state.handle(2, FAILED) == [ins.End(message=FAILED)]
     assert state.phase is Phase.OVER
 
 
@@ -612,10 +613,10 @@ def test_after_each_epoch_but_the_last_the_word_is_awaited():
 
 
 def test_a_fold_is_paused_or_stopped_while_it_waits():
-    assert awaiting().pause() == [ins.Paused(epoch=1)]
-    assert awaiting().stop() == [ins.Stopped()]
-    assert awaiting(mode="allreduce").stop() == [ins.Stopped()]
-    assert isinstance(awaiting().handle(1, FAILED)[0], ins.Fail)
+    assert awaiting().pause() == [ins.End(message=msg.FoldPaused(assignment=0, epoch=1))]
+    assert awaiting().stop() == [STOPPED]
+    assert awaiting(mode="allreduce").stop() == [STOPPED]
+    assert awaiting().handle(1, FAILED) == [ins.End(message=FAILED)]
 
 
 def test_an_answer_that_was_not_asked_for_is_a_bug():

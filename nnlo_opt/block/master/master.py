@@ -154,14 +154,10 @@ class MasterAssignment:
                 self.checkpoints.save(self.state, weights, self._train_s, instruction.n_samples)
             case ins.SendJudge():
                 self._send_judge(instruction)
-            case ins.Stopped():
-                return msg.FoldStopped(assignment=assignment)
-            case ins.Paused():
-                return msg.FoldPaused(assignment=assignment, epoch=instruction.epoch)
             case ins.Finish():
                 return self._finish(instruction)
-            case ins.Fail():
-                return instruction.message.replaced(assignment=assignment)
+            case ins.End():
+                return instruction.message
         return None
 
     @property
@@ -381,6 +377,7 @@ class Master:
         """Return the decisions of an assignment that begins, or resumes from a checkpoint."""
         options = self._setup.options.with_point(order.point)
         plan = FoldPlan(
+            assignment=order.assignment,
             n_workers=ends.n_workers(options),
             options=options,
             calls_back=self._setup.calls_back,

@@ -42,6 +42,7 @@ from nnlo_opt.update_rules.staleness import StalenessStatistics
 class FoldPlan(Value):
     """Plan of one assignment: its length, its checkpoints, the reasons to end it."""
 
+    assignment: int
     n_workers: int
     #: of the trial
     options: TrainingOptions
@@ -175,8 +176,7 @@ class MasterState:
             return [ins.SendHalt(worker=self.workers[-1])]
         if self.phase is Phase.HALTING:
             return []
-        self.phase = Phase.OVER
-        return [ins.Stopped()]
+        return self._stopped()
 
     def go_on(self) -> list[ins.Instruction]:
         """Begin the next epoch, as the coordinator has decided."""
@@ -186,8 +186,7 @@ class MasterState:
     def pause(self) -> list[ins.Instruction]:
         """End the assignment, to be resumed later, as the coordinator has decided."""
         self._heard()
-        self.phase = Phase.OVER
-        return [ins.Paused(epoch=self.epoch)]
+        return self._end(msg.FoldPaused(assignment=self.plan.assignment, epoch=self.epoch))
 
     @property
     def can_regroup(self) -> bool:
@@ -275,10 +274,7 @@ class MasterState:
         if message.sums:
             self.history.add_training(worker, message.n_samples, message.sums)
         if self.phase is Phase.HALTING:
-            if self.computing:
-                return []
-            self.phase = Phase.OVER
-            return [ins.Stopped()]
+            return [] if self.computing else self._stopped()
         if self.plan.options.waits:
             return self._push_to_round(worker, message)
         out = [] if message.applied else self._apply(worker, staleness)
@@ -350,8 +346,8 @@ class MasterState:
         if self.waiting_for:
             return out
         if self.preempting and self.checkpoints and not self._is_full:
-            self.phase = Phase.OVER
-            return [*out, ins.SaveMidEpoch(n_samples=self.n_samples - self.epoch * self.n_train), ins.Stopped()]
+            n_inside = self.n_samples - self.epoch * self.n_train
+            return [*out, ins.SaveMidEpoch(n_samples=n_inside), *self._stopped()]
         if self.has_validation:
             self.phase = Phase.VALIDATING
             self.waiting_for = set(self.workers)
@@ -369,7 +365,7 @@ class MasterState:
         bad = next((name for name, value in metrics.items() if not math.isfinite(value)), None)
         if bad:
             reason = f"{bad} is {metrics[bad]} after epoch {self.epoch}"
-            return self._fail(msg.FoldFailed(assignment=-1, reason=reason))
+            return self._end(msg.FoldFailed(assignment=self.plan.assignment, reason=reason))
         out: list[ins.Instruction] = [ins.KeepBest()] if self.plan.best_index(self.history) == self.epoch - 1 else []
         reason = self.plan.reason_to_end(self.history)
         return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
@@ -430,9 +426,12 @@ class MasterState:
         self.phase = Phase.OVER
         return [self._finished.replaced(figure_of_merit=figure)]
 
-    def _fail(self, message: msg.FoldFailed) -> list[ins.Instruction]:
+    def _stopped(self) -> list[ins.Instruction]:
+        return self._end(msg.FoldStopped(assignment=self.plan.assignment))
+
+    def _end(self, message: msg.FoldStopped | msg.FoldPaused | msg.FoldFailed) -> list[ins.Instruction]:
         self.phase = Phase.OVER
-        return [ins.Fail(message=message)]
+        return [ins.End(message=message)]
 
     def _answered(self, worker: int) -> None:
         if worker not in self.waiting_for:
@@ -448,5 +447,5 @@ _HANDLERS: dict[type[msg.Message], tuple[Set[Phase], Callable[[MasterState, int,
     msg.Validated: ({Phase.VALIDATING}, MasterState._validated),
     msg.CalledBack: ({Phase.CALLING_BACK}, MasterState._called_back),
     msg.Judged: ({Phase.JUDGING}, MasterState._judged),
-    msg.FoldFailed: ({*Phase} - {Phase.OVER}, lambda self, worker, message: self._fail(message)),
+    msg.FoldFailed: ({*Phase} - {Phase.OVER}, lambda self, worker, message: self._end(message)),
 }
