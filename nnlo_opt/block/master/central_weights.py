@@ -47,8 +47,6 @@ class CentralWeights:
         self.shared: SharedWeights | None = None
         #: memory for the workers' steps in allreduce, if they share it
         self._steps: SharedMemory | None = None
-        #: handle of the memory of either, until the workers have it
-        self._place: tuple[int, ...] = ()
         #: updates of the round being collected; after it, the answers to them
         self._held = HeldUpdates()
         #: worker -> float model state handed in at the fence
@@ -124,18 +122,17 @@ class CentralWeights:
         if options.shares_weights:
             self.shared = SharedWeights.of_master(ends.block, rule, self.central, self.n_weights, n_workers)
             if self.shared is not None:
-                self.central, self._place = self.shared.central, self.shared.place
+                self.central = self.shared.central
                 self.open_to_workers()
         elif options.shares_steps and n_workers > 1:
             optimizer = options.rule.optimizer(options, 1)
             self._steps = ends.block.share(SharedStep.n_bytes(optimizer, self.n_weights, n_workers))
-            if self._steps is not None:
-                self._place = self._steps.place
 
-    def take_place(self) -> list[int]:
-        """Return the handle by which workers join the memory, once; [] in later calls."""
-        place, self._place = self._place, ()
-        return [*place]
+    @property
+    def place(self) -> list[int]:
+        """Handle by which workers join the memory; [] if they share none."""
+        memory = self.shared or self._steps
+        return [] if memory is None else [*memory.place]
 
     # ------------------------------------------------------------ updates
 

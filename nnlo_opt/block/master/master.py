@@ -188,8 +188,8 @@ class MasterAssignment:
         resumed = checkpoints.resumed_by(self.state.workers, self.ends)
         remembers = resumed is not None and remembers_all(resumed, self.state.workers, self.ends)
         kind = Answer.NOTHING if keeps_own and (self.has_begun or remembers) else Answer.WEIGHTS
+        place = [] if self.has_begun else weights.place
         self.has_begun = True
-        place = weights.take_place()
         for worker in instruction.workers:
             positions = checkpoints.positions(self.ends.led_by(worker), same_workers=resumed is not None)
             train = msg.Train(
