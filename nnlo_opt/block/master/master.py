@@ -73,9 +73,8 @@ class MasterAssignment:
     setup: MasterSetup
     #: seconds for which this team was idle before the order came
     waited_s: float | None
+    #: time at which it began, by the clock, less the seconds trained before the checkpoint
     began_s: float
-    #: seconds trained before the checkpoint
-    trained_before_s: float
     #: True if the workers have begun, and so hold weights of their own if the update rule has any
     has_begun: bool = False
 
@@ -162,7 +161,7 @@ class MasterAssignment:
 
     @property
     def _train_s(self) -> float:
-        return self.trained_before_s + self.setup.clock.monotonic_s() - self.began_s
+        return self.setup.clock.monotonic_s() - self.began_s
 
     # ------------------------------------------------------------ to the workers
 
@@ -359,17 +358,16 @@ class Master:
             self._idle_since_s = self._setup.clock.monotonic_s()
             self._setup.orders.send(COORDINATOR, fold_failed(order.assignment, error, self._setup.orders.rank))
             return
-        rate_factor = 1.0 if resumed is None else float(resumed.master.get("rate_factor", 1.0))
+        before = {} if resumed is None else resumed.master
         self._assignment = MasterAssignment(
             order=order,
             state=state,
             ends=ends,
-            weights=CentralWeights(state, ends, rate_factor),
+            weights=CentralWeights(state, ends, float(before.get("rate_factor", 1.0))),
             checkpoints=Checkpoints(directory, resumed, writes=self._setup.writes_checkpoints),
             setup=self._setup,
             waited_s=waited_s,
-            began_s=self._setup.clock.monotonic_s(),
-            trained_before_s=0.0 if resumed is None else float(resumed.master.get("train_s", 0.0)),
+            began_s=self._setup.clock.monotonic_s() - float(before.get("train_s", 0.0)),
         )
         self._assignment.start()
 
