@@ -20,7 +20,8 @@ import select
 import time
 import weakref
 from contextlib import suppress
-from typing import ClassVar, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +51,6 @@ class Bell:
     A line belongs to a transport, and has the same number at all ends of the transport.
     """
 
-    #: the bell of this process
-    _mine: ClassVar["Bell | None"] = None
-
     def __init__(self) -> None:
         self._listening, self._ringing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ear = select.poll()
@@ -71,12 +69,12 @@ class Bell:
         self.handle = Handle.of(self._ringing).pack()
 
     @classmethod
+    @cache
     def mine(cls) -> "Bell | None":
         """Return the bell of this process, or None if the system has no memory without a name."""
-        if cls._mine is None:
-            with suppress(OSError):
-                cls._mine = cls()
-        return cls._mine
+        with suppress(OSError):
+            return cls()
+        return None
 
     def listen(self, line: int) -> int:
         """Return how often `line` has rung. A message sent before a ring has arrived when the ring is heard."""
@@ -105,22 +103,18 @@ class Bell:
 class Neighbour:
     """Another process of this node, as seen from this one."""
 
-    #: neighbours by handle, as transports share them
-    _known: ClassVar[dict[bytes, "Neighbour | None"]] = {}
-
     def __init__(self, handle: Handle) -> None:
         """Raise OSError if the process cannot be reached from here."""
         self._pid = handle.pid
         self._bell = handle.open(os.O_WRONLY | os.O_NONBLOCK)
 
     @classmethod
+    @cache
     def of(cls, handle: bytes) -> "Neighbour | None":
-        """Return the process that gave `handle`, or None if it cannot be reached from here."""
-        if handle not in cls._known:
-            cls._known[handle] = None
-            with suppress(OSError):
-                cls._known[handle] = cls(Handle.unpack(handle))
-        return cls._known[handle]
+        """Return the process that gave `handle`, which transports share; None if it cannot be reached from here."""
+        with suppress(OSError):
+            return cls(Handle.unpack(handle))
+        return None
 
     def ring(self, line: int) -> None:
         """Wake the process. If it has ended, or its bell is full of rings, there is nothing to do."""
