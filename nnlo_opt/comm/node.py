@@ -158,19 +158,14 @@ class CommonMemory:
 
     def acquire(self, lock: int) -> None:
         """Wait until this process alone has the lock of this number; it may not ask for a lock that it has."""
-        began_s = time.perf_counter()
-        while not self._takes(lock):
-            if time.perf_counter() - began_s > _SPIN_S:
-                fcntl.lockf(self._file, fcntl.LOCK_EX, 1, lock)
+        until_s = time.perf_counter() + _SPIN_S
+        while time.perf_counter() < until_s:
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lock)
                 return
-            os.sched_yield()  # the process that has the lock may wait for this core
-
-    def _takes(self, lock: int) -> bool:
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lock)
-        except BlockingIOError:
-            return False
-        return True
+            except BlockingIOError:
+                os.sched_yield()  # the process that has the lock may wait for this core
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, lock)
 
     def release(self, lock: int) -> None:
         """Give the lock back."""
