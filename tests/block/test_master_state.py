@@ -53,10 +53,19 @@ def fence(*workers: int) -> ins.SendFence:
     return ins.SendFence(workers=workers, epoch=1, checkpoint=True)
 
 
-def plan(n_workers: int = 2, **changes: Any) -> FoldPlan:
-    """Return a plan; changes are of its own fields or of the training options."""
+def plan(n_workers: int = 2, waits_for_decision: bool = False, pause_epochs: Any = (), **changes: Any) -> FoldPlan:
+    """Return a plan; changes are of its own fields, or of the training options."""
+    order = msg.RunFold(
+        assignment=0,
+        trial=0,
+        fold=0,
+        attempt=1,
+        point={},
+        waits_for_decision=waits_for_decision,
+        pause_epochs=[*pause_epochs],
+    )
     own = {name: changes.pop(name) for name in FoldPlan.__struct_fields__ if name in changes}
-    return FoldPlan(assignment=0, n_workers=n_workers, options=TrainingOptions(**{"epochs": 3, **changes}), **own)
+    return FoldPlan(order=order, n_workers=n_workers, options=TrainingOptions(**{"epochs": 3, **changes}), **own)
 
 
 def started(state: MasterState, **of_ready: Any) -> MasterState:
@@ -628,9 +637,7 @@ def test_an_answer_that_was_not_asked_for_is_a_bug():
 
 @pytest.mark.parametrize(("pause_epochs", "due"), [((1,), True), ((2,), False), ((), False)])
 def test_an_epoch_that_may_be_paused_has_a_checkpoint_whatever_the_interval(pause_epochs, due):
-    state = started(
-        MasterState(plan(n_workers=1, synchronous=True, checkpoint_interval=9, pause_epochs=frozenset(pause_epochs)))
-    )
+    state = started(MasterState(plan(n_workers=1, synchronous=True, checkpoint_interval=9, pause_epochs=pause_epochs)))
     fence = state.handle(1, push(n_samples=10, end_of_pass=True))[-1]
     state.handle(1, fence_reached())
     report = state.handle(1, validated())[0]

@@ -375,13 +375,11 @@ class Master:
         """Return the decisions of an assignment that begins, or resumes from a checkpoint."""
         options = self._setup.options.with_point(order.point)
         plan = FoldPlan(
-            assignment=order.assignment,
+            order=order,
             n_workers=ends.n_workers(options),
             options=options,
             calls_back=self._setup.calls_back,
             comparison=self._setup.comparison,
-            waits_for_decision=order.waits_for_decision,
-            pause_epochs=frozenset(order.pause_epochs),
             can_stop_mid_epoch=not (ends.groups and options.waits),
         )
         if resumed is None:

@@ -42,7 +42,7 @@ from nnlo_opt.update_rules.staleness import StalenessStatistics
 class FoldPlan(Value):
     """Plan of one assignment: its length, its checkpoints, the reasons to end it."""
 
-    assignment: int
+    order: msg.RunFold
     n_workers: int
     #: of the trial
     options: TrainingOptions
@@ -50,17 +50,13 @@ class FoldPlan(Value):
     calls_back: bool = False
     #: what the trial is compared by
     comparison: Comparison = Comparison()
-    #: the coordinator says after each epoch whether there is another
-    waits_for_decision: bool = False
-    #: epochs after which it may be paused, and so has a checkpoint
-    pause_epochs: frozenset[int] = frozenset()
     #: the workers can be brought to a fence in the middle of an epoch; synchronous groups cannot, as a group may have a
     #: worker that has passed over its shard, and only its sub-master knows
     can_stop_mid_epoch: bool = True
 
     def checkpoint_due(self, epoch: int) -> bool:
         """Return True if `epoch` has a checkpoint even if it is not the last."""
-        return epoch % self.options.checkpoint_interval == 0 or epoch in self.pause_epochs
+        return epoch % self.options.checkpoint_interval == 0 or epoch in self.order.pause_epochs
 
     def reason_to_end(self, history: FoldHistory) -> str:
         """Return why the fold is trained, after at least one epoch; "" while it is not."""
@@ -186,7 +182,7 @@ class MasterState:
     def pause(self) -> list[ins.Instruction]:
         """End the assignment, to be resumed later, as the coordinator has decided."""
         self._heard()
-        return self._end(msg.FoldPaused(assignment=self.plan.assignment, epoch=self.epoch))
+        return self._end(msg.FoldPaused(assignment=self.plan.order.assignment, epoch=self.epoch))
 
     @property
     def can_regroup(self) -> bool:
@@ -246,7 +242,7 @@ class MasterState:
         out: list[ins.Instruction] = [ins.Initialise(epoch=self.epoch)]
         if self.epoch and not self.n_samples_inside and (reason := self.plan.reason_to_end(self.history)):
             return [*out, *self._finish(reason)]
-        if self.epoch and self.plan.waits_for_decision:
+        if self.epoch and self.plan.order.waits_for_decision:
             # The coordinator may have died before it had the report, or before it had sent its decision.
             self.phase = Phase.AWAITING
             metrics = self.history.epochs[self.epoch - 1]
@@ -365,14 +361,14 @@ class MasterState:
         bad = next((name for name, value in metrics.items() if not math.isfinite(value)), None)
         if bad:
             reason = f"{bad} is {metrics[bad]} after epoch {self.epoch}"
-            return self._end(msg.FoldFailed(assignment=self.plan.assignment, reason=reason))
+            return self._end(msg.FoldFailed(assignment=self.plan.order.assignment, reason=reason))
         out: list[ins.Instruction] = [ins.KeepBest()] if self.plan.best_index(self.history) == self.epoch - 1 else []
         reason = self.plan.reason_to_end(self.history)
         return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
 
     def _go_on(self, metrics: dict[str, float], reason: str) -> list[ins.Instruction]:
         """Close the epoch; then finish for `reason`, wait for a decision, stop if preempted, or begin the next."""
-        waits = self.plan.waits_for_decision and not reason and not self.preempting
+        waits = self.plan.order.waits_for_decision and not reason and not self.preempting
         report = ins.ReportEpoch(
             epoch=self.epoch, metrics=metrics, checkpoint=self.checkpoints or bool(reason), waits=waits
         )
@@ -427,7 +423,7 @@ class MasterState:
         return [self._finished.replaced(figure_of_merit=figure)]
 
     def _stopped(self) -> list[ins.Instruction]:
-        return self._end(msg.FoldStopped(assignment=self.plan.assignment))
+        return self._end(msg.FoldStopped(assignment=self.plan.order.assignment))
 
     def _end(self, message: msg.FoldStopped | msg.FoldPaused | msg.FoldFailed) -> list[ins.Instruction]:
         self.phase = Phase.OVER
