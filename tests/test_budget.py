@@ -11,35 +11,35 @@ from sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_252, 33_309
+MOST_LINES, MOST_TEST_LINES = 33_163, 33_309
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601,),
     "allreduce": (321,),
     "analysis": (294,),
     "api": (548,),
-    "block": (2653,),
+    "block": (2592,),
     "cli": (2597,),
-    "comm": (1373,),
-    "compat": (2257,),
+    "comm": (1361,),
+    "compat": (2250,),
     "controller": (362,),
     "coordinator": (1136,),
     "data": (1823,),
     "doctor": (407,),
     "export": (593,),
     "launcher": (348,),
-    "models": (3177,),
+    "models": (3152,),
     "objective": (343,),
     "reporting": (1685,),
-    "run": (4394,),
+    "run": (4391,),
     "runtime": (1024,),
     "search": (2029,),
     "simulate": (510,),
     "space": (947,),
     "testing": (710,),
-    "training": (382,),
+    "training": (382, 403),
     "trials": (1838,),
-    "update_rules": (900,),
+    "update_rules": (898,),
 }
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 

@@ -40,7 +40,7 @@ class without_framework:
     It stands among the finders of modules, and finds none.
     """
 
-    #: True if there was such an import: nothing that was made in the context may be used then
+    #: True if a framework was to be imported: nothing that was made in the context may be used then
     was_needed = False
 
     def __enter__(self) -> "without_framework":

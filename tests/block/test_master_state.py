@@ -41,6 +41,7 @@ def validated(loss=1.0, n_samples=4):
 
 FAILED = msg.FoldFailed(assignment=0, reason="no", traceback="tb", world_rank=7, host="node")
 JUDGED = msg.Judged(assignment=0, figure_of_merit=1.0)
+ORDER = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={})
 STOPPED = ins.End(message=msg.FoldStopped(assignment=0))
 OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), JUDGED, FAILED]
 
@@ -55,15 +56,7 @@ def fence(*workers: int) -> ins.SendFence:
 
 def plan(n_workers: int = 2, waits_for_decision: bool = False, pause_epochs: Any = (), **changes: Any) -> FoldPlan:
     """Return a plan; changes are of its own fields, or of the training options."""
-    order = msg.RunFold(
-        assignment=0,
-        trial=0,
-        fold=0,
-        attempt=1,
-        point={},
-        waits_for_decision=waits_for_decision,
-        pause_epochs=[*pause_epochs],
-    )
+    order = ORDER.replaced(waits_for_decision=waits_for_decision, pause_epochs=[*pause_epochs])
     own = {name: changes.pop(name) for name in FoldPlan.__struct_fields__ if name in changes}
     return FoldPlan(order=order, n_workers=n_workers, options=TrainingOptions(**{"epochs": 3, **changes}), **own)
 
