@@ -198,9 +198,7 @@ class FoldTaskFactory:
             n_train=len(fold.train),
             n_shard=len(mine),
             n_validation=len(fold.validation),
-            all_validation=lambda: read_in_order(
-                lambda part: self._read(fold.validation[part]), len(fold.validation), self._n_at_once(options), 0
-            ),
+            all_validation=self._in_parts(fold.validation, options, n_ahead=0),
         )
 
     def close(self) -> None:
@@ -219,20 +217,13 @@ class FoldTaskFactory:
             samples = self._load("validation", start, lambda: self._read(numbers))
             return lambda: iter([samples]), self._memory_bytes - n_bytes
         _say_streamed("validation", len(numbers), n_bytes)
-        return (
-            lambda: read_in_order(
-                lambda part: self._read(numbers[part]),
-                len(numbers),
-                self._n_at_once(options),
-                self.feeding.n_ahead,
-            ),
-            self._memory_bytes,
-        )  # fmt: skip
+        return self._in_parts(numbers, options, self.feeding.n_ahead), self._memory_bytes
 
-    def _n_at_once(self, options: TrainingOptions) -> int:
-        """Return the number of validation samples that are read at once, a multiple of their batch."""
+    def _in_parts(self, numbers: Indices, options: TrainingOptions, n_ahead: int) -> Callable[[], Iterator[Samples]]:
+        """Return the maker of validation samples that are read part by part, each of whole batches."""
         batch = validation_batch(options)
-        return max(1, self._cut.window // batch) * batch
+        n_at_once = max(1, self._cut.window // batch) * batch
+        return lambda: read_in_order(lambda part: self._read(numbers[part]), len(numbers), n_at_once, n_ahead)
 
     def _windows(self, numbers: Indices, start: StartFold, order: Order, memory_bytes: int) -> Windows:
         """Return the training samples, in memory if `memory_bytes` are enough."""

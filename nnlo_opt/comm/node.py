@@ -20,7 +20,8 @@ import select
 import time
 import weakref
 from contextlib import suppress
-from typing import ClassVar, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +51,6 @@ class Bell:
     A line belongs to a transport, and has the same number at all ends of the transport.
     """
 
-    #: the bell of this process
-    _mine: ClassVar["Bell | None"] = None
-
     def __init__(self) -> None:
         self._listening, self._ringing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ear = select.poll()
@@ -71,12 +69,12 @@ class Bell:
         self.handle = Handle.of(self._ringing).pack()
 
     @classmethod
+    @cache
     def mine(cls) -> "Bell | None":
         """Return the bell of this process, or None if the system has no memory without a name."""
-        if cls._mine is None:
-            with suppress(OSError):
-                cls._mine = cls()
-        return cls._mine
+        with suppress(OSError):
+            return cls()
+        return None
 
     def listen(self, line: int) -> int:
         """Return how often `line` has rung. A message sent before a ring has arrived when the ring is heard."""
@@ -105,22 +103,18 @@ class Bell:
 class Neighbour:
     """Another process of this node, as seen from this one."""
 
-    #: neighbours by handle, as transports share them
-    _known: ClassVar[dict[bytes, "Neighbour | None"]] = {}
-
     def __init__(self, handle: Handle) -> None:
         """Raise OSError if the process cannot be reached from here."""
         self._pid = handle.pid
         self._bell = handle.open(os.O_WRONLY | os.O_NONBLOCK)
 
     @classmethod
+    @cache
     def of(cls, handle: bytes) -> "Neighbour | None":
-        """Return the process that gave `handle`, or None if it cannot be reached from here."""
-        if handle not in cls._known:
-            cls._known[handle] = None
-            with suppress(OSError):
-                cls._known[handle] = cls(Handle.unpack(handle))
-        return cls._known[handle]
+        """Return the process that gave `handle`, which transports share; None if it cannot be reached from here."""
+        with suppress(OSError):
+            return cls(Handle.unpack(handle))
+        return None
 
     def ring(self, line: int) -> None:
         """Wake the process. If it has ended, or its bell is full of rings, there is nothing to do."""
@@ -130,14 +124,6 @@ class Neighbour:
     def join(self, place: tuple[int, int]) -> "CommonMemory":
         """Return the memory at `place` of the process; raises OSError if the process no longer keeps it."""
         return CommonMemory(open_file(self._pid, place[0], os.O_RDWR), place[1])
-
-    def map(self, file: int, n_bytes: int) -> NDArray[np.uint8]:
-        """Return memory of the process, (n_bytes,); raises OSError if the process has ended."""
-        mine = open_file(self._pid, file, os.O_RDWR)
-        try:
-            return np.frombuffer(mmap.mmap(mine, n_bytes), np.uint8)
-        finally:
-            os.close(mine)
 
 
 class CommonMemory:
@@ -172,19 +158,14 @@ class CommonMemory:
 
     def acquire(self, lock: int) -> None:
         """Wait until this process alone has the lock of this number; it may not ask for a lock that it has."""
-        began_s = time.perf_counter()
-        while not self._takes(lock):
-            if time.perf_counter() - began_s > _SPIN_S:
-                fcntl.lockf(self._file, fcntl.LOCK_EX, 1, lock)
+        until_s = time.perf_counter() + _SPIN_S
+        while time.perf_counter() < until_s:
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lock)
                 return
-            os.sched_yield()  # the process that has the lock may wait for this core
-
-    def _takes(self, lock: int) -> bool:
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lock)
-        except BlockingIOError:
-            return False
-        return True
+            except BlockingIOError:
+                os.sched_yield()  # the process that has the lock may wait for this core
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, lock)
 
     def release(self, lock: int) -> None:
         """Give the lock back."""
@@ -253,6 +234,6 @@ class Inbox:
     def view(self, place: Place) -> NDArray[np.float32]:
         """Return the payload at `place`, (n,); raises OSError if the sender ended before its memory was mapped."""
         if place.generation != self._generation:
-            self._memory = self._neighbour.map(place.file, place.file_bytes)
+            self._memory = self._neighbour.join((place.file, place.file_bytes)).bytes
             self._generation = place.generation
         return self._memory[place.offset : place.offset + place.n_bytes].view(np.float32)

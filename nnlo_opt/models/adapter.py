@@ -7,7 +7,6 @@ example seed counters of dropout layers) is kept by each worker for itself.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,36 +15,8 @@ from numpy.typing import NDArray
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.layout import FloatVector, Layout
 from nnlo_opt.records import Value
+from nnlo_opt.training.history import Metrics
 from nnlo_opt.trees import Arrays, Shapes, leaves
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """Figures of some samples, kept as sums so that parts measured separately add up exactly.
-
-    Args:
-        n_samples: number of samples measured.
-        sums: sum of each figure over the samples: "loss", "acc" if classes are predicted, and "<output>_loss" and
-            "<output>_acc" as well if the model has several outputs.
-    """
-
-    n_samples: int = 0
-    sums: Mapping[str, float] = field(default_factory=dict)
-
-    def merge(self, other: "Metrics") -> "Metrics":
-        """Return the metrics of both sets of samples together; `Metrics()` is the neutral element."""
-        if not self.n_samples:
-            return other
-        if not other.n_samples:
-            return self
-        if self.sums.keys() != other.sums.keys():
-            raise ValueError(f"Both metrics must have the same figures. Received: {[*self.sums]} and {[*other.sums]}.")
-        sums = {name: value + other.sums[name] for name, value in self.sums.items()}
-        return Metrics(self.n_samples + other.n_samples, sums)
-
-    def means(self) -> dict[str, float]:
-        """Return the mean of every figure; empty without samples."""
-        return {name: value / self.n_samples for name, value in self.sums.items()} if self.n_samples else {}
 
 
 class ModelAdapter(Protocol):

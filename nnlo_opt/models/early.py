@@ -10,8 +10,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -35,38 +34,31 @@ class FrameworkWantedError(BaseException):
     """Raised in code that imports a framework; no user's `except Exception` takes it for a missing package."""
 
 
-class _Guard:
-    """Finder of modules that finds none, and lets no framework be imported."""
+class without_framework:
+    """Context that ends at the first import of a framework that is not imported yet; its errors do not count then.
 
-    #: True once a framework was wanted
-    is_met = False
+    It stands among the finders of modules, and finds none.
+    """
+
+    #: True if a framework was to be imported: nothing that was made in the context may be used then
+    was_needed = False
+
+    def __enter__(self) -> "without_framework":
+        sys.meta_path.insert(0, self)
+        return self
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name in PACKAGES:
-            self.is_met = True
+            self.was_needed = True
             raise FrameworkWantedError(name)
 
-
-@contextmanager
-def without_framework() -> Iterator[Callable[[], bool]]:
-    """End the context at the first import of a framework that is not imported yet; its errors do not count then.
-
-    Yields:
-        A function that returns True if there was an import; nothing that was made in the context may be used then.
-    """
-    guard = _Guard()
-    sys.meta_path.insert(0, guard)
-    try:
-        yield lambda: guard.is_met
-    except (Exception, FrameworkWantedError):
-        if not guard.is_met:
-            raise
-    finally:
-        sys.meta_path.remove(guard)
-        if guard.is_met:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        sys.meta_path.remove(self)
+        if self.was_needed:
             # Parts of packages that were not imported to the end: the next import begins anew.
             for name in [name for name in sys.modules if name.partition(".")[0] not in sys.modules]:
                 del sys.modules[name]
+        return self.was_needed and isinstance(error, Exception | FrameworkWantedError)
 
 
 def read_early(spec: str, sha256: str | None = None, *, fresh: bool = False) -> ModelDefinition | None:

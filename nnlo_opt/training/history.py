@@ -1,12 +1,40 @@
 """History of one fold: sums are added during an epoch, means are kept at its end."""
 
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypeAlias, TypedDict
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, NotRequired, TypedDict
 
 from nnlo_opt.errors import TrialError
 
-#: number of samples, and the sums of figures over them
-Sums: TypeAlias = tuple[int, dict[str, float]]
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Figures of some samples, kept as sums so that parts measured separately add up exactly.
+
+    Args:
+        n_samples: number of samples measured.
+        sums: sum of each figure over the samples: "loss", "acc" if classes are predicted, and "<output>_loss" and
+            "<output>_acc" as well if the model has several outputs.
+    """
+
+    n_samples: int = 0
+    sums: Mapping[str, float] = field(default_factory=dict)
+
+    def merge(self, other: "Metrics") -> "Metrics":
+        """Return the metrics of both sets of samples together; `Metrics()` is the neutral element."""
+        if not self.n_samples:
+            return other
+        if not other.n_samples:
+            return self
+        if self.sums.keys() != other.sums.keys():
+            raise ValueError(f"Both metrics must have the same figures. Received: {[*self.sums]} and {[*other.sums]}.")
+        sums = {name: value + other.sums[name] for name, value in self.sums.items()}
+        return Metrics(self.n_samples + other.n_samples, sums)
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of every figure; empty without samples."""
+        return {name: value / self.n_samples for name, value in self.sums.items()} if self.n_samples else {}
 
 
 class FoldHistory:
@@ -20,9 +48,9 @@ class FoldHistory:
         self.epochs: list[dict[str, float]] = []
         #: worker -> metric -> one mean per epoch in which the worker trained; includes the load of its process
         self.workers: dict[int, dict[str, list[float]]] = {}
-        #: worker -> (samples, sums) of the epoch under way
-        self._training: dict[int, Sums] = {}
-        self._validation: dict[int, Sums] = {}
+        #: metrics of each worker in the epoch under way
+        self._training: dict[int, Metrics] = {}
+        self._validation: dict[int, Metrics] = {}
         #: worker -> load of its process on its machine in the epoch under way
         self._loads: dict[int, dict[str, float]] = {}
 
@@ -33,11 +61,11 @@ class FoldHistory:
 
     def add_training(self, worker: int, n_samples: int, sums: Mapping[str, float]) -> None:
         """Add the sums over `n_samples` training samples of `worker`."""
-        self._training[worker] = added(self._training.get(worker), n_samples, sums)
+        self._training[worker] = self._training.get(worker, Metrics()).merge(Metrics(n_samples, sums))
 
     def add_validation(self, worker: int, n_samples: int, sums: Mapping[str, float]) -> None:
         """Add the sums over `n_samples` validation samples of `worker`."""
-        self._validation[worker] = added(self._validation.get(worker), n_samples, sums)
+        self._validation[worker] = self._validation.get(worker, Metrics()).merge(Metrics(n_samples, sums))
 
     def add_load(self, worker: int, load: Mapping[str, float]) -> None:
         """Keep the load of the process of `worker` in this epoch: figures of `runtime.monitor`."""
@@ -49,7 +77,7 @@ class FoldHistory:
 
     def end_epoch(self) -> dict[str, float]:
         """Close the epoch and return its means."""
-        means = [(worker, _means({worker: part})) for worker, part in sorted(self._training.items())]
+        means = [(worker, part.means()) for worker, part in sorted(self._training.items())]
         for worker, values in [*means, *sorted(self._loads.items())]:
             for name, value in values.items():
                 self.workers.setdefault(worker, {}).setdefault(name, []).append(value)
@@ -70,11 +98,11 @@ class FoldHistory:
 
     def epoch_under_way(self) -> dict[str, Any]:
         """Return the training sums of the unfinished epoch as plain data."""
-        return {str(worker): [n_samples, sums] for worker, (n_samples, sums) in self._training.items()}
+        return {str(worker): [part.n_samples, part.sums] for worker, part in self._training.items()}
 
     def resume_epoch(self, data: Mapping[str, Any]) -> None:
         """Restore the unfinished epoch that `epoch_under_way` returned."""
-        self._training = {int(worker): (n_samples, dict(sums)) for worker, (n_samples, sums) in data.items()}
+        self._training = {int(worker): Metrics(n_samples, dict(sums)) for worker, (n_samples, sums) in data.items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "FoldHistory":
@@ -112,15 +140,6 @@ def in_reference_form(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
     return {"train_time": fold["train_s"], "history": history, "staleness": fold["staleness"]}
 
 
-def added(before: Sums | None, n_samples: int, sums: Mapping[str, float]) -> Sums:
-    """Return the sums of two parts; a part without samples has no sums either, and the known sums stay."""
-    n_before, known = before or (0, {})
-    return n_before + n_samples, {**known, **{name: known.get(name, 0.0) + value for name, value in sums.items()}}
-
-
-def _means(parts: Mapping[int, Sums]) -> dict[str, float]:
+def _means(parts: Mapping[int, Metrics]) -> dict[str, float]:
     """Return means over all parts, added in the order of workers: the order of arrival must not change a bit."""
-    total: Sums = (0, {})
-    for _, (n_samples, sums) in sorted(parts.items()):
-        total = added(total, n_samples, sums)
-    return {name: value / total[0] for name, value in total[1].items()}
+    return reduce(Metrics.merge, (parts[worker] for worker in sorted(parts)), Metrics()).means()

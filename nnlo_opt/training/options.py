@@ -11,15 +11,17 @@ from typing import Any
 from nnlo_opt.errors import ConfigurationError, did_you_mean, require_known
 from nnlo_opt.space.values import check_whole, is_number
 from nnlo_opt.training.schedules import LearningRateSchedule
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.update_rules.registry import RULES, default_values
 from nnlo_opt.update_rules.rule import UpdateRule
+from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 TRAIN_PREFIX = "train."
 #: update rules
 MODES = tuple(RULES)
 #: ways in which the updates of a worker reach the central weights
 EXCHANGES = ("auto", "messages")
-OPTIMIZERS = ("sgd", "adam", "rmsprop", "adadelta")
 #: options that count -> what they count
 _COUNTS = {"batch": "samples", "epochs": "epochs", "sync_every": "batches", "checkpoint_interval": "epochs"}
 
@@ -84,7 +86,7 @@ class TrainingOptions:
         object.__setattr__(self, "of_rules", {**default_values(), **self.of_rules})
         for name, unit in _COUNTS.items():
             check_whole(option_name(name), getattr(self, name), unit=unit)
-        for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
+        for name, choices in (("optimizer", OPTIMIZERS), ("mode", MODES), ("exchange", EXCHANGES)):
             require_known(f"`{option_name(name)}`", getattr(self, name), choices)
         if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(
@@ -101,6 +103,21 @@ class TrainingOptions:
     def schedule(self) -> LearningRateSchedule:
         """Schedule of the learning rate."""
         return LearningRateSchedule.parse(self.lr_schedule, self.warmup_epochs)
+
+    @property
+    def stopping(self) -> EarlyStopping | None:
+        """Rule of `early_stopping`; None without one."""
+        return EarlyStopping.parse(self.early_stopping) if self.early_stopping else None
+
+    @property
+    def target(self) -> TargetMetric | None:
+        """Target of `target_metric`; None without one."""
+        return TargetMetric.parse(self.target_metric) if self.target_metric else None
+
+    @property
+    def staleness_policy(self) -> StalenessPolicy:
+        """Weights of updates by `staleness`."""
+        return StalenessPolicy.parse(self.staleness)
 
     @property
     def rule(self) -> UpdateRule:

@@ -34,7 +34,6 @@ class AllreduceMaster(MasterHalf):
 class AllreduceWorker(SteppingWorker):
     """The worker's half: the optimizer's step, whole or the part of this rank."""
 
-    steps_together = True
     #: None: each rank makes the whole step
     _shared: PartedStep | None = None
 

@@ -166,8 +166,6 @@ Step = TypeVar("Step", bound=PartedStep)
 class WorkerHalf(Half, ABC):
     """An update rule at a worker; here without memory and local steps."""
 
-    #: True if all workers make every step together (`UpdateRule.averages_every_batch`)
-    steps_together: bool = False
     #: True if an unfinished period is pushed at the fence of an epoch; else the period continues behind the fence
     drains: bool = True
 

@@ -141,7 +141,8 @@ def test_a_master_that_writes_no_checkpoints_leaves_weights_and_history_alone(tm
 
 
 def state_at_the_end_of_an_epoch(epochs=2):
-    state = MasterState(FoldPlan(n_workers=1, epochs=epochs, calls_back=True))
+    order = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={})
+    state = MasterState(FoldPlan(order=order, n_workers=1, options=TrainingOptions(epochs=epochs), calls_back=True))
     ready = msg.WorkerReady(assignment=0, n_weights=1, n_state=0, n_train=4, n_shard=4, has_validation=False)
     assert state.handle(1, ready)[-1] == ins.SendCallBack(epoch=0, metrics=None, is_last=False)
     out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=1.0))
@@ -168,7 +169,7 @@ def test_nothing_else_is_taken_meanwhile_and_stopping_ends_it():
     state, _ = state_at_the_end_of_an_epoch()
     with pytest.raises(ProtocolError, match="CALLING_BACK"):
         state.handle(1, msg.Validated(assignment=0, n_samples=1, sums={}))
-    assert state.stop() == [ins.Stopped()]
+    assert state.stop() == [ins.End(message=msg.FoldStopped(assignment=0))]
 
 
 @pytest.mark.parametrize(

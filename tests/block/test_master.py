@@ -9,12 +9,10 @@ import pytest
 from linear_teams import Data, data_of, fail, finish, place_of, run, step_to_an_epoch, val_losses
 from loopback_team import FAULTS
 
-from nnlo_opt.block.master.state import FoldPlan, fold_plan
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.files import make_directory
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
 
 pytestmark = pytest.mark.many
@@ -89,17 +87,6 @@ def test_train_parameters_of_a_point_replace_options_for_its_trial_alone(tmp_pat
     for trial, point in enumerate([{"train.epochs": 3, "train.batch": 24}, {}]):
         run(team, point=point, trial=trial)
     assert [report.n_epochs for report in team.reported(msg.FoldFinished)] == [3, 2]
-
-
-def test_the_plan_of_a_fold_follows_the_options():
-    options = options_of(early_stopping="val_loss,~<,3", target_metric="val_acc,>,0.9", checkpoint_interval=5)
-    assert fold_plan(options, n_workers=4) == FoldPlan(
-        n_workers=4,
-        epochs=2,
-        checkpoint_interval=5,
-        early_stopping=EarlyStopping(metric="val_loss", better="<", patience=3, smoothed=True),
-        target_metric=TargetMetric(metric="val_acc", side=">", value=0.9),
-    )
 
 
 # ---------------------------------------------------------------- best weights

@@ -11,9 +11,8 @@ from nnlo_opt.block.master.state import FoldPlan, MasterState, Phase
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.training.history import FoldHistory
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison, Objective
-from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 
 def ready(n_train=10, has_validation=True):
@@ -42,6 +41,8 @@ def validated(loss=1.0, n_samples=4):
 
 FAILED = msg.FoldFailed(assignment=0, reason="no", traceback="tb", world_rank=7, host="node")
 JUDGED = msg.Judged(assignment=0, figure_of_merit=1.0)
+ORDER = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={})
+STOPPED = ins.End(message=msg.FoldStopped(assignment=0))
 OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), JUDGED, FAILED]
 
 
@@ -53,8 +54,11 @@ def fence(*workers: int) -> ins.SendFence:
     return ins.SendFence(workers=workers, epoch=1, checkpoint=True)
 
 
-def plan(**changes: Any) -> FoldPlan:
-    return FoldPlan(**{"n_workers": 2, "epochs": 3, **changes})
+def plan(n_workers: int = 2, waits_for_decision: bool = False, pause_epochs: Any = (), **changes: Any) -> FoldPlan:
+    """Return a plan; changes are of its own fields, or of the training options."""
+    order = ORDER.replaced(waits_for_decision=waits_for_decision, pause_epochs=[*pause_epochs])
+    own = {name: changes.pop(name) for name in FoldPlan.__struct_fields__ if name in changes}
+    return FoldPlan(order=order, n_workers=n_workers, options=TrainingOptions(**{"epochs": 3, **changes}), **own)
 
 
 def started(state: MasterState, **of_ready: Any) -> MasterState:
@@ -68,7 +72,7 @@ def fencing(**changes: Any) -> MasterState:
     state = started(MasterState(plan(**changes)))
     state.handle(1, push(n_samples=5, end_of_pass=True))
     state.handle(2, push(n_samples=5, end_of_pass=True))
-    if not state.plan.synchronous:
+    if not state.plan.options.waits:
         state.handle(1, push(base_version=state.version, n_samples=5))
     assert state.phase is Phase.FENCING
     return state
@@ -181,7 +185,7 @@ def test_what_was_trained_but_not_pushed_counts_at_the_fence():
 
 
 def test_an_update_that_is_too_old_is_dropped_counted_and_answered():
-    state = started(MasterState(plan(staleness=StalenessPolicy.parse("drop:1"))), n_train=100)
+    state = started(MasterState(plan(staleness="drop:1")), n_train=100)
     for version in range(2):
         state.handle(2, push(base_version=version))
     assert state.handle(1, push(base_version=0)) == [ins.SendWeights(workers=(1,), version=2)]
@@ -189,17 +193,17 @@ def test_an_update_that_is_too_old_is_dropped_counted_and_answered():
 
 
 def test_an_update_may_count_less_the_older_it_is():
-    state = started(MasterState(plan(staleness=StalenessPolicy.parse("scale"))), n_train=100)
+    state = started(MasterState(plan(staleness="scale")), n_train=100)
     state.handle(2, push(base_version=0))
     assert state.handle(1, push(base_version=0))[0] == applied(1, weight=0.5)
 
 
 def test_workers_that_train_together_are_halted_by_one_and_all_push_before_it_is_over():
-    state = started(MasterState(plan(synchronous=True, together=True)))
+    state = started(MasterState(plan(mode="allreduce")))
     assert state.stop() == [ins.SendHalt(worker=2)]
     assert state.stop() == []
     assert state.handle(2, push()) == []
-    assert state.handle(1, push()) == [ins.Stopped()]
+    assert state.handle(1, push()) == [STOPPED]
     assert state.phase is Phase.OVER
 
 
@@ -277,7 +281,7 @@ def test_a_metric_that_is_not_finite_fails_the_fold(value):
     state = validating()
     state.handle(1, validated())
     (fail,) = state.handle(2, validated(loss=value))
-    assert isinstance(fail, ins.Fail)
+    assert isinstance(fail.message, msg.FoldFailed)
     assert "val_loss" in fail.message.reason
     assert state.phase is Phase.OVER
 
@@ -295,7 +299,7 @@ def test_a_fold_finishes_after_its_epochs_with_the_figures_of_the_last():
 
 
 def test_early_stopping_ends_after_patience_and_takes_the_figures_of_the_best_epoch():
-    stopping = EarlyStopping(metric="val_loss", better="<", patience=2)
+    stopping = "val_loss,<,2"
     state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
     finish = run(state, [3.0, 1.0, 2.0, 1.5, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit, finish.restore_best) == (4, 1.0, True)
@@ -304,7 +308,7 @@ def test_early_stopping_ends_after_patience_and_takes_the_figures_of_the_best_ep
 
 
 def test_smoothed_early_stopping_compares_means_of_patience_epochs():
-    stopping = EarlyStopping(metric="val_loss", better="<", patience=2, smoothed=True)
+    stopping = "val_loss,~<,2"
     state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
     finish = run(state, [4.0, 2.0, 3.0, 1.0, 3.0, 2.5, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit) == (6, 1.0)
@@ -312,7 +316,7 @@ def test_smoothed_early_stopping_compares_means_of_patience_epochs():
 
 
 def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():
-    stopping = EarlyStopping(metric="val_loss", better="<", patience=9)
+    stopping = "val_loss,<,9"
     state = started(MasterState(plan(n_workers=1, epochs=6, early_stopping=stopping)))
     outs = [one_epoch(state, val_loss) for val_loss in (3.0, 2.0, 2.0, 4.0, 1.0, 1.5)]
     kept = [bool(instructions_of(ins.KeepBest, out)) for out in outs]
@@ -362,7 +366,7 @@ def test_a_figure_of_merit_of_the_user_s_is_asked_of_worker_1_when_all_is_traine
 
 def test_a_fold_can_be_stopped_while_it_is_judged():
     state, _ = judging()
-    assert state.stop() == [ins.Stopped()]
+    assert state.stop() == [STOPPED]
 
 
 def test_nothing_is_kept_without_early_stopping():
@@ -371,7 +375,7 @@ def test_nothing_is_kept_without_early_stopping():
 
 
 def test_the_target_metric_ends_the_fold_as_soon_as_it_is_passed():
-    target = TargetMetric(metric="val_loss", side="<", value=0.5)
+    target = "val_loss,<,0.5"
     state = started(MasterState(plan(n_workers=1, epochs=20, target_metric=target)))
     finish = run(state, [1.0, 0.5, 0.4, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit) == (3, 0.4)
@@ -406,7 +410,7 @@ def insides(state: MasterState) -> dict[str, Any]:
 @pytest.mark.parametrize("phase", [phase for phase in states_in_every_phase() if phase != "OVER"])
 def test_a_worker_that_fails_ends_the_fold_in_every_phase(phase):
     state = states_in_every_phase()[phase]
-    assert state.handle(2, FAILED) == [ins.Fail(message=FAILED)]
+    assert state.handle(2, FAILED) == [ins.End(message=FAILED)]
     assert state.phase is Phase.OVER
 
 
@@ -505,11 +509,11 @@ def test_a_resumed_fold_keeps_its_epoch_version_and_samples():
         ({"epochs": 3}, [3.0, 2.0, 2.5], 2.5),
         ({"epochs": 2}, [3.0, 2.0, 2.5], 2.5),
         (
-            {"epochs": 9, "early_stopping": EarlyStopping(metric="val_loss", better="<", patience=1)},
+            {"epochs": 9, "early_stopping": "val_loss,<,1"},
             [3.0, 2.0, 2.5],
             2.0,
         ),
-        ({"epochs": 9, "target_metric": TargetMetric(metric="val_loss", side="<", value=2.9)}, [3.0, 2.8], 2.8),
+        ({"epochs": 9, "target_metric": "val_loss,<,2.9"}, [3.0, 2.8], 2.8),
     ],
 )
 def test_a_checkpoint_of_the_last_epoch_finishes_at_once(changes, val_losses, figure):
@@ -611,10 +615,10 @@ def test_after_each_epoch_but_the_last_the_word_is_awaited():
 
 
 def test_a_fold_is_paused_or_stopped_while_it_waits():
-    assert awaiting().pause() == [ins.Paused(epoch=1)]
-    assert awaiting().stop() == [ins.Stopped()]
-    assert awaiting(together=True).stop() == [ins.Stopped()]
-    assert isinstance(awaiting().handle(1, FAILED)[0], ins.Fail)
+    assert awaiting().pause() == [ins.End(message=msg.FoldPaused(assignment=0, epoch=1))]
+    assert awaiting().stop() == [STOPPED]
+    assert awaiting(mode="allreduce").stop() == [STOPPED]
+    assert awaiting().handle(1, FAILED) == [ins.End(message=FAILED)]
 
 
 def test_an_answer_that_was_not_asked_for_is_a_bug():
@@ -626,9 +630,7 @@ def test_an_answer_that_was_not_asked_for_is_a_bug():
 
 @pytest.mark.parametrize(("pause_epochs", "due"), [((1,), True), ((2,), False), ((), False)])
 def test_an_epoch_that_may_be_paused_has_a_checkpoint_whatever_the_interval(pause_epochs, due):
-    state = started(
-        MasterState(plan(n_workers=1, synchronous=True, checkpoint_interval=9, pause_epochs=frozenset(pause_epochs)))
-    )
+    state = started(MasterState(plan(n_workers=1, synchronous=True, checkpoint_interval=9, pause_epochs=pause_epochs)))
     fence = state.handle(1, push(n_samples=10, end_of_pass=True))[-1]
     state.handle(1, fence_reached())
     report = state.handle(1, validated())[0]

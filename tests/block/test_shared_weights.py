@@ -6,7 +6,7 @@ import pytest
 from linear_teams import EPOCHS, N_TRAIN, central_of, history_of, options_of, team_of
 from loopback_team import LoopbackTeam
 
-from nnlo_opt.block.exchange.shared_weights import OfWorker, SharedWeights
+from nnlo_opt.block.exchange.shared_weights import SharedWeights
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.training.options import TrainingOptions
@@ -119,7 +119,7 @@ class TestExchange:
         master = SharedWeights.of_master(block, self.half(), central, self.N, n_workers)
         master.begin(version=7, n_samples=100, full_at=112, staleness=before or StalenessStatistics())
         memory, sizes = block.join(0, master.place), (self.N, self.N_STATE)
-        return master, SharedWeights(memory, self.half(), sizes, n_workers, OfWorker(**of_worker))
+        return master, SharedWeights(memory, self.half(), sizes, n_workers, **of_worker)
 
     def half(self):
         return Downpour().master_half(TrainingOptions(optimizer="adam", learning_rate=0.01), self.N, 2)

@@ -53,9 +53,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_a_module_is_executed_as_far_as_it_needs_no_framework(module, text: str, is_whole: bool | None) -> None:
-    with without_framework() as was_wanted:
+    with without_framework() as context:
         definition = read_early(module(text))
-    assert not was_wanted()
+    assert not context.was_needed
     assert "slow" not in sys.modules
     if is_whole is None:
         assert definition is None
@@ -91,11 +91,11 @@ def test_a_module_may_say_itself_where_packages_are(module, line: str) -> None:
 
 def test_nothing_counts_once_a_framework_was_wanted(module) -> None:
     """A package that imports it in the end is imported anew when the framework is there."""
-    with without_framework() as was_wanted:
+    with without_framework() as context:
         read_early(module("try:\n import hides.inner\nexcept Exception: pass\n" + WHOLE))
-    assert was_wanted()
+    assert context.was_needed
     assert "hides.inner" not in sys.modules
     assert importlib.import_module("hides").inner
-    with without_framework() as was_wanted:
+    with without_framework() as context:
         importlib.import_module("slow")  # it is there now
-    assert not was_wanted()
+    assert not context.was_needed

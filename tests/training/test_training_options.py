@@ -8,6 +8,7 @@ from refusals import refusal
 from nnlo_opt.run.options.checks import idle_options
 from nnlo_opt.space import Categorical, Space
 from nnlo_opt.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.optimizers import make_optimizer
 
 
@@ -177,3 +178,10 @@ def test_options_without_effect_are_named_unless_the_search_uses_them():
 def test_options_without_effect_depend_on_the_rank_that_makes_the_steps(options, own, named):
     line = "".join(idle_options(TrainingOptions.of(options), None, own=own))
     assert set(re.findall("`(.+?)`", re.sub(r"\(.*?\)", "", line))) == named
+
+
+def test_rules_that_end_a_training_are_read_from_its_options():
+    options = TrainingOptions(early_stopping="val_loss,~<,3", target_metric="val_acc,>,0.9")
+    assert options.stopping == EarlyStopping(metric="val_loss", better="<", patience=3, smoothed=True)
+    assert options.target == TargetMetric(metric="val_acc", side=">", value=0.9)
+    assert TrainingOptions().stopping is TrainingOptions().target is None

@@ -20,6 +20,7 @@ from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.runtime.pulse import PULSE, SLOW, TOGETHER
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.update_rules.rule import WorkerHalf
 from nnlo_opt.vectors import aligned, aligned_empty
 
 #: numbers that go with a gradient: samples, ranks that failed, ranks that want the epoch to end; and sums of figures
@@ -44,8 +45,6 @@ class OwnBatches:
 
     def __init__(self, task: FoldTask, gradient: np.ndarray, timeline: Timeline = NO_TIMELINE) -> None:
         """Write the gradient of every step to `gradient`, float32 (n_weights,)."""
-        #: handle of memory from which other ranks read the weights; [] without any
-        self.place: list[int] = []
         self._timeline = timeline
         self._task = task
         self._gradient = gradient
@@ -68,9 +67,9 @@ class OwnBatches:
         """Compute the next gradients at `weights` (n_weights,), which stay as they are until the next call."""
         self._task.adapter.borrow_weights(weights)
 
-    def share_weights(self) -> np.ndarray | None:
-        """Make memory that other ranks read the weights from; return the vector in it, None if there is no use."""
-        return None
+    def share_weights(self, rule: WorkerHalf) -> list[int]:
+        """Keep the weights of `rule` in memory that other ranks read; return its handle, [] if there is no use."""
+        return []
 
     def average_by(self, averaging: Averaging) -> None:
         """Average in another way from now on; between two steps."""

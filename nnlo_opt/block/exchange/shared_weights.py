@@ -37,15 +37,6 @@ class Exchanged(NamedTuple):
     is_full: bool
 
 
-class OfWorker(NamedTuple):
-    """Settings of a worker that moves the weights."""
-
-    #: decides what an update of some staleness counts
-    policy: StalenessPolicy = StalenessPolicy()
-    #: None: the learning rate does not change
-    rates: LearningRates | None = None
-
-
 class SharedWeights:
     """The central weights of one assignment, as the master and each of its workers hold them."""
 
@@ -55,13 +46,15 @@ class SharedWeights:
         rule: MasterHalf,
         sizes: tuple[int, int],
         n_workers: int,
-        of_worker: OfWorker = OfWorker(),  # noqa: B008  (immutable)
+        policy: StalenessPolicy = StalenessPolicy(),  # noqa: B008  (immutable)
+        rates: LearningRates | None = None,
     ) -> None:
         """Hold the weights in `memory`; the vectors of `rule`, this process's own, are there from now on.
 
         Args:
             sizes: number of weights, number of floats of model state.
-            of_worker: left out by the master.
+            policy: of a worker; decides what an update of some staleness counts.
+            rates: of a worker; None: the learning rate does not change.
         """
         n_weights, n_state = sizes
         self._memory = memory
@@ -71,7 +64,7 @@ class SharedWeights:
         self._is_alone = n_workers == 1
         # Of many workers most shall find a block that is free, even if the model is small.
         self._first, *self._others = blocks(n_weights, n_workers // 2)
-        self._of_worker = of_worker
+        self._policy, self._rates = policy, rates
         #: staleness of the updates made here, since `take_applied`
         self._applied = StalenessStatistics()
         starts = _starts(n_weights, n_state, len(rule.vectors))[1:-1]
@@ -151,13 +144,13 @@ class SharedWeights:
         `update` may be spoilt. For a worker.
         """
         numbers, rule, central = self._numbers, self._rule, self.weights
-        policy, rates = self._of_worker
+        rates = self._rates
         self._acquire(0)
         try:
             staleness = numbers[_VERSION] - base_version
             numbers[_N_UPDATES], numbers[_STALENESS] = numbers[_N_UPDATES] + 1, numbers[_STALENESS] + staleness
             rule.take_staleness(numbers[_STALENESS] / numbers[_N_UPDATES])
-            weight = policy.weight(staleness)
+            weight = self._policy.weight(staleness)
             trained = numbers[_N_SAMPLES] = numbers[_N_SAMPLES] + n_samples
             if weight:
                 numbers[_VERSION] += 1

@@ -18,7 +18,6 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, SharedMemory
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import Checkpoint
 from nnlo_opt.update_rules.rule import Answer, MasterHalf
 from nnlo_opt.vectors import aligned_empty
@@ -30,14 +29,13 @@ _OF_RULE = "rule."
 class CentralWeights:
     """Weights and float model state of one assignment, with the update rule that moves them."""
 
-    def __init__(
-        self, options: TrainingOptions, state: MasterState, ends: WorkerEndpoints, rate_factor: float = 1.0
-    ) -> None:
+    def __init__(self, state: MasterState, ends: WorkerEndpoints, rate_factor: float = 1.0) -> None:
         """Hold no weights until the first worker is ready; `state` moves on before the weights do."""
-        self._options = options
+        #: of the trial; other ones for a model that trains itself
+        self._options = state.plan.options
         self._state = state
         self._ends = ends
-        self._schedule = options.schedule
+        self._schedule = self._options.schedule
         #: central weights, then float model state, float32
         self.central = aligned_empty(0)
         self.n_weights = 0
@@ -49,8 +47,6 @@ class CentralWeights:
         self.shared: SharedWeights | None = None
         #: memory for the workers' steps in allreduce, if they share it
         self._steps: SharedMemory | None = None
-        #: handle of the memory of either, until the workers have it
-        self._place: tuple[int, ...] = ()
         #: updates of the round being collected; after it, the answers to them
         self._held = HeldUpdates()
         #: worker -> float model state handed in at the fence
@@ -126,18 +122,17 @@ class CentralWeights:
         if options.shares_weights:
             self.shared = SharedWeights.of_master(ends.block, rule, self.central, self.n_weights, n_workers)
             if self.shared is not None:
-                self.central, self._place = self.shared.central, self.shared.place
+                self.central = self.shared.central
                 self.open_to_workers()
         elif options.shares_steps and n_workers > 1:
             optimizer = options.rule.optimizer(options, 1)
             self._steps = ends.block.share(SharedStep.n_bytes(optimizer, self.n_weights, n_workers))
-            if self._steps is not None:
-                self._place = self._steps.place
 
-    def take_place(self) -> list[int]:
-        """Return the handle by which workers join the memory, once; [] in later calls."""
-        place, self._place = self._place, ()
-        return [*place]
+    @property
+    def place(self) -> list[int]:
+        """Handle by which workers join the memory; [] if they share none."""
+        memory = self.shared or self._steps
+        return [] if memory is None else [*memory.place]
 
     # ------------------------------------------------------------ updates
 
@@ -181,7 +176,7 @@ class CentralWeights:
         """Return the difference that the rule has made of the last update of `worker`; None for any other answer."""
         if self.rule.answers != Answer.DIFFERENCE or self.shared is not None:
             return None
-        return self._held.answer_to(worker) if self._state.plan.synchronous else received.vector
+        return self._held.answer_to(worker) if self._options.waits else received.vector
 
     def _scale_learning_rate(self) -> None:
         """Set the learning rate of the next update."""

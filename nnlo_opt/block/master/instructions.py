@@ -126,20 +126,10 @@ class SendHalt(Instruction):
     worker: int
 
 
-class Stopped(Instruction):
-    """End the assignment without a result, as the coordinator asked."""
+class End(Instruction):
+    """End the assignment without a result, and send the coordinator `message`, which says why."""
 
-
-class Paused(Instruction):
-    """End the assignment, which continues later from its checkpoint."""
-
-    epoch: int
-
-
-class Fail(Instruction):
-    """End the assignment: the fold cannot be trained, for the reasons in `message`."""
-
-    message: msg.FoldFailed
+    message: msg.FoldStopped | msg.FoldPaused | msg.FoldFailed
 
 
 # ---------------------------------------------------------------- of `GroupState`, to a sub-master

@@ -16,7 +16,7 @@ from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.block.master.central_weights import CentralWeights
 from nnlo_opt.block.master.checkpoints import Checkpoints, made_by_same_workers, remembers_all, state_from
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.state import MasterState, fold_plan
+from nnlo_opt.block.master.state import FoldPlan, MasterState
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team
@@ -66,7 +66,6 @@ class MasterAssignment:
     """One assignment, from its order to its end; it sends to the workers and reports to the coordinator."""
 
     order: msg.RunFold
-    options: TrainingOptions
     state: MasterState
     ends: WorkerEndpoints
     weights: CentralWeights
@@ -74,9 +73,8 @@ class MasterAssignment:
     setup: MasterSetup
     #: seconds for which this team was idle before the order came
     waited_s: float | None
+    #: time at which it began, by the clock, less the seconds trained before the checkpoint
     began_s: float
-    #: seconds trained before the checkpoint
-    trained_before_s: float
     #: True if the workers have begun, and so hold weights of their own if the update rule has any
     has_begun: bool = False
 
@@ -91,13 +89,13 @@ class MasterAssignment:
                 point=order.point,
                 worker=worker,
                 n_workers=self.state.plan.n_workers,
-                overlap=self.options.overlaps and not is_alone,
+                overlap=self.state.plan.options.overlaps and not is_alone,
             )
             self.ends.send(worker, start)
 
     def regroup(self, ends: WorkerEndpoints) -> None:
         """Continue from the central weights as they are, with the workers at `ends`, which have new shards."""
-        n_workers, shared = ends.n_workers(self.options), self.weights.shared
+        n_workers, shared = ends.n_workers(self.state.plan.options), self.weights.shared
         self.ends = ends
         if shared is None:
             self.state.regroup(n_workers)
@@ -155,19 +153,15 @@ class MasterAssignment:
                 self.checkpoints.save(self.state, weights, self._train_s, instruction.n_samples)
             case ins.SendJudge():
                 self._send_judge(instruction)
-            case ins.Stopped():
-                return msg.FoldStopped(assignment=assignment)
-            case ins.Paused():
-                return msg.FoldPaused(assignment=assignment, epoch=instruction.epoch)
             case ins.Finish():
                 return self._finish(instruction)
-            case ins.Fail():
-                return instruction.message.replaced(assignment=assignment)
+            case ins.End():
+                return instruction.message
         return None
 
     @property
     def _train_s(self) -> float:
-        return self.trained_before_s + self.setup.clock.monotonic_s() - self.began_s
+        return self.setup.clock.monotonic_s() - self.began_s
 
     # ------------------------------------------------------------ to the workers
 
@@ -193,8 +187,8 @@ class MasterAssignment:
         resumed = checkpoints.resumed_by(self.state.workers, self.ends)
         remembers = resumed is not None and remembers_all(resumed, self.state.workers, self.ends)
         kind = Answer.NOTHING if keeps_own and (self.has_begun or remembers) else Answer.WEIGHTS
+        place = [] if self.has_begun else weights.place
         self.has_begun = True
-        place = weights.take_place()
         for worker in instruction.workers:
             positions = checkpoints.positions(self.ends.led_by(worker), same_workers=resumed is not None)
             train = msg.Train(
@@ -357,38 +351,35 @@ class Master:
         waited_s = None if self._idle_since_s is None else self._setup.clock.monotonic_s() - self._idle_since_s
         directory, ends = fold_directory(self._setup.directory, order.trial, order.fold), self._endpoints
         try:
-            options = self._setup.options.with_point(order.point)
             resumed = checkpoint.load_latest(directory)
-            state = self._state(order, options, ends, resumed)
+            state = self._state(order, ends, resumed)
         except Exception as error:
             self._unrecorded[order.assignment] = directory
             self._idle_since_s = self._setup.clock.monotonic_s()
             self._setup.orders.send(COORDINATOR, fold_failed(order.assignment, error, self._setup.orders.rank))
             return
-        rate_factor = 1.0 if resumed is None else float(resumed.master.get("rate_factor", 1.0))
+        before = {} if resumed is None else resumed.master
         self._assignment = MasterAssignment(
             order=order,
-            options=options,
             state=state,
             ends=ends,
-            weights=CentralWeights(options, state, ends, rate_factor),
+            weights=CentralWeights(state, ends, float(before.get("rate_factor", 1.0))),
             checkpoints=Checkpoints(directory, resumed, writes=self._setup.writes_checkpoints),
             setup=self._setup,
             waited_s=waited_s,
-            began_s=self._setup.clock.monotonic_s(),
-            trained_before_s=0.0 if resumed is None else float(resumed.master.get("train_s", 0.0)),
+            began_s=self._setup.clock.monotonic_s() - float(before.get("train_s", 0.0)),
         )
         self._assignment.start()
 
-    def _state(
-        self, order: msg.RunFold, options: TrainingOptions, ends: WorkerEndpoints, resumed: Checkpoint | None
-    ) -> MasterState:
+    def _state(self, order: msg.RunFold, ends: WorkerEndpoints, resumed: Checkpoint | None) -> MasterState:
         """Return the decisions of an assignment that begins, or resumes from a checkpoint."""
-        plan = fold_plan(options, ends.n_workers(options)).replaced(
+        options = self._setup.options.with_point(order.point)
+        plan = FoldPlan(
+            order=order,
+            n_workers=ends.n_workers(options),
+            options=options,
             calls_back=self._setup.calls_back,
             comparison=self._setup.comparison,
-            waits_for_decision=order.waits_for_decision,
-            pause_epochs=frozenset(order.pause_epochs),
             can_stop_mid_epoch=not (ends.groups and options.waits),
         )
         if resumed is None:

@@ -34,70 +34,45 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.records import Value
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.figure import best_epoch, figure_of_merit
 from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
+from nnlo_opt.update_rules.staleness import StalenessStatistics
 
 
 class FoldPlan(Value):
     """Plan of one assignment: its length, its checkpoints, the reasons to end it."""
 
+    order: msg.RunFold
     n_workers: int
-    epochs: int
-    #: workers wait for each other
-    synchronous: bool = False
-    #: workers train a whole epoch together before they push
-    together: bool = False
-    staleness: StalenessPolicy = StalenessPolicy()
-    checkpoint_interval: int = 1
-    early_stopping: EarlyStopping | None = None
-    target_metric: TargetMetric | None = None
+    #: of the trial
+    options: TrainingOptions
     #: worker 1 has callbacks of the user
     calls_back: bool = False
     #: what the trial is compared by
     comparison: Comparison = Comparison()
-    #: the coordinator says after each epoch whether there is another
-    waits_for_decision: bool = False
-    #: epochs after which it may be paused, and so has a checkpoint
-    pause_epochs: frozenset[int] = frozenset()
     #: the workers can be brought to a fence in the middle of an epoch; synchronous groups cannot, as a group may have a
     #: worker that has passed over its shard, and only its sub-master knows
     can_stop_mid_epoch: bool = True
 
     def checkpoint_due(self, epoch: int) -> bool:
         """Return True if `epoch` has a checkpoint even if it is not the last."""
-        return epoch % self.checkpoint_interval == 0 or epoch in self.pause_epochs
+        return epoch % self.options.checkpoint_interval == 0 or epoch in self.order.pause_epochs
 
     def reason_to_end(self, history: FoldHistory) -> str:
         """Return why the fold is trained, after at least one epoch; "" while it is not."""
-        target, stopping = self.target_metric, self.early_stopping
+        target, stopping = self.options.target, self.options.stopping
         if target and target.reached(history.values(target.metric)[-1]):
             return f"{target.metric} is past its target of {target.value:g} (`--target-metric`)"
         if stopping and stopping.reached(values := history.values(stopping.metric)):
             return f"{stopping.why(values)} (`--early-stopping {stopping}`)"
-        return "all epochs are done" if history.n_epochs >= self.epochs else ""
+        return "all epochs are done" if history.n_epochs >= self.options.epochs else ""
 
     def best_index(self, history: FoldHistory) -> int | None:
         """Return the index of the best epoch so far, whose weights are kept; None if the last weights are."""
-        stopping = self.early_stopping
+        stopping = self.options.stopping
         if self.comparison.epoch == "best":
             return best_epoch(self.comparison.objectives[0], history.epochs)
         return stopping.best_index(history.values(stopping.metric)) if stopping else None
-
-
-def fold_plan(options: TrainingOptions, n_workers: int) -> FoldPlan:
-    """Return the plan of one assignment from the options of its trial."""
-    return FoldPlan(
-        n_workers=n_workers,
-        epochs=options.epochs,
-        synchronous=options.waits,
-        together=options.rule.averages_every_batch,
-        staleness=StalenessPolicy.parse(options.staleness),
-        checkpoint_interval=options.checkpoint_interval,
-        early_stopping=EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
-        target_metric=TargetMetric.parse(options.target_metric) if options.target_metric else None,
-    )
 
 
 class Phase(Enum):
@@ -140,6 +115,7 @@ class MasterState:
         self.phase = Phase.STARTING
         #: staleness of all updates
         self.staleness = staleness or StalenessStatistics()
+        self._policy = plan.options.staleness_policy
         #: size of the training set; 0 before the first worker is ready
         self.n_train = 0
         self.has_validation = False
@@ -178,7 +154,7 @@ class MasterState:
 
     def begin_epoch_anew(self) -> None:
         """Forget the part of the epoch that earlier workers have done, whose passes these workers cannot continue."""
-        if self.plan.synchronous:
+        if self.plan.options.waits:
             self.n_samples -= self.n_samples_inside
             self.history.resume_epoch({})
 
@@ -191,13 +167,12 @@ class MasterState:
 
     def stop(self) -> list[ins.Instruction]:
         """End the assignment without a result."""
-        if self.plan.together and self.phase is Phase.TRAINING:
+        if self.plan.options.rule.averages_every_batch and self.phase is Phase.TRAINING:
             self.phase = Phase.HALTING
             return [ins.SendHalt(worker=self.workers[-1])]
         if self.phase is Phase.HALTING:
             return []
-        self.phase = Phase.OVER
-        return [ins.Stopped()]
+        return self._stopped()
 
     def go_on(self) -> list[ins.Instruction]:
         """Begin the next epoch, as the coordinator has decided."""
@@ -207,13 +182,12 @@ class MasterState:
     def pause(self) -> list[ins.Instruction]:
         """End the assignment, to be resumed later, as the coordinator has decided."""
         self._heard()
-        self.phase = Phase.OVER
-        return [ins.Paused(epoch=self.epoch)]
+        return self._end(msg.FoldPaused(assignment=self.plan.order.assignment, epoch=self.epoch))
 
     @property
     def can_regroup(self) -> bool:
         """True if new workers can continue from the central weights as they are; else from the last checkpoint only."""
-        return not self.plan.synchronous and self.phase in REGROUPING
+        return not self.plan.options.waits and self.phase in REGROUPING
 
     def regroup(self, n_workers: int, n_samples: int | None = None, version: int | None = None) -> None:
         """Continue the training with `n_workers` new workers; updates that were not pushed are lost.
@@ -249,7 +223,7 @@ class MasterState:
         self.preempting = True
         if self.phase is Phase.AWAITING and not self.checkpoints:
             return self._begin_epoch()  # no decision comes any more
-        if self.phase is Phase.TRAINING and self.plan.together:
+        if self.phase is Phase.TRAINING and self.plan.options.rule.averages_every_batch:
             return [ins.SendHalt(worker=self.workers[-1])]  # all end the epoch with the step under way
         is_at_rest = self.phase is Phase.AWAITING or (self.phase is Phase.STARTING and not self._is_midway)
         return self.stop() if is_at_rest else []
@@ -268,7 +242,7 @@ class MasterState:
         out: list[ins.Instruction] = [ins.Initialise(epoch=self.epoch)]
         if self.epoch and not self.n_samples_inside and (reason := self.plan.reason_to_end(self.history)):
             return [*out, *self._finish(reason)]
-        if self.epoch and self.plan.waits_for_decision:
+        if self.epoch and self.plan.order.waits_for_decision:
             # The coordinator may have died before it had the report, or before it had sent its decision.
             self.phase = Phase.AWAITING
             metrics = self.history.epochs[self.epoch - 1]
@@ -296,11 +270,8 @@ class MasterState:
         if message.sums:
             self.history.add_training(worker, message.n_samples, message.sums)
         if self.phase is Phase.HALTING:
-            if self.computing:
-                return []
-            self.phase = Phase.OVER
-            return [ins.Stopped()]
-        if self.plan.synchronous:
+            return [] if self.computing else self._stopped()
+        if self.plan.options.waits:
             return self._push_to_round(worker, message)
         out = [] if message.applied else self._apply(worker, staleness)
         if worker in self.fenced:
@@ -314,7 +285,7 @@ class MasterState:
         return [*out, ins.SendWeights(workers=(worker,), version=self.version)]
 
     def _apply(self, worker: int, staleness: int) -> list[ins.Instruction]:
-        weight = self.plan.staleness.weight(staleness)
+        weight = self._policy.weight(staleness)
         if not weight:
             self.staleness.drop()
             return []
@@ -345,7 +316,7 @@ class MasterState:
     def _begin_fence(self) -> None:
         self.phase = Phase.FENCING
         epoch = self.epoch + 1
-        self.checkpoints = self.preempting or self.plan.checkpoint_due(epoch) or epoch >= self.plan.epochs
+        self.checkpoints = self.preempting or self.plan.checkpoint_due(epoch) or epoch >= self.plan.options.epochs
         self.waiting_for = set(self.workers)
 
     # ------------------------------------------------------------ the fence
@@ -371,8 +342,8 @@ class MasterState:
         if self.waiting_for:
             return out
         if self.preempting and self.checkpoints and not self._is_full:
-            self.phase = Phase.OVER
-            return [*out, ins.SaveMidEpoch(n_samples=self.n_samples - self.epoch * self.n_train), ins.Stopped()]
+            n_inside = self.n_samples - self.epoch * self.n_train
+            return [*out, ins.SaveMidEpoch(n_samples=n_inside), *self._stopped()]
         if self.has_validation:
             self.phase = Phase.VALIDATING
             self.waiting_for = set(self.workers)
@@ -390,14 +361,14 @@ class MasterState:
         bad = next((name for name, value in metrics.items() if not math.isfinite(value)), None)
         if bad:
             reason = f"{bad} is {metrics[bad]} after epoch {self.epoch}"
-            return self._fail(msg.FoldFailed(assignment=-1, reason=reason))
+            return self._end(msg.FoldFailed(assignment=self.plan.order.assignment, reason=reason))
         out: list[ins.Instruction] = [ins.KeepBest()] if self.plan.best_index(self.history) == self.epoch - 1 else []
         reason = self.plan.reason_to_end(self.history)
         return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
 
     def _go_on(self, metrics: dict[str, float], reason: str) -> list[ins.Instruction]:
         """Close the epoch; then finish for `reason`, wait for a decision, stop if preempted, or begin the next."""
-        waits = self.plan.waits_for_decision and not reason and not self.preempting
+        waits = self.plan.order.waits_for_decision and not reason and not self.preempting
         report = ins.ReportEpoch(
             epoch=self.epoch, metrics=metrics, checkpoint=self.checkpoints or bool(reason), waits=waits
         )
@@ -451,9 +422,12 @@ class MasterState:
         self.phase = Phase.OVER
         return [self._finished.replaced(figure_of_merit=figure)]
 
-    def _fail(self, message: msg.FoldFailed) -> list[ins.Instruction]:
+    def _stopped(self) -> list[ins.Instruction]:
+        return self._end(msg.FoldStopped(assignment=self.plan.order.assignment))
+
+    def _end(self, message: msg.FoldStopped | msg.FoldPaused | msg.FoldFailed) -> list[ins.Instruction]:
         self.phase = Phase.OVER
-        return [ins.Fail(message=message)]
+        return [ins.End(message=message)]
 
     def _answered(self, worker: int) -> None:
         if worker not in self.waiting_for:
@@ -469,5 +443,5 @@ _HANDLERS: dict[type[msg.Message], tuple[Set[Phase], Callable[[MasterState, int,
     msg.Validated: ({Phase.VALIDATING}, MasterState._validated),
     msg.CalledBack: ({Phase.CALLING_BACK}, MasterState._called_back),
     msg.Judged: ({Phase.JUDGING}, MasterState._judged),
-    msg.FoldFailed: ({*Phase} - {Phase.OVER}, lambda self, worker, message: self._fail(message)),
+    msg.FoldFailed: ({*Phase} - {Phase.OVER}, lambda self, worker, message: self._end(message)),
 }

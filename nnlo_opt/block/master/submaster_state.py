@@ -14,36 +14,28 @@ makes one update of these and pushes that, and the answer goes to all workers. T
 Synchronously a worker that has passed over its shard waits at the fence; the group is through when all its workers are.
 """
 
-from enum import Enum, auto
+from enum import Enum
 from typing import Any
 
 from nnlo_opt.block.exchange.rounds import SynchronousRounds, check_same_model
 from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.training.history import Sums, added
+from nnlo_opt.training.history import Metrics
 
 
 class Phase(Enum):
-    """Phases of an assignment; see the top of the module."""
+    """Phases of an assignment (see the top of the module), each with the messages of a worker that it takes.
 
-    STARTING = auto()
-    LISTENING = auto()
-    TRAINING = auto()
-    FENCING = auto()
-    VALIDATING = auto()
-    ASKING = auto()
+    The top master's messages come while LISTENING.
+    """
 
-
-#: which messages of a worker each phase takes; the top master's come while LISTENING
-_ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
-    Phase.STARTING: frozenset({msg.WorkerReady}),
-    Phase.LISTENING: frozenset(),
-    Phase.TRAINING: frozenset({msg.PushUpdate}),
-    Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached}),
-    Phase.VALIDATING: frozenset({msg.Validated}),
-    Phase.ASKING: frozenset({msg.CalledBack, msg.Judged}),
-}
+    STARTING = (msg.WorkerReady,)
+    LISTENING = ()
+    TRAINING = (msg.PushUpdate,)
+    FENCING = (msg.PushUpdate, msg.FenceReached)
+    VALIDATING = (msg.Validated,)
+    ASKING = (msg.CalledBack, msg.Judged)
 
 
 class GroupState:
@@ -60,8 +52,8 @@ class GroupState:
         self._round: dict[int, msg.PushUpdate] = {}
         #: workers of the rounds of this epoch; none between two epochs
         self._rounds = SynchronousRounds(())
-        #: worker -> samples and sums over them that it has pushed in this epoch
-        self._pushed: dict[int, Sums] = {}
+        #: worker -> metrics that it has pushed in this epoch
+        self._pushed: dict[int, Metrics] = {}
 
     # ------------------------------------------------------------ messages of the top master
 
@@ -107,7 +99,7 @@ class GroupState:
 
     def hear(self, worker: int, message: msg.Message) -> list[ins.Instruction]:
         """Take in a message of `worker`; ProtocolError, without a change, for one that the phase does not take."""
-        if type(message) not in _ACCEPTED[self.phase]:
+        if not isinstance(message, self.phase.value):
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
         if isinstance(message, msg.PushUpdate):
             return self._push(worker, message)
@@ -124,7 +116,7 @@ class GroupState:
         if worker in self._round or (self.phase is Phase.TRAINING and worker not in self._rounds.training):
             raise ProtocolError(f"Worker {worker} pushed without having been answered.")
         self._round[worker] = message
-        self._pushed[worker] = added(self._pushed.get(worker), message.n_samples, message.sums)
+        self._pushed[worker] = self._with_pushed(worker, message)
         held = ins.HoldUpdate(worker=worker, n_samples=message.n_samples)
         if self.phase is Phase.FENCING:
             return [held]
@@ -169,8 +161,8 @@ class GroupState:
     def _reached(self, answers: list[msg.FenceReached]) -> msg.FenceReached:
         workers = {}
         for worker, answer in zip(self.workers, answers, strict=True):
-            n_samples, sums = added(self._pushed.get(worker), answer.n_samples, answer.sums)
-            workers[worker] = answer.replaced(n_samples=n_samples, sums=sums)
+            trained = self._with_pushed(worker, answer)
+            workers[worker] = answer.replaced(n_samples=trained.n_samples, sums={**trained.sums})
         self._pushed.clear()
         return msg.FenceReached(
             assignment=answers[0].assignment,
@@ -178,6 +170,10 @@ class GroupState:
             n_samples=sum(answer.n_samples for answer in answers),
             workers=workers,
         )
+
+    def _with_pushed(self, worker: int, message: msg.PushUpdate | msg.FenceReached) -> Metrics:
+        """Return the metrics of a message added to what its worker has pushed before."""
+        return self._pushed.get(worker, Metrics()).merge(Metrics(message.n_samples, message.sums))
 
     def _validated(self, answers: list[msg.Validated]) -> msg.Validated:
         return msg.Validated(

@@ -21,7 +21,7 @@ from nnlo_opt.comm.transport import Collective, Received, SharedMemory, Transpor
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.update_rules.rule import Answer
+from nnlo_opt.update_rules.rule import Answer, WorkerHalf
 from nnlo_opt.vectors import aligned_empty
 
 Then = Callable[[list[Received]], None]
@@ -106,12 +106,13 @@ class GroupBatches(CommonBatches):
         self._memory: SharedMemory | None = None
         self._shared: np.ndarray | None = None
 
-    def share_weights(self) -> np.ndarray | None:
+    def share_weights(self, rule: WorkerHalf) -> list[int]:
         self._memory = self._group.share(self._gradient.nbytes)
-        if self._memory is not None:
-            self._shared = self._memory.bytes[: self._gradient.nbytes].view(np.float32)
-            self.place = [*self._memory.place]
-        return self._shared
+        if self._memory is None:
+            return []
+        self._shared = self._memory.bytes[: self._gradient.nbytes].view(np.float32)
+        rule.live_in(self._shared)
+        return [*self._memory.place]
 
     def at(self, weights: np.ndarray) -> None:
         # The members are through with the last weights: they have given their gradients.

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnlo_opt.block.exchange.gradients import CommonBatches, OwnBatches, Step
 from nnlo_opt.block.exchange.shared_step import SharedStep
-from nnlo_opt.block.exchange.shared_weights import OfWorker, SharedWeights
+from nnlo_opt.block.exchange.shared_weights import SharedWeights
 from nnlo_opt.block.task import FoldTask
 from nnlo_opt.block.worker.group import GroupBatches, WorkerGroup
 from nnlo_opt.comm import messages as msg
@@ -24,7 +24,6 @@ from nnlo_opt.runtime.timeline import Timeline
 from nnlo_opt.training.schedules import LearningRates
 from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
 from nnlo_opt.update_rules.rule import Answer
-from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 #: end of the master on the transport of a team
 MASTER = 0
@@ -73,7 +72,7 @@ class LocalTraining:
         self._start = start
         self._rule = task.options.rule.worker_half(task.options, task.adapter.n_weights)
         #: True if all workers make every step together
-        self._together = self._rule.steps_together
+        self._together = task.options.rule.averages_every_batch
         #: source of the gradients of its steps
         self.gradients = self._gradients()
         #: True if the master has sent something to train on, and no fence since
@@ -225,7 +224,7 @@ class LocalTraining:
         # The other ranks of a group are on their way to the next step: a rank that fails here must not be missing
         # there.
         with self.gradients.fails_in_next_step:
-            place = [] if self.has_begun else self._share_with_members()
+            place = [] if self.has_begun else self.gradients.share_weights(self._rule)
             kept = load_state(of_message(train.restore), start.worker) if train.restore else memory
             model_state = None if kept is None else kept.pop(_MODEL_STATE, None)
             if kept:
@@ -251,13 +250,6 @@ class LocalTraining:
         if self._is_due:
             self._push()
 
-    def _share_with_members(self) -> list[int]:
-        """Have the weights in memory that the members of the worker group read; return its handle, [] without one."""
-        weights = self.gradients.share_weights()
-        if weights is not None:
-            self._rule.live_in(weights)
-        return self.gradients.place
-
     def _join(self, place: tuple[int, int]) -> None:
         """Work in the memory that the master has made, from now on."""
         options, adapter, start = self.task.options, self.task.adapter, self._start
@@ -277,9 +269,8 @@ class LocalTraining:
             self.gradients.average_by(shared_step)
             return
         half = options.rule.master_half(options, adapter.n_weights, start.n_workers)
-        of_worker = OfWorker(StalenessPolicy.parse(options.staleness), self._rates)
-        sizes = adapter.n_weights, adapter.n_state
-        self._shared = SharedWeights(memory, half, sizes, start.n_workers, of_worker)
+        sizes, policy = (adapter.n_weights, adapter.n_state), options.staleness_policy
+        self._shared = SharedWeights(memory, half, sizes, start.n_workers, policy, self._rates)
         if start.n_workers == 1 and self._partners.group is None:
             self._rule.own(self._shared.weights)
 

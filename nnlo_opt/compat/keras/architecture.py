@@ -98,14 +98,13 @@ class _Translator:
 
     def model(self, item: Mapping[str, Any]) -> Config:
         """Return a full model, {"class_name", "config"}, or {"name", "layers"} for Keras 0."""
-        class_name = item.get("class_name") or item["name"]
+        item = _normalised(item)
+        class_name, config = item["class_name"], _plain(item["config"])
         if class_name not in MODELS:
             raise Untranslatable(f"is a {class_name}, and no Sequential, Model or Functional", "which")
-        config = _plain(item["config"] if "class_name" in item else item["layers"])
         if class_name != "Sequential":
             return self._graph(config)
-        layers = _distinct(config if isinstance(config, list) else config["layers"])
-        name = config.get("name") if isinstance(config, dict) else None
+        layers, name = _distinct(config["layers"]), config.get("name")
         if _starts_with_branches(layers):
             return self._graph({"name": name, **_unfolded(layers)})
         return self._sequence(name, layers)
@@ -139,8 +138,7 @@ class _Translator:
     def _layer(self, item: Config) -> Config:
         """Return a layer, or a model inside a model."""
         item = _normalised(item)
-        name = item["config"].get("name") if isinstance(item["config"], dict) else None
-        name = name or item.get("name")
+        name = item["config"].get("name") or item["name"]
         if item["class_name"] in MODELS:
             result = self.model(item)
         elif item["class_name"] == "InputLayer":
@@ -246,7 +244,8 @@ def _unfolded(layers: list[Config]) -> Config:
         first, *rest = [_normalised(item) for item in items]
         if _starts_with_branches([first]):
             branches = [_normalised(branch) for branch in first["config"]["layers"]]
-            last = add(first, [name for branch in branches for name in chain(_layers_of(branch))])
+            chains = [b["config"]["layers"] if b["class_name"] == "Sequential" else [b] for b in branches]
+            last = add(first, [name for branch in chains for name in chain(branch)])
         else:
             if first["class_name"] != "InputLayer":
                 shape = _input_shape(first)
@@ -263,28 +262,24 @@ def _unfolded(layers: list[Config]) -> Config:
     return {"layers": [*graph.values()], "input_layers": inputs, "output_layers": [[*output, 0, 0]]}
 
 
-def _layers_of(branch: Config) -> list[Config]:
-    if branch["class_name"] != "Sequential":
-        return [branch]
-    return branch["config"] if isinstance(branch["config"], list) else branch["config"]["layers"]
-
-
 def _starts_with_branches(layers: list[Config]) -> bool:
     return layers[0]["class_name"] == "Merge" and bool(layers[0]["config"].get("layers"))
 
 
-def _normalised(item: Config) -> Config:
-    """Return {"class_name", "config", "name", ...}.
+def _normalised(item: Mapping[str, Any]) -> Config:
+    """Return {"class_name", "config", "name", ...}, with a dict as config.
 
-    Keras 0 had the arguments next to the class, which it called name.
+    Keras 0 had the arguments next to the class, which it called name. The config of a Sequential used to be the list of
+    its layers.
     """
     if "class_name" not in item:
         item = {"class_name": item["name"], "config": {**item, "name": item.get("custom_name")}}
     config = item["config"]
-    name = item.get("name") or (config.get("name") if isinstance(config, dict) else None)
-    if name is None and isinstance(config, list) and config:
-        name = f"sequential_of_{_normalised(config[0])['name']}"
-    return {**item, "name": name}
+    name = item.get("name")
+    if isinstance(config, list):
+        name = name or (f"sequential_of_{_normalised(config[0])['name']}" if config else None)
+        return {**item, "name": name, "config": {"layers": config}}
+    return {**item, "name": name or dict(config).get("name")}
 
 
 def _distinct(items: list[Config]) -> list[Config]:
@@ -295,16 +290,13 @@ def _distinct(items: list[Config]) -> list[Config]:
         base = item["name"] or item["class_name"].lower()
         name = next(name for name in (base, *(f"{base}_{n}" for n in range(2, len(items) + 2))) if name not in taken)
         taken.add(name)
-        config = item["config"]
-        config = {**config, "name": name} if isinstance(config, dict) else config
-        layers.append({**item, "name": name, "config": config})
+        layers.append({**item, "name": name, "config": {**item["config"], "name": name}})
     return layers
 
 
 def _input_of(layer: Config, shape: list[Any]) -> Config:
     """Return the input layer that is implied by a layer with an input shape."""
-    config = layer["config"] if isinstance(layer["config"], dict) else {}
-    dtype = config.get("input_dtype") or config.get("dtype")
+    dtype = layer["config"].get("input_dtype") or layer["config"].get("dtype")
     name = f"{layer['name'] or 'model'}_input"
     dtype = dtype if isinstance(dtype, str) and dtype.startswith(("float", "int", "uint")) else "float32"
     arguments = {"name": name, "batch_input_shape": shape, "dtype": dtype}
@@ -316,7 +308,7 @@ def _input_shape(item: Config) -> list[Any] | None:
     item = _normalised(item)
     config = item["config"]
     if item["class_name"] in MODELS:
-        layers = [_normalised(layer) for layer in (config if isinstance(config, list) else config["layers"])]
+        layers = [_normalised(layer) for layer in config["layers"]]
         first = layers[:1] if item["class_name"] == "Sequential" else layers
         return next((shape for layer in first if (shape := _input_shape(layer))), None)
     if (shape := _shape_in(config)) is not None:

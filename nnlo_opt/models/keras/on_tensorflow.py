@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -22,12 +23,9 @@ def use_threads(n_threads: int) -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     import tensorflow as tf
 
-    try:
+    with suppress(RuntimeError):  # a user's module or a test has computed before, so the number of threads is fixed
         tf.config.threading.set_intra_op_parallelism_threads(n_threads)
         tf.config.threading.set_inter_op_parallelism_threads(n_threads)
-    except RuntimeError:
-        # A user's module or a test has computed before, so the number of threads is fixed.
-        return
 
 
 class Engine:

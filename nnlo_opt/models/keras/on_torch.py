@@ -1,5 +1,6 @@
 """Keras on torch: every batch is computed directly, without tracing."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,8 @@ def use_threads(n_threads: int) -> None:
     import torch
 
     torch.set_num_threads(n_threads)
-    try:
+    with suppress(RuntimeError):  # another module has computed before, so the number of these threads is fixed
         torch.set_num_interop_threads(n_threads)
-    except RuntimeError:
-        # Another module has computed before, so the number of these threads is fixed.
-        return
 
 
 class Engine:

@@ -183,12 +183,10 @@ class TorchAdapter:
         self.write_weights(vector)  # moving the parameters for every batch would cost more than the copy
 
     def read_state(self, out: FloatVector) -> None:
-        check_vector(out, self.n_state)
         held = held_tensors(self._model)
         self._state_layout.gather([held[name].detach().cpu().float().numpy() for name in self._state_names], out)
 
     def write_state(self, vector: FloatVector) -> None:
-        check_vector(vector, self.n_state)
         held = held_tensors(self._model)
         for name, view in zip(self._state_names, self._state_layout.views(vector), strict=True):
             held[name].detach().copy_(_tensor_of(view))

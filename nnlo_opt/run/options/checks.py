@@ -21,24 +21,21 @@ from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.rule import UpdateRule
-from nnlo_opt.update_rules.staleness import StalenessPolicy, explicit_momentum
+from nnlo_opt.update_rules.staleness import explicit_momentum
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
     """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
     options.rule.worker_half(options, 1)
-    StalenessPolicy.parse(options.staleness)
+    stopping, target, _ = options.stopping, options.target, options.staleness_policy
     if options.loss:
         for name in map(str.strip, options.loss.split(",")):
             try:
                 torch_losses.check_loss(name)
             except ConfigurationError:  # the framework may not be known yet
                 losses.check_loss(name)
-    return (
-        EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
-        TargetMetric.parse(options.target_metric) if options.target_metric else None,
-    )
+    return stopping, target
 
 
 def check_teams(

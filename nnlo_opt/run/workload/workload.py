@@ -64,10 +64,10 @@ class ModuleWorkload:
         Raises:
             ConfigurationError: as `inspect`.
         """
-        with without_framework() as was_wanted:
+        with without_framework() as context:
             findings = self._inspection.look(space) if self.maker.read_early() else None
-        self.maker.forget_early(wholly=was_wanted())
-        if was_wanted():
+        self.maker.forget_early(wholly=context.was_needed)
+        if context.was_needed:
             self.data, findings = self.data.anew(), None
         return findings
 
