@@ -183,7 +183,7 @@ def _time(ledger: Ledger, time_s: float | None) -> datetime:
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:
-    """Return the distribution of a parameter; a step is left out where Optuna has none (on a logarithmic scale)."""
+    """Return the distribution of a parameter, without its step if that is on a logarithmic scale, as in Optuna."""
     if isinstance(parameter, Categorical | Ordinal | Constant):
         return CategoricalDistribution(_choices(parameter))
     assert isinstance(parameter, Real | Integer)

@@ -116,8 +116,8 @@ class MPIKFoldManager(Manager):
     """Cross validation: both lists are pooled and cut into folds; each validates what all other folds train.
 
     On at least two ranks a fold the ranks are divided and the folds are trained at the same time, else one after
-    another. HDF5 files are cut by samples (stratified where labels are classes), generated data by files where there
-    are enough, else by batches.
+    another. HDF5 files are cut by samples (stratified if labels are classes), generated data by files if there are
+    enough, else by batches.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)

@@ -115,7 +115,7 @@ class Settings:
             raise ConfigurationError(
                 f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
             )
-        # Of the master that has the fewest, where a sub-master is one worker to the top master.
+        # The fewest workers of a master; to the top master, a sub-master is one worker.
         n_workers = min(plan.n_children)
         options = self.algo.options(
             n_workers=n_workers,
