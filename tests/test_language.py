@@ -33,7 +33,7 @@ FOREIGN_PHRASES = re.compile(
 #: "where" for "if" in docstrings and comments: it begins a sentence, follows a result, or leads to what is not there
 WHERE_FOR_IF = re.compile(
     r"(^|[.;:(] )Where\b"
-    r"|\b(None|True|False|[a-z]*Error|only|except|out|else) where\b"
+    r"|\b(None|True|False|\w*Error|only|except|out|else) where\b"
     r"|\b[Ww]here (there|enough|possible|needed|given|known)\b"
     r"|\b[Ww]here [^.,;:]{1,40} (not|no|none|nothing|lacks?|lacking|cannot)\b"
 )

@@ -12,15 +12,16 @@ from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
 #: names of modes in mpi_learn, and ours
 _MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}
 # fmt: off
-#: options of ours under their own names
-_OPTIONS = (
+#: further argument of `Algo` -> option of a training; the last one that is given counts
+_OPTIONS = {name: name for name in (
     "early_stopping", "gem_kappa", "gem_lr", "gem_momentum", "learning_rate", "lr_schedule", "momentum_correction",
     "overlap", "shuffle", "staleness", "synchronous", "target_metric", "warmup_epochs",
-)
+)} | {"lr": "learning_rate"}
+#: the same with the optimizer `gem`, whose parameters in NNLO are options
+_OPTIONS_OF_GEM = {
+    **_OPTIONS, "learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa", "lr": "gem_lr",
+}
 # fmt: on
-#: other names of options, and the parameters of the optimizer `gem` in NNLO
-_ALIASES = {"lr": "learning_rate"}
-_OF_GEM = {"learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa", "lr": "gem_lr"}
 
 
 class Algo:
@@ -80,8 +81,7 @@ class Algo:
                 f"`optimizer` of Algo must be named in mode {mode!r}. Received: None. Take sgd, adam, rmsprop or "
                 "adadelta."
             )
-        aliases = _OF_GEM if optimizer == "gem" else _ALIASES
-        others |= {option: others.pop(name) for name, option in aliases.items() if name in others}
+        known = _OPTIONS_OF_GEM if optimizer == "gem" else _OPTIONS
         self._settings: dict[str, Any] = {
             "mode": self.mode,
             "sync_every": sync_every,
@@ -91,7 +91,7 @@ class Algo:
             "elastic_lr": elastic_lr,
             "elastic_momentum": elastic_momentum,
             "learning_rate": None,
-            **{name: others.pop(name) for name in _OPTIONS if name in others},
+            **{option: others.pop(name) for name, option in known.items() if name in others},
         }
         if optimizer in (None, "gem"):
             if others:

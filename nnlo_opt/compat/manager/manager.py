@@ -144,7 +144,7 @@ class MPIKFoldManager(Manager):
     ) -> None:
         """Take the arguments of `MPIManager`. Collective: every rank of `comm`."""
         check_whole("NFolds", NFolds)
-        super().__init__(comm, Settings.of(locals(), n_fold=NFolds, num_processes=num_process))
+        super().__init__(comm, Settings.of(locals()))
 
     def train(self) -> list[dict[str, Any]]:
         """Train all folds; return the history of each, as `MPIManager.train` does. Every rank calls it."""

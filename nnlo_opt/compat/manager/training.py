@@ -51,8 +51,8 @@ class Manager:
     def __init__(self, comm: "Communicator | None", settings: Settings) -> None:
         self._settings = settings
         self.data, self.algo, self.model_builder = settings.data, settings.algo, settings.model_builder
-        self.num_epochs, self.num_masters = settings.num_epochs, settings.num_masters
-        self.num_processes = settings.num_processes
+        self.num_epochs, self.num_masters = settings.epochs, settings.n_masters
+        self.num_processes = settings.n_processes
         self.train_list, self.val_list = settings.train_list, settings.val_list
         self.synchronous, self.verbose = settings.synchronous, settings.verbose
         self.callbacks = list(settings.callbacks)
@@ -73,7 +73,7 @@ class Manager:
         #: number of workers of this rank's team, and number of this one from 1; -1 on a master
         self.num_workers = team.n_workers
         self.worker_id = team.worker_of(position) if position else -1
-        self._options = options = group.attempt(lambda: settings.options(settings.training_options(team)))
+        self._options = options = group.attempt(lambda: settings.options(team))
         with noting_environment() as self._undo_environment:
             context = ProcessContext().settled(group, topology, options)
         self._workload = workload_of(settings, options, topology, group, context)
