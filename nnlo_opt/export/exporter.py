@@ -161,7 +161,7 @@ def epochs_of(events: Iterable[ev.Event], ledger: Ledger) -> dict[int, list[Epoc
     for event in events:
         of = assignment_of(event, ledger)
         if isinstance(event, ev.EpochEnded) and of is not None and reports.is_new(of, event.epoch):
-            fold = f"fold-{of.fold}/" * has_folds(ledger)
+            fold = f"fold-{of.fold}/" * (ledger.identity.n_fold > 1)
             values = {f"{fold}{name}": value for name, value in curves_of(event).items()}
             found[of.trial].append(Epoch(event.epoch, ledger.first_start_unix_s + event.time_s, values))
     return found
@@ -171,11 +171,6 @@ def curves_of(event: ev.EpochEnded) -> dict[str, float]:
     """Return the values of an epoch by the names of their curves."""
     figure = {} if event.figure_of_merit is None else {"figure_of_merit": event.figure_of_merit}
     return {f"epoch/{name}": value for name, value in (event.metrics | figure).items()}
-
-
-def has_folds(ledger: Ledger) -> bool:
-    """Return True if the trials of a run have several folds."""
-    return ledger.identity.n_fold > 1
 
 
 def began_at_s(trial: Trial) -> float | None:
