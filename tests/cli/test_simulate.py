@@ -124,6 +124,7 @@ def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, c
     [
         ("--blocks 0", "`--blocks` must be a whole number, at least 1. Received: 0."),
         ("--trials many", "`--trials` must be a whole number, at least 1. Received: many."),
+        ("--epochs 0", "`--epochs` must be a whole number, at least 1. Received: 0."),
         ("--failures 2", "`--failures` must be a number from 0 to 1. Received: 2."),
         ("--startup inf", "`--startup` must be a finite number of seconds, at least 0. Received: inf."),
         ("--hyper-opt magic", "must be one of"),
