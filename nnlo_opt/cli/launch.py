@@ -185,11 +185,9 @@ def _supervise(
             code_file.unlink()
             code = code or int(text)
         if job.was_late:
-            print(
-                f"nnlo-opt launch: the job had not ended {arguments.grace:g} s after the order to end: it was killed. "
-                "Training since the last checkpoints will be repeated. A longer `--grace` leaves more time.",
-                file=sys.stderr,
-                flush=True,
+            _say(
+                f"the job had not ended {arguments.grace:g} s after the order to end: it was killed. Training since "
+                "the last checkpoints will be repeated. A longer `--grace` leaves more time."
             )
         after = Standing.of(ledger_of(driver.directory))
         if after.start != before.start:
@@ -205,7 +203,7 @@ def _supervise(
         )
         verdict = supervisor.judge(ended)
         if verdict.sentence:
-            print(f"nnlo-opt launch: {verdict.sentence}.", file=sys.stderr, flush=True)
+            _say(f"{verdict.sentence}.")
         if verdict.exit_code is not None:
             return verdict.exit_code
         if verdict.is_same:
@@ -217,6 +215,10 @@ def _supervise(
         # The run that `--overwrite` replaces may still exist if no start has opened the new one.
         again = again or after.start != before.start or not driver.run.overwrite
         before = after
+
+
+def _say(sentence: str) -> None:
+    print(f"nnlo-opt launch: {sentence}", file=sys.stderr, flush=True)
 
 
 def ledger_of(directory: Path) -> Ledger:
