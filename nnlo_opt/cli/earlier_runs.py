@@ -104,7 +104,7 @@ def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str
             "knows. Resume it there by `opt_restore=True`."
         )
     given, _ = given_of(program, argv)
-    given |= {name: _from(ledger.settings.folder, given[name]) for name in _FILES if name in given}
+    given |= {name: _from_folder(ledger.settings.folder, given[name]) for name in _FILES if name in given}
     if "from_run" in given:
         source, before = _named(given["from_run"])[0].resolve(), (*before, run.resolve())
         if source in before:
@@ -113,12 +113,12 @@ def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str
                 "itself. Name another run, or `--model` and the data themselves."
             )
         given = _given(source, ledger_of(source, "--from-run"), before) | given
-    given.pop("copy_command", None)  # whoever has changed the journal would run it here
+    given.pop("copy_command", None)  # a journal that somebody has changed could name any command
     return given | {"model": given.get("model") or given.get("example")}
 
 
-def _from(folder: str, text: str) -> str:
-    """Return what an option names, of a command that was started in `folder`; a file there by its whole path."""
+def _from_folder(folder: str, text: str) -> str:
+    """Return the value of an option of a command that was started in `folder`; a file in it gets its whole path."""
     name, colon, rest = text.partition(":")
     here = Path.cwd().samefile(folder) if Path(folder).is_dir() else True
     return f"{Path(folder, name)}{colon}{rest}" if not here and Path(folder, name).exists() else text

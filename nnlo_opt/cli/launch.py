@@ -85,7 +85,7 @@ class DriverCommand:
         first = (find_command(words[0]) if at == 0 else None) or words[at]
         return cls(
             words=(*words[:at], first),
-            arguments=options.command_line,  # with what a file of options says now
+            arguments=options.command_line,  # with the options of a file as they are now
             run=replace(options.run, name=name),
             max_attempts=options.plan.max_attempts,
         )
@@ -177,7 +177,7 @@ def _supervise(
             return EXIT_PREEMPTED
         code_file = SafePath(driver.directory) / EXIT_CODE_NAME
         with suppress(OSError):
-            code_file.write_bytes(b"")  # a machine of rank 0's may show a new file late
+            code_file.write_bytes(b"")  # the machine of rank 0 may see a new file late
         job = start([*starter, *driver.line(GRACE_PART * arguments.grace, again=again)])
         code = job.wait(lambda: preemption.is_asked, arguments.grace)
         with suppress(OSError, ValueError):

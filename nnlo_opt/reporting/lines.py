@@ -72,7 +72,7 @@ class _Lines(ABC):
         self._n_fold = n_fold
         #: trial -> time of its last line about an epoch
         self._said_at_s: dict[int, float] = {}
-        #: assignment -> its last epoch, if that has no line
+        #: assignment -> its last epoch, if no line was printed for it
         self._held: dict[int, ev.EpochEnded] = {}
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
@@ -156,7 +156,7 @@ class ProgressLines(_Lines):
                 goal = "" if self._policy is None else f" {self._policy.goal(event.trial, event.n_rungs)}"
                 self._line(event, f"trial {event.trial} promoted{goal}")
             case ev.TrialPruned() if _was_left(ledger.trials[event.trial]):
-                pass  # its pause was said, and the search is over
+                pass  # its pause was printed, and the search is over
             case ev.TrialPruned():
                 self._ended(event, f"pruned: {event.reason}", ledger)
             case ev.TrialFailed():

@@ -27,10 +27,10 @@ _OPTIONS_OF_GEM = {
 class Algo:
     """An optimizer, a loss and an update rule.
 
-    Arguments that are none of those below are options of ours (`early_stopping`, `target_metric`, `synchronous`,
-    `staleness`, `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`,
-    `gem_kappa`: see `TrainingDriver --help`) or parameters of the optimizer, with Keras's names and defaults;
-    `learning_rate` may be called `lr`.
+    Further arguments are options of `TrainingDriver` (`early_stopping`, `target_metric`, `synchronous`, `staleness`,
+    `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`, `gem_kappa`;
+    docs/reference/options.md describes them), or parameters of the optimizer with Keras's names and defaults. The
+    learning rate may be called `learning_rate` or `lr`.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (the signature is the ancestors')
@@ -47,19 +47,27 @@ class Algo:
         elastic_momentum: float = 0.0,
         **others: Any,
     ) -> None:
-        """Check all arguments; ConfigurationError in one sentence.
+        """Check all arguments.
 
-        optimizer          at the master: sgd, adam, rmsprop, adadelta; None in `easgd`, which has none there
-        loss               a name, a function (y_true, y_pred), or for several outputs a list or dict of them; None:
-                           the one that fits model and labels
-        validate_every     0: never; None: after every epoch; else updates between two validations. Everything that
-                           counts in epochs (history, stopping rules, checkpoints, schedules) then counts validations.
-                           Workers that wait for each other validate after every epoch, whatever this is
-        sync_every         batches of a worker between two exchanges
-        mode               downpour (or sgd), easgd, gem, allreduce
-        worker_optimizer   of local steps, in easgd and with `sync_every`; None: sgd
-        elastic_force      easgd: alpha, the paper's beta divided by the number of workers; None: 0.9 / workers. With
-                           sub-masters, the workers of the master with the fewest
+        Args:
+            optimizer: optimizer at the master: sgd, adam, rmsprop, adadelta; None in `easgd`, which has none there.
+            loss: a name, a function (y_true, y_pred), or for several outputs a list or dict of them; None for the loss
+                that fits model and labels.
+            validate_every: updates between two validations; 0 for no validation, None for one after every epoch.
+                Everything that counts in epochs (history, stopping rules, checkpoints, schedules) then counts
+                validations. Workers that wait for each other validate after every epoch in any case.
+            sync_every: batches of a worker between two exchanges.
+            mode: downpour (or sgd), easgd, gem, allreduce.
+            worker_optimizer: optimizer of local steps, in easgd and with `sync_every`; None for sgd.
+            worker_optimizer_params: parameters of `worker_optimizer`.
+            elastic_force: alpha of easgd, the paper's beta divided by the number of workers; None for 0.9 / workers.
+                With sub-masters, the workers of the master with the fewest count.
+            elastic_lr: learning rate of the local steps in easgd.
+            elastic_momentum: momentum of the local steps in easgd.
+            others: options and parameters of the optimizer, see above.
+
+        Raises:
+            ConfigurationError: an argument is wrong.
         """
         self.optimizer_name = optimizer
         self.loss = loss

@@ -36,10 +36,12 @@ class Data:
     max_batches_per_epoch = 100_000
 
     def __init__(self, batch_size: int, cache: str | None = None, copy_command: str | None = None) -> None:
-        """`batch_size`: samples of a batch.
+        """Keep the arguments.
 
-        `cache`: a folder for copies of the data files (default: environment variable DATA_CACHE), which `copy_command`
-        makes (DATA_COPY_COMMAND), such as "scp {} {}".
+        Args:
+            batch_size: samples of a batch.
+            cache: folder for copies of the data files; None for the environment variable DATA_CACHE.
+            copy_command: command that copies a file, such as "scp {} {}"; None for DATA_COPY_COMMAND.
         """
         self.batch_size = batch_size
         self.caching_directory = cache or os.environ.get("DATA_CACHE", "")
@@ -128,10 +130,16 @@ class H5Data(Data):
         labels_name: Named = "labels",
         external_data: bool = False,
     ) -> None:
-        """`features_name`, `labels_name`: a name, or (name, function applied to the arrays).
+        """Keep the arguments.
 
-        `preloading`: windows read ahead if samples do not fit into memory; one at least. `external_data`: True if the
-        files may lead to other files.
+        Args:
+            batch_size: samples of a batch.
+            cache: as of `Data`.
+            copy_command: as of `Data`.
+            preloading: windows read ahead if samples do not fit into memory; at least one is.
+            features_name: a name, or (name, function applied to the arrays).
+            labels_name: the same for the labels.
+            external_data: True if the files may lead to other files.
         """
         super().__init__(batch_size, cache, copy_command)
         self.preloading = preloading

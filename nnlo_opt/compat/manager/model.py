@@ -42,10 +42,15 @@ class ModelFromJson(ModelBuilder):
         custom_objects: Mapping[str, Any] | None = None,
         weights: str | Path | None = None,
     ) -> None:
-        """`filename` or `json_str`: the architecture.
+        """Check all arguments.
 
-        `custom_objects`: what it is made of beside Keras's own layers, by name. `weights`: a file that Keras has
-        written, to begin with; one of Keras 1 or 2 is read here by a process of its own, which it may crash.
+        Args:
+            comm: communicator; it is kept, and not used.
+            filename: file of the architecture.
+            json_str: text of the architecture, in the place of `filename`.
+            custom_objects: layers and functions of the model that are not Keras's own, by name.
+            weights: file of initial weights that Keras has written. A process of its own checks a file of Keras 1 or 2,
+                which may crash its reader.
         """
         super().__init__(comm)
         if (filename is None) == (json_str is None):

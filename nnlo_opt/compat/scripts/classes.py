@@ -1,6 +1,6 @@
 """Classes of NNLO or mpi_learn by their former names, with their functions, on top of the Python interface.
 
-What a script asks for, and its ancestor did not do either, is left out with a line on rank 0.
+If a script asks for something that its ancestor did not do either, a line on rank 0 says that it is left out.
 """
 
 import copy
@@ -50,7 +50,7 @@ class Algo(nnlo_opt.Algo):
                     f"`{name}={value}` of Algo is left out, as NNLO and mpi_learn never used it; "
                     "`worker_optimizer_params` sets the learning rate of the workers' own steps."
                 )
-        if given.get("loss") == "dummy":  # the word of NNLO's documents for its GAN
+        if given.get("loss") == "dummy":  # as the documents of NNLO have it for its GAN
             given["loss"] = None
         super().__init__(optimizer, **given)
 
@@ -316,13 +316,13 @@ def shapes_from_weights(weights: Sequence[NDArray]) -> list[tuple[int, ...]]:
     return [w.shape for w in weights]
 
 
-class _Nothing:
-    """Former helper that does nothing; a sentence says so when a script makes or enables it."""
+class _IdleHelper:
+    """Helper of the ancestors that does nothing here; a line says so when a script makes or enables it."""
 
     def __init__(self, line: str) -> None:
         self._line = line
 
-    def __call__(self, *_: Any, **__: Any) -> "_Nothing":
+    def __call__(self, *_: Any, **__: Any) -> "_IdleHelper":
         say(self._line)
         return self
 
@@ -330,8 +330,8 @@ class _Nothing:
         return self if name == "enable" else lambda *_, **__: []
 
 
-Timeline = Trace = _Nothing("A timeline of a script is not recorded; `TrainingDriver --timeline` records one.")
-Monitor = _Nothing("`Monitor` measures nothing by itself; `MPIManager(monitor=True)` does.")
+Timeline = Trace = _IdleHelper("A timeline of a script is not recorded; `TrainingDriver --timeline` records one.")
+Monitor = _IdleHelper("`Monitor` measures nothing by itself; `MPIManager(monitor=True)` does.")
 
 
 def trace(original_function: Any = None, **_: Any) -> Any:
