@@ -1,7 +1,6 @@
 """Interface of an exporter, with the table of all exporters."""
 
 import importlib
-import importlib.util
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 
 import nnlo_opt
 from nnlo_opt.analysis.frames import last_metrics, time_s
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import require_package
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
@@ -72,11 +71,8 @@ MIRRORS = tuple(name for name, tool in TOOLS.items() if tool.mirrors)
 def require(name: str, asked: str) -> None:
     """Raise ConfigurationError if the package of a tool is not installed; `asked`: option that needs it."""
     tool = TOOLS[name]
-    if tool.package and importlib.util.find_spec(tool.package) is None:
-        raise ConfigurationError(
-            f"{asked} needs the package {tool.package}. It is not installed: `pip install 'nnlo_opt[{tool.extra}]'`, "
-            "or leave it out."
-        )
+    if tool.package:
+        require_package(asked, tool.package, tool.extra, "leave it out")
 
 
 def make_exporter(name: str, target: SafePath, run_name: str) -> Exporter:

@@ -50,13 +50,18 @@ def find_command(command: str) -> str | None:
     return command if shutil.which(command) is not None else shutil.which(command, path=beside)
 
 
+def version_of(mpirun: str) -> str:
+    """Return the answer of `mpirun --version`; empty if there is none."""
+    try:
+        command = [mpirun, "--version"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=VERSION_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
 def lets_ranks_outlive_others(mpirun: str) -> bool:
     """Return True if `mpirun` belongs to an Open MPI whose ranks can outlive a dead rank (ULFM)."""
-    try:
-        done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    found = re.search(r"\(Open MPI\) (\d+)\.", done.stdout)
+    found = re.search(r"\(Open MPI\) (\d+)\.", version_of(mpirun))
     return found is not None and int(found[1]) >= _ULFM_VERSION
 
 
