@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +153,11 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         # Without ULFM the death of a rank ends the job, whenever it comes.
         sign = SafePath(driver.directory) / SIGN_NAME if environment else None
         environment = {**environment, EXIT_CODE: str((driver.directory / EXIT_CODE_NAME).resolve())}
-        start = partial(Job, environment=environment, sign=sign)
-        code = _supervise(driver, start, starter, arguments, preemption)
+
+        def start(words: list[str]) -> Job:
+            return Job([*starter, *words], environment, sign)
+
+        code = _supervise(driver, start, arguments, preemption)
         if code == EXIT_PREEMPTED:
             words = ["nnlo-opt", "launch", *argv]
             print(driver.run.interrupted_text(ledger_of(driver.directory), words), file=sys.stderr, flush=True)
@@ -163,11 +165,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
 
 
 def _supervise(
-    driver: DriverCommand,
-    start: Callable[[list[str]], Job],
-    starter: list[str],
-    arguments: argparse.Namespace,
-    preemption: Preemption,
+    driver: DriverCommand, start: Callable[[list[str]], Job], arguments: argparse.Namespace, preemption: Preemption
 ) -> int:
     supervisor = Supervisor(max_restarts=arguments.max_restarts, max_attempts=driver.max_attempts)
     before = Standing.of(ledger_of(driver.directory))
@@ -178,7 +176,7 @@ def _supervise(
         code_file = SafePath(driver.directory) / EXIT_CODE_NAME
         with suppress(OSError):
             code_file.write_bytes(b"")  # the machine of rank 0 may see a new file late
-        job = start([*starter, *driver.line(GRACE_PART * arguments.grace, again=again)])
+        job = start(driver.line(GRACE_PART * arguments.grace, again=again))
         code = job.wait(lambda: preemption.is_asked, arguments.grace)
         with suppress(OSError, ValueError):
             text = code_file.read_bytes().decode()

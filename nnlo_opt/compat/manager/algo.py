@@ -4,7 +4,7 @@ from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, require_known
 from nnlo_opt.run.options.checks import check_training
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
@@ -72,8 +72,7 @@ class Algo:
         self.optimizer_name = optimizer
         self.loss = loss
         self.validate_every = validate_every
-        if mode not in _MODES:
-            raise ConfigurationError(f"`mode` of Algo must be one of {', '.join(_MODES)}. Received: {mode!r}.")
+        require_known("`mode` of Algo", mode, _MODES)
         is_number = isinstance(validate_every, int | float) and not isinstance(validate_every, bool)
         if validate_every is not None and not (is_number and validate_every >= 0):
             raise ConfigurationError(

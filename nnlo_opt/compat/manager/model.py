@@ -15,6 +15,8 @@ class ModelBuilder:
 
     #: True if `build_model` returns a `models.composite.CompositeModel`
     trains_itself = False
+    #: framework of the model, keras or torch; None to look at the imports of the class
+    _framework: str | None = None
 
     def __init__(self, comm: Any = None) -> None:
         """`comm` is kept, and not used."""
@@ -28,11 +30,13 @@ class ModelBuilder:
 
     def get_backend_name(self) -> str | None:
         """Return the framework to import before `build_model` runs, keras or torch; None to look at the imports."""
-        return None
+        return self._framework
 
 
 class ModelFromJson(ModelBuilder):
     """Keras model from the text that `to_json` of any Keras (1, 2, 3) has written."""
+
+    _framework = "keras"
 
     def __init__(
         self,
@@ -88,6 +92,3 @@ class ModelFromJson(ModelBuilder):
         else:
             load_legacy_weights(model, Path(self.weights))
         return model
-
-    def get_backend_name(self) -> str:
-        return "keras"
