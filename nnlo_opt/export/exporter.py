@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import nnlo_opt
-from nnlo_opt.analysis.frames import last_metrics, time_s
+from nnlo_opt.analysis.frames import last_metrics, prefixed, row_of, time_s
 from nnlo_opt.errors import require_package
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.safe_path import SafePath
@@ -65,6 +65,8 @@ TOOLS = {
 # fmt: on
 #: file by which a folder of an exporter is known
 MARK = "nnlo_opt-export.json"
+#: columns of results.csv that are measured of a trial, beside its objectives and metrics
+_RESULTS = ("figure_of_merit", "figure_of_merit_std", "figure_so_far", "n_folds", "time_s", "reason")
 MIRRORS = tuple(name for name, tool in TOOLS.items() if tool.mirrors)
 
 
@@ -126,20 +128,12 @@ def plain_value(value: Any) -> bool | int | float | str:
     return value if isinstance(value, bool | int | float | str) else json.dumps(value)
 
 
-def results_of(trial: Trial) -> dict[str, Any]:
+def results_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
     """Return what is measured of a trial, by the columns of results.csv; nothing that is not measured."""
-    results = {
-        "figure_of_merit": trial.figure_of_merit,
-        "figure_of_merit_std": trial.figure_of_merit_std,
-        "figure_so_far": trial.figure_so_far,
-        "n_folds": len(trial.folds),
-        "time_s": time_s(trial),
-        "reason": trial.reason or None,
-        **{f"o:{name}": value for name, value in trial.objectives.items()},
-        **{f"o:{name}_std": value for name, value in trial.objectives_std.items()},
-        **{f"m:{name}": value for name, value in last_metrics(trial).items()},
-    }
-    return {name: value for name, value in results.items() if value is not None}
+    row = row_of(trial, ledger) | {"figure_so_far": trial.figure_so_far, "time_s": time_s(trial)}
+    named = {name: row[name] for name in row if name in _RESULTS or name.startswith("o:")}
+    found = named | prefixed("m:", last_metrics(trial))
+    return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 @dataclass(frozen=True, slots=True)
