@@ -1,9 +1,7 @@
 """Countable part of the plain English: openings of docstrings, foreign words, sizes of modules."""
 
 import ast
-import io
 import re
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -91,31 +89,21 @@ def names(path: Path) -> list[str]:
     ]
 
 
-def comments(path: Path) -> list[tuple[int, str]]:
-    """Return the comments of a module, each with its line; a comment on several lines is one."""
-    found: dict[int, str] = {}
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-        if token.type == tokenize.COMMENT:
-            line, text = token.start[0], token.string.lstrip("#: ")
-            before = found.pop(line - 1, "") if token.line.lstrip().startswith("#") else ""
-            found[line] = f"{before} {text}".strip()
-    return [*found.items()]
+def prose(path: Path, mark: str) -> list[tuple[int, str]]:
+    """Return docstrings, and comments that begin with `mark`, each on one line with its line number."""
+    text = path.read_text()
+    blocks = re.finditer(rf"(?:^ *{mark}.*\n)+|(?<=  ){mark}.*", text, re.MULTILINE)
+    comments = [(text.count("\n", 0, at.start()) + 1, re.sub("^ *#:?", "", at[0], flags=re.M)) for at in blocks]
+    return [(line, " ".join(words.split())) for line, words in (*docstrings(path), *comments)]
 
 
 def phrases(path: Path) -> list[str]:
-    fields = (
-        (number, line.partition("#:")[2])
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if line.strip().startswith("#:")
-    )
-    texts = [*docstrings(path), *fields]
-    return [f"line {number}: {found[0]}" for number, text in texts if (found := FOREIGN_PHRASES.search(text))]
+    return [f"line {line}: {found[0]}" for line, text in prose(path, "#:") if (found := FOREIGN_PHRASES.search(text))]
 
 
 def conditions(path: Path) -> list[str]:
-    texts = [] if folder_of(path) in NOT_YET else [*docstrings(path), *comments(path)]
-    plain = [(number, " ".join(text.split())) for number, text in texts]
-    return [f"line {number}: {found[0]}" for number, text in plain if (found := WHERE_FOR_IF.search(text))]
+    texts = [] if folder_of(path) in NOT_YET else prose(path, "#")
+    return [f"line {line}: {found[0]}" for line, text in texts if (found := WHERE_FOR_IF.search(text))]
 
 
 def long_modules(path: Path) -> list[str]:
@@ -166,10 +154,9 @@ def test_what_the_rules_find():
     assert words_of("_waits_for_word") == ["waits", "for", "word"]
     assert FOREIGN_PHRASES.search("the weights, such as a master") is None
     assert FOREIGN_PHRASES.search("such a master")
-    for condition in ("Where labels are classes, they count.", "None where it is unknown", "all where there are some"):
-        assert WHERE_FOR_IF.search(condition)
-    assert WHERE_FOR_IF.search("read ahead where samples do not fit into memory")
-    for place in ("let tensors stay where they are", "Judge where ranks have run", "a region where all trials fail"):
-        assert WHERE_FOR_IF.search(place) is None
+    conditions = "Where labels are classes, they count.", "None where it is unknown", "where samples do not fit"
+    assert all(map(WHERE_FOR_IF.search, conditions))
+    places = "let tensors stay where they are", "Judge where ranks have run", "a region where all trials fail"
+    assert not any(map(WHERE_FOR_IF.search, places))
     assert OBSCURE.search("test_it_goes_on")
     assert OBSCURE.search("test_a_worker_whose_rank_dies") is None

@@ -52,11 +52,10 @@ def find_command(command: str) -> str | None:
 
 def version_of(mpirun: str) -> str:
     """Return the answer of `mpirun --version`; empty if there is none."""
-    try:
-        command = [mpirun, "--version"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=VERSION_S, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
+        return done.stdout
+    return ""
 
 
 def lets_ranks_outlive_others(mpirun: str) -> bool:
@@ -173,8 +172,7 @@ class Job:
     def end(self) -> None:
         """Kill all remaining processes of the job on this node; return when they are gone."""
         _end_all(self._number, self.pid)
-        if self._process.poll() is None:
-            self._process.wait()
+        self._process.wait()
         if self._sign is not None:
             with suppress(OSError):
                 self._sign.unlink()
