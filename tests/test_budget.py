@@ -11,30 +11,30 @@ from sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_252, 33_309
+MOST_LINES, MOST_TEST_LINES = 33_197, 33_306
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
-    "": (601,),
+    "": (600,),
     "allreduce": (321,),
-    "analysis": (294,),
+    "analysis": (292,),
     "api": (548,),
     "block": (2653,),
-    "cli": (2597,),
+    "cli": (2592,),
     "comm": (1373,),
-    "compat": (2257,),
+    "compat": (2249,),
     "controller": (362,),
     "coordinator": (1136,),
-    "data": (1823,),
+    "data": (1818,),
     "doctor": (407,),
-    "export": (593,),
+    "export": (576,),
     "launcher": (348,),
     "models": (3177,),
     "objective": (343,),
-    "reporting": (1685,),
+    "reporting": (1681,),
     "run": (4394,),
     "runtime": (1024,),
-    "search": (2029,),
-    "simulate": (510,),
+    "search": (2025,),
+    "simulate": (501,),
     "space": (947,),
     "testing": (710,),
     "training": (382,),
