@@ -13,6 +13,7 @@ A message states the rule, the value received and the remedy, in one sentence. W
 anybody has written, so no message holds a character on which a terminal would act.
 """
 
+import importlib.util
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -83,6 +84,21 @@ class BrokenProcessError(NnloError):
 
 class ProtocolError(NnloError):
     """Error for a message or transition that breaks the protocol: always a bug, never a mistake of the user."""
+
+
+def require_package(asked: str, package: str, extra: str, remedy: str) -> None:
+    """Raise ConfigurationError unless a package is installed.
+
+    Args:
+        asked: request that needs the package; it begins the sentence.
+        package: name by which Python imports it.
+        extra: extra of this package that installs it.
+        remedy: what to do without the package.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise ConfigurationError(
+            f"{asked} needs the package {package}. It is not installed: `pip install 'nnlo_opt[{extra}]'`, or {remedy}."
+        )
 
 
 def require_known(what: str, name: object, known: Iterable[str]) -> None:

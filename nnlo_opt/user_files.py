@@ -85,42 +85,11 @@ _FOREIGN = (os.path.join(os.path.dirname(os.__file__), ""), os.path.join(os.path
 EXECUTING: list[Path] = []
 
 
-def spec_of(name: str, path: Path, text: bytes | None = None) -> ModuleSpec | None:
-    """Return the spec for executing the file `path` as the module `name`; None unless it is a `.py` file.
-
-    `text`: what was read of the file already.
-    """
-    if path.suffix != ".py":
-        return None
-    return importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path), text))
-
-
-def execute(path: Path, prefix: str, text: bytes | None = None) -> ModuleType | None:
-    """Execute the file `path` and return its module; None unless it is a `.py` file. Its exceptions are passed on.
-
-    The name of the module begins with `prefix` and is unique: a user's `keras.py` must not be confused with Keras, nor
-    two files of the same name with each other. `text`: what was read of the file already.
-    """
-    path = path.resolve()
-    name = f"{prefix}_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
-    spec = spec_of(name, path, text)
-    if spec is None or spec.loader is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    EXECUTING.append(path)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    finally:
-        EXECUTING.pop()
-    return module
-
-
 def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
     """Execute a model module, whose folder is searched for imports; in a process that may import a framework.
+
+    The name of the module is unique: a user's `keras.py` must not be confused with Keras, nor two files of the same
+    name with each other.
 
     Args:
         path: its file.
@@ -129,10 +98,24 @@ def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
     Raises:
         ConfigurationError: with file, line and error, if the file cannot be executed.
     """
-    with importing(path, is_named=text is None):
-        module = execute(path, "_model", text)
-    if module is None:
+    file = path.resolve()
+    if file.suffix != ".py":
         raise ConfigurationError(f"A model module must be a Python file. Received: {path}. Give a file ending in .py.")
+    name = f"_model_{file.stem}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
+    loader = _FromSource(name, str(file), text)
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    EXECUTING.append(file)
+    try:
+        with importing(path, is_named=text is None):
+            sys.modules[name] = module
+            loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    finally:
+        EXECUTING.pop()
     return module
 
 

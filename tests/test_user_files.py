@@ -1,18 +1,10 @@
-import importlib.util
 import os
 import sys
 
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.user_files import execute_file, line_in, load_module, place_of, spec_of
-
-
-def value_of(path):
-    spec = spec_of("_a_module", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.value
+from nnlo_opt.user_files import execute_file, line_in, load_module, place_of
 
 
 def test_a_file_that_is_edited_within_a_second_to_the_same_length_is_read_again(tmp_path, monkeypatch):
@@ -21,7 +13,7 @@ def test_a_file_that_is_edited_within_a_second_to_the_same_length_is_read_again(
     for value in (1, 2):
         path.write_text(f"value = {value}\n")
         os.utime(path, (1_700_000_000, 1_700_000_000))
-        assert value_of(path) == value
+        assert execute_file(path).value == value
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.py"], "nothing is written beside it"
 
 
@@ -32,7 +24,8 @@ def test_the_name_of_a_module_need_not_be_utf_8(tmp_path):
 
 
 def test_a_file_of_another_kind_is_no_module(tmp_path):
-    assert spec_of("_a_module", tmp_path / "model.txt") is None
+    with pytest.raises(ConfigurationError, match="must be a Python file"):
+        execute_file(tmp_path / "model.txt")
 
 
 def test_a_module_is_a_regular_file_with_a_name_that_a_file_can_have(tmp_path, irregular):

@@ -90,13 +90,13 @@ def effects_of(space: Space, points: Sequence[Point], figures: Sequence[float], 
     if len(points) < MIN_TRIALS or not searched:
         raise ValueError(f"Effects need {MIN_TRIALS} complete trials. Received: {len(points)}.")
     surrogate = _Surrogate(space, points, np.array(figures) * (-1.0 if maximise else 1.0))
-    units = _Units(surrogate.encoding)
     rng = np.random.default_rng(0)
     n_parameters = len(space.parameters)
-    variance = surrogate(units.columns(hypercube(rng, _N_VARIANCE, n_parameters))[0]).var(axis=0)
+    columns, _ = _columns_of(surrogate.encoding, hypercube(rng, _N_VARIANCE, n_parameters))
+    variance = surrogate(columns).var(axis=0)
     n_points = min(128, max(16, _N_EVALUATIONS // (_N_VALUES * len(searched))))
     base = hypercube(rng, n_points, n_parameters)
-    effects = [_effect(surrogate, units, i, base, np.maximum(variance, 1e-12)) for i in searched]
+    effects = [_effect(surrogate, i, base, np.maximum(variance, 1e-12)) for i in searched]
     if maximise:
         effects = [replace(e, dependence=[(-high, -mid, -low) for low, mid, high in e.dependence]) for e in effects]
     effects.sort(key=lambda effect: -effect.importance[1])
@@ -114,9 +114,14 @@ class _Surrogate:
         warped = warp(losses)
         seen = representative(warped, _MAX_SEEN)
         self._mean, self._std = float(warped[seen].mean()), float(warped[seen].std()) or 1.0
-        observations = self._observations([points[row] for row in seen], standardise(warped[seen]))
+        observations = Observations(
+            columns=self.encoding.columns([points[row] for row in seen]),
+            groups=self.encoding.groups,
+            values=standardise(warped[seen]),
+            relative_noise=np.ones(len(seen)),
+        )
         fitted = representative(observations.values, _MAX_FITTED)
-        self._hyperparameters = hyperparameters = fit_hyperparameters(_rows(observations, fitted))
+        hyperparameters = fit_hyperparameters(_rows(observations, fitted))
         posterior = Posterior(hyperparameters, observations, mean=0.0)
         missed = observations.values - posterior.left_out()[:, 0]
         #: share of the variance that is explained of each trial by all others
@@ -124,12 +129,9 @@ class _Surrogate:
         self._draw_features(hyperparameters, np.random.default_rng(1))
         noise = np.sqrt(hyperparameters.noise) * np.random.default_rng(2).normal(size=(len(seen), _N_DRAWS))
         residuals = observations.values[:, None] - self._features(observations.columns) - noise
-        corrections = Observations(observations.columns, observations.groups, residuals, observations.relative_noise)
+        corrections = replace(observations, values=residuals)
         #: process whose means, one for each function, correct the sums of features
         self._correction = Posterior(hyperparameters, corrections, mean=0.0)
-
-    def _observations(self, points: Sequence[Point], values: np.ndarray) -> Observations:
-        return Observations(self.encoding.columns(points), self.encoding.groups, values, np.ones(len(points)))
 
     def _draw_features(self, hyperparameters: Hyperparameters, rng: np.random.Generator) -> None:
         lengths = hyperparameters.lengths[self.encoding.groups]
@@ -156,47 +158,38 @@ def _rows(of: Observations, rows: np.ndarray) -> Observations:
     return Observations(of.columns[rows], of.groups, of.values[rows], of.relative_noise[rows])
 
 
-class _Units:
-    """Encoding of many points that are given by their quantiles."""
+def _columns_of(encoding: Encoding, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the encoded points of many quantiles (m, n_parameters), and which parameters each has.
 
-    def __init__(self, encoding: Encoding) -> None:
-        self._encoding = encoding
-        self._parameters = encoding.space.parameters
-        self._by_name = {parameter.name: i for i, parameter in enumerate(self._parameters)}
-
-    def columns(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the encoded points of quantiles (m, n_parameters), and which parameters each has.
-
-        Returns:
-            (m, width) float64 and (m, n_parameters) bool.
-        """
-        encoded = np.zeros((len(units), len(self._encoding.groups)))
-        active = np.ones(units.shape, dtype=bool)
-        keys: dict[str, np.ndarray] = {}
-        for i in parents_first(self._parameters):
-            parameter = self._parameters[i]
-            # Few quantiles of a parameter are different, so each is mapped to its value once.
-            quantiles, rows = np.unique(units[:, i], return_inverse=True)
-            values = [parameter.from_unit(unit) for unit in quantiles.tolist()]
-            keys[parameter.name] = np.array([parameter.key(value) for value in values], dtype=float)[rows]
-            if (condition := parameter.condition) is not None:
-                parent = self._by_name[condition.parent]
-                wanted = [self._parameters[parent].key(thawed(value)) for value in condition.values]
-                active[:, i] = active[:, parent] & np.isin(keys[condition.parent], wanted)
-            own = np.flatnonzero(self._encoding.groups == i)
-            if len(own) and not isinstance(parameter, Constant):
-                present = self._encoding.columns([{parameter.name: value} for value in values])[:, own][rows]
-                absent = self._encoding.columns([{}])[:, own]
-                encoded[:, own] = np.where(active[:, i, None], present, absent)
-        return encoded, active
+    Returns:
+        (m, width) float64 and (m, n_parameters) bool.
+    """
+    space, encoded = encoding.space, np.zeros((len(units), len(encoding.groups)))
+    active = np.ones(units.shape, dtype=bool)
+    keys: dict[str, np.ndarray] = {}
+    for i in parents_first(space.parameters):
+        parameter = space.parameters[i]
+        # Few quantiles of a parameter are different, so each is mapped to its value once.
+        quantiles, rows = np.unique(units[:, i], return_inverse=True)
+        values = [parameter.from_unit(unit) for unit in quantiles.tolist()]
+        keys[parameter.name] = np.array([parameter.key(value) for value in values], dtype=float)[rows]
+        if (condition := parameter.condition) is not None:
+            wanted = [space[condition.parent].key(thawed(value)) for value in condition.values]
+            is_met = np.isin(keys[condition.parent], wanted)
+            active[:, i] = active[:, space.names.index(condition.parent)] & is_met
+        own = np.flatnonzero(encoding.groups == i)
+        if len(own) and not isinstance(parameter, Constant):
+            present = encoding.columns([{parameter.name: value} for value in values])[:, own][rows]
+            absent = encoding.columns([{}])[:, own]
+            encoded[:, own] = np.where(active[:, i, None], present, absent)
+    return encoded, active
 
 
-def _effect(surrogate: _Surrogate, units: _Units, i: int, base: np.ndarray, variance: np.ndarray) -> Effect:
+def _effect(surrogate: _Surrogate, i: int, base: np.ndarray, variance: np.ndarray) -> Effect:
     """Return the effect of parameter number `i`.
 
     Args:
         surrogate: functions of the points.
-        units: encoding of their quantiles.
         i: number of the parameter in the space.
         base: quantiles (n_points, n_parameters) of points at which it takes its values.
         variance: of each function over the space, (n_draws,).
@@ -205,7 +198,7 @@ def _effect(surrogate: _Surrogate, units: _Units, i: int, base: np.ndarray, vari
     grid, weights = _grid(parameter)
     rows = np.repeat(base[None], len(grid), axis=0)
     rows[:, :, i] = grid[:, None]
-    columns, active = units.columns(rows.reshape(-1, base.shape[1]))
+    columns, active = _columns_of(surrogate.encoding, rows.reshape(-1, base.shape[1]))
     at = surrogate(columns).reshape(len(grid), len(base), -1)
     spread = np.average((at - np.average(at, axis=0, weights=weights)) ** 2, axis=0, weights=weights)
     shares = np.minimum(spread.mean(axis=0) / variance, 1.0)

@@ -122,10 +122,18 @@ class Parser(argparse.ArgumentParser):
         given = self.given(argv, mixed=mixed)
         return argparse.Namespace(**{**given, **vars(read(given, self.options))})
 
-    def values_of_run(self, argv: Sequence[str], without: str = "newest") -> argparse.Namespace:
-        """Return all arguments of a command about a run, as `values`; `without` as of `add_run`."""
+    def values_of_run(
+        self, argv: Sequence[str], without: str = "newest", *, has_begun: bool = True
+    ) -> argparse.Namespace:
+        """Return all arguments of a command about a run, as `values`; `without` as of `add_run`.
+
+        `has_begun`: refuse a run without a journal.
+        """
         self.add_run(without)
-        return self.values(argv)
+        arguments = self.values(argv)
+        if has_begun:
+            checked_run(arguments.run)
+        return arguments
 
     def error(self, message: str) -> NoReturn:
         self._refuse(f"{message[:1].upper()}{message[1:]}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.driver_parsers import DRIVERS
 from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.reporting.lines import counted, figure_text
@@ -42,8 +42,7 @@ def best(parser: Parser, argv: Sequence[str]) -> None:
     files of its weights.
     """
     arguments = parser.values_of_run(argv)
-    run, form = checked_run(arguments.run), vars(arguments)["as"]
-    ledger = read_ledger(run)
+    run, form, ledger = arguments.run, vars(arguments)["as"], read_ledger(arguments.run)
     trials = best_trials(ledger)
     if not trials:
         raise ConfigurationError(
@@ -112,7 +111,7 @@ def ensemble(parser: Parser, argv: Sequence[str]) -> None:
     from nnlo_opt.reporting.table import text_table
     from nnlo_opt.run.afterwards.ensemble import EnsembleSetup, make_ensemble
 
-    path = Path(arguments.out or checked_run(arguments.run) / "ensemble").absolute()
+    path = Path(arguments.out or arguments.run / "ensemble").absolute()
     if not path.parent.is_dir():
         raise ConfigurationError(f"`--out` must name a file in a folder that exists. Received: `{path}`.")
     ledger, workload = model_of_run(arguments.run, arguments.model)

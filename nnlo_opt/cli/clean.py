@@ -10,7 +10,7 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.runs import runs_in
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.reporting.lines import counted
@@ -47,7 +47,7 @@ def repair(parser: Parser, argv: Sequence[str]) -> None:
     """Keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to it
     as journal.jsonl.damaged-1, -2, ….
     """
-    run = checked_run(parser.values_of_run(argv, "").run)
+    run = parser.values_of_run(argv, "").run
     repaired = repair_journal(run)
     if repaired is None:
         print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
@@ -81,7 +81,7 @@ def clean(parser: Parser, argv: Sequence[str]) -> int:
     old pages and figures, files of writes that were cut short. The journal stays, and so does a run that is at work. A
     folder may hold several runs.
     """
-    arguments = parser.values_of_run(argv, "")
+    arguments = parser.values_of_run(argv, "", has_begun=False)
     if arguments.yes and arguments.dry_run:
         raise ConfigurationError("`--yes` removes files and `--dry-run` does not. Received: both; give one.")
     runs, width = runs_in(arguments.run), line_width()

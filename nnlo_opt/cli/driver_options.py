@@ -14,7 +14,7 @@ from nnlo_opt.run.options.values import Options, optimization_options, training_
 
 #: name of the option, and its shortest form that no other option shares
 _NAME, _SHORTEST = "--options", "--option"
-#: aliases in a file at most: even if they are of each other, a file stands for 40 times its length at most
+#: aliases in a file at most: even if they name each other, the file stands for at most 40 times its length
 _MOST_ALIASES = 10
 
 
@@ -23,7 +23,7 @@ def driver_options(program: str, argv: Sequence[str]) -> Options:
     parser = driver_parser(program)
     known, words = parser.known(normalise(argv))
     if "options" in known:
-        argv = _in_full(argv, vars(known) | dict.fromkeys(POSITIONAL if words else ()), parser.options)
+        argv = _with_options_of_file(argv, vars(known) | dict.fromkeys(POSITIONAL if words else ()), parser.options)
     given, remarks = given_of(program, argv)
     if program == "OptimizationDriver":
         options = optimization_options(given, argv)
@@ -39,8 +39,8 @@ def driver_options(program: str, argv: Sequence[str]) -> Options:
 # ---------------------------------------------------------------- a file of YAML, `--options run.yaml`
 
 
-def _in_full(argv: Sequence[str], given: Mapping[str, Any], options: Iterable[Option]) -> list[str]:
-    """Return a command line with the options of its file in full, as it is recorded and resumed without the file.
+def _with_options_of_file(argv: Sequence[str], given: Mapping[str, Any], options: Iterable[Option]) -> list[str]:
+    """Return a command line with the options of its file, as it is recorded, and resumed without the file.
 
     Args:
         argv: words of the command line.

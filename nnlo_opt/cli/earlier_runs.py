@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import point_text
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.terminal import fitted
 from nnlo_opt.run.afterwards.finish import BEST_MODEL, best_fold, weights_text, without_validation
 from nnlo_opt.run.afterwards.trained_models import TrainedModels, prepare
@@ -77,20 +78,12 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, ModuleWorkload]:
 def best_model(parser: Parser, argv: Sequence[str]) -> None:
     """Save the best model of a run, even if the run was interrupted."""
     arguments = parser.values_of_run(argv)
-    print(fitted(save_best_model(checked_run(arguments.run), arguments.model)))
-
-
-def save_best_model(run: Path, model: str | None) -> str:
-    """Save the best model of a run from the weights that its directory holds; return a sentence on it.
-
-    `model`: file of the model that the user names; None for the one of the journal.
-    """
-    ledger = ledger_of(run, "RUN_DIRECTORY")
-    trial, models = _trial(run, ledger, ""), TrainedModels(run, ledger, model)
+    run, ledger = arguments.run, read_ledger(arguments.run)
+    trial, models = _trial(run, ledger, ""), TrainedModels(run, ledger, arguments.model)
     fold = best_fold(trial, ledger.direction) if trial.folds else 0
     path, _ = models.export(trial.point, fold_directory(run, trial.number, fold), (run / BEST_MODEL).absolute())
     weights = weights_text(run, trial, ledger.direction) if trial.folds else "with the weights of its last checkpoint"
-    return f"Saved trial {trial.number} as `{run / path.name}`, {weights}."
+    print(fitted(f"Saved trial {trial.number} as `{run / path.name}`, {weights}."))
 
 
 def _named(text: str) -> tuple[Path, str]:
@@ -111,7 +104,7 @@ def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str
             "knows. Resume it there by `opt_restore=True`."
         )
     given, _ = given_of(program, argv)
-    given |= {name: _from(ledger.settings.folder, given[name]) for name in _FILES if name in given}
+    given |= {name: _from_folder(ledger.settings.folder, given[name]) for name in _FILES if name in given}
     if "from_run" in given:
         source, before = _named(given["from_run"])[0].resolve(), (*before, run.resolve())
         if source in before:
@@ -120,12 +113,12 @@ def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str
                 "itself. Name another run, or `--model` and the data themselves."
             )
         given = _given(source, ledger_of(source, "--from-run"), before) | given
-    given.pop("copy_command", None)  # whoever has changed the journal would run it here
+    given.pop("copy_command", None)  # a journal that somebody has changed could name any command
     return given | {"model": given.get("model") or given.get("example")}
 
 
-def _from(folder: str, text: str) -> str:
-    """Return what an option names, of a command that was started in `folder`; a file there by its whole path."""
+def _from_folder(folder: str, text: str) -> str:
+    """Return the value of an option of a command that was started in `folder`; a file in it gets its whole path."""
     name, colon, rest = text.partition(":")
     here = Path.cwd().samefile(folder) if Path(folder).is_dir() else True
     return f"{Path(folder, name)}{colon}{rest}" if not here and Path(folder, name).exists() else text

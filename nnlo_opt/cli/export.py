@@ -5,7 +5,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser, checked_run
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
@@ -41,9 +41,8 @@ EXPORT_OPTIONS = (
 def report(parser: Parser, argv: Sequence[str]) -> None:
     """Write results.csv, summary.json and the page report.html of a run anew, from its journal."""
     arguments = parser.values_of_run(argv)
-    run = checked_run(arguments.run)
     fit_on_one_thread()
-    ledger = read_ledger(run)
+    run, ledger = arguments.run, read_ledger(arguments.run)
     write_results(run, ledger)
     write_page(run, ledger)
     print(f"Wrote results.csv, summary.json and {PAGE_NAME} of {counted(len(ledger.trials), 'trial')} to `{run}`.")
@@ -64,7 +63,7 @@ def export(parser: Parser, argv: Sequence[str]) -> None:
     arguments = parser.values_of_run(argv)
     if arguments.to is None:
         parser.refuse_without("--to")
-    run, tool = checked_run(arguments.run), TOOLS[arguments.to]
+    run, tool = arguments.run, TOOLS[arguments.to]
     require(arguments.to, f"`--to {arguments.to}`")
     events, ledger = read_run(run)
     target = SafePath.of(Path(arguments.out)) if arguments.out else SafePath(run) / tool.target

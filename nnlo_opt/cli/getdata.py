@@ -119,7 +119,7 @@ def _make(arguments: argparse.Namespace) -> None:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)  # also into a pipe at once
+    print(line, flush=True)  # a pipe gets the line at once, too
 
 
 def _load(arguments: argparse.Namespace) -> ImageSet:
@@ -177,7 +177,7 @@ def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
     lists = [(part, None, arguments.out / f"{part}_{arguments.name}.list") for part in parts]
     if arguments.name == "3d":  # the documents of NNLO name lists of one file
         lists += [(part, 1, arguments.out / f"{part}_1_{arguments.name}.list") for part in parts]
-    # No list names files of which some are of this run and some of another, should this one be interrupted.
+    # If this run is interrupted, no list must name files of two runs.
     for _, _, path in lists:
         path.unlink(missing_ok=True)
         sums_path(path).unlink(missing_ok=True)

@@ -9,9 +9,6 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +16,7 @@ import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
+from nnlo_opt.launcher.job import find_command, version_of
 from nnlo_opt.run.options.kinds import FLAG, PATH, TEXT, whole
 from nnlo_opt.run.options.table import Option
 from nnlo_opt.safe_path import NOTE_BYTES
@@ -143,8 +141,8 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
     parser.add_answer("-v", "--version", help="show program's version number and exit", answer=lambda: version)
     parser.add_rest("command", "command that every rank runs, such as `python SCRIPT`")
     given = parser.values(argv)
-    found = shutil.which("mpirun") or shutil.which("mpirun", path=str(Path(sys.executable).parent))
-    mpi = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
+    found = find_command("mpirun")
+    mpi = version_of(found) if found else ""
     if given.check_build:
         print(build_report(mpi))
         return

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ class DriverCommand:
         first = (find_command(words[0]) if at == 0 else None) or words[at]
         return cls(
             words=(*words[:at], first),
-            arguments=options.command_line,  # with what a file of options says now
+            arguments=options.command_line,  # with the options of a file as they are now
             run=replace(options.run, name=name),
             max_attempts=options.plan.max_attempts,
         )
@@ -154,8 +153,11 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         # Without ULFM the death of a rank ends the job, whenever it comes.
         sign = SafePath(driver.directory) / SIGN_NAME if environment else None
         environment = {**environment, EXIT_CODE: str((driver.directory / EXIT_CODE_NAME).resolve())}
-        start = partial(Job, environment=environment, sign=sign)
-        code = _supervise(driver, start, starter, arguments, preemption)
+
+        def start(words: list[str]) -> Job:
+            return Job([*starter, *words], environment, sign)
+
+        code = _supervise(driver, start, arguments, preemption)
         if code == EXIT_PREEMPTED:
             words = ["nnlo-opt", "launch", *argv]
             print(driver.run.interrupted_text(ledger_of(driver.directory), words), file=sys.stderr, flush=True)
@@ -163,11 +165,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
 
 
 def _supervise(
-    driver: DriverCommand,
-    start: Callable[[list[str]], Job],
-    starter: list[str],
-    arguments: argparse.Namespace,
-    preemption: Preemption,
+    driver: DriverCommand, start: Callable[[list[str]], Job], arguments: argparse.Namespace, preemption: Preemption
 ) -> int:
     supervisor = Supervisor(max_restarts=arguments.max_restarts, max_attempts=driver.max_attempts)
     before = Standing.of(ledger_of(driver.directory))
@@ -177,19 +175,17 @@ def _supervise(
             return EXIT_PREEMPTED
         code_file = SafePath(driver.directory) / EXIT_CODE_NAME
         with suppress(OSError):
-            code_file.write_bytes(b"")  # a machine of rank 0's may show a new file late
-        job = start([*starter, *driver.line(GRACE_PART * arguments.grace, again=again)])
+            code_file.write_bytes(b"")  # the machine of rank 0 may see a new file late
+        job = start(driver.line(GRACE_PART * arguments.grace, again=again))
         code = job.wait(lambda: preemption.is_asked, arguments.grace)
         with suppress(OSError, ValueError):
             text = code_file.read_bytes().decode()
             code_file.unlink()
             code = code or int(text)
         if job.was_late:
-            print(
-                f"nnlo-opt launch: the job had not ended {arguments.grace:g} s after the order to end: it was killed. "
-                "Training since the last checkpoints will be repeated. A longer `--grace` leaves more time.",
-                file=sys.stderr,
-                flush=True,
+            _say(
+                f"the job had not ended {arguments.grace:g} s after the order to end: it was killed. Training since "
+                "the last checkpoints will be repeated. A longer `--grace` leaves more time."
             )
         after = Standing.of(ledger_of(driver.directory))
         if after.start != before.start:
@@ -205,7 +201,7 @@ def _supervise(
         )
         verdict = supervisor.judge(ended)
         if verdict.sentence:
-            print(f"nnlo-opt launch: {verdict.sentence}.", file=sys.stderr, flush=True)
+            _say(f"{verdict.sentence}.")
         if verdict.exit_code is not None:
             return verdict.exit_code
         if verdict.is_same:
@@ -217,6 +213,10 @@ def _supervise(
         # The run that `--overwrite` replaces may still exist if no start has opened the new one.
         again = again or after.start != before.start or not driver.run.overwrite
         before = after
+
+
+def _say(sentence: str) -> None:
+    print(f"nnlo-opt launch: {sentence}", file=sys.stderr, flush=True)
 
 
 def ledger_of(directory: Path) -> Ledger:

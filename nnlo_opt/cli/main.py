@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nnlo_opt.cli.process import HelpRequested, arriving, begin
+from nnlo_opt.cli.process import HelpRequested, begin, checked_output
 from nnlo_opt.cli.tool import DRIVERS, main
 from nnlo_opt.errors import (
     EXIT_FAILURE,
@@ -46,11 +46,11 @@ def serve(program: str) -> NoReturn:
     command, words = (program, sys.argv[1:]) if program != "nnlo-opt" else ("".join(sys.argv[1:2]), sys.argv[2:])
     begin(starts_ranks=command in ("launch", "run-legacy", "horovodrun"))
     if command == "run-legacy" and words and not words[0].startswith("-"):
-        _run_legacy(words)  # whose script prints what it likes
+        _run_legacy(words)  # a script may print control characters
     make_output_printable()
     if command == "status" and _has_printed_status(words):
-        os._exit(EXIT_OK)  # to take all events apart would take a seventh of the time
-    with arriving():
+        os._exit(EXIT_OK)  # to free all events would take a seventh of the time
+    with checked_output():
         sys.exit(main(sys.argv[1:], program))
 
 
@@ -143,7 +143,7 @@ def _parse(program: str, world_rank: int) -> "Options | int":
         return driver_options(program, sys.argv[1:])
     except HelpRequested as request:
         if world_rank == 0:
-            with arriving():
+            with checked_output():
                 print(request, end="")
         return EXIT_OK
     except NnloError as error:
@@ -178,7 +178,7 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
                 preemption=preemption,
                 watchdog=watchdog,
                 tells_work=not options.quiet,
-                # What code of a user starts in turn has no part in it.
+                # A process that code of a user starts must not have it.
                 exit_code_file=os.environ.pop(EXIT_CODE, None),
             )
             code = run(world, options, context)
@@ -197,7 +197,7 @@ def _fail(error: BaseException, world: "World", output: "RankOutput") -> int:
     if words:
         output.tell_terminal(words)
     else:
-        time.sleep(1.0)  # rank 0 has words, and ends the job after them
+        time.sleep(1.0)  # rank 0 says why, and then ends the job
     if is_broken:
         wait_until_read(sys.stdout)
         os._exit(code)  # MPI has lost its files, too, and may wait for ever
@@ -237,8 +237,8 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
     from nnlo_opt.comm.mpi.world import finalize
     from nnlo_opt.runtime.timeline import merge_timelines
 
-    is_whole = finalize()  # and with that every rank has closed its own
-    preemption.end()  # till then another rank may have kept this one waiting for longer than the grace
+    is_whole = finalize()  # by then every rank has closed its timeline
+    preemption.end()  # until then another rank may keep this one waiting for longer than the grace
     if timeline_directory is not None:
         merge_timelines(timeline_directory)
     if not is_whole:
@@ -246,7 +246,7 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
             with suppress(OSError, ValueError):
                 stream.flush()
         plain_exit(exit_code)
-    with suppress(SystemExit), arriving():  # the run itself has its exit code
+    with suppress(SystemExit), checked_output():  # the run itself has its exit code
         pass
     sys.exit(exit_code)
 

@@ -1,4 +1,4 @@
-"""Process of a command: its begin, its output, which may not arrive."""
+"""Process of a command, from its start to the last text that it writes."""
 
 import os
 import resource
@@ -18,9 +18,9 @@ class HelpRequested(Exception):
 
 
 def begin(*, starts_ranks: bool = False) -> None:
-    """Refuse what no command can begin with, and show a character that a terminal cannot show as an escape.
+    """Refuse to start without standard output, a folder, or files for a rank; escape what a terminal cannot show.
 
-    A file that is opened would get the number of a closed standard stream, and what is printed.
+    If a standard stream is closed, the next file that is opened would get its number, and the text that is printed.
     """
     while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -44,8 +44,8 @@ def begin(*, starts_ranks: bool = False) -> None:
 
 
 @contextmanager
-def arriving() -> Iterator[None]:
-    """End the process with a sentence if something that is written in the context does not arrive."""
+def checked_output() -> Iterator[None]:
+    """End the process with a sentence if text that is written in the context is lost."""
     try:
         try:
             yield

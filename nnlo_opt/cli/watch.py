@@ -49,7 +49,7 @@ def watch(parser: Parser, argv: Sequence[str]) -> int:
     """
     from nnlo_opt.reporting.watch import watch as watched
 
-    arguments = parser.values_of_run(argv)
+    arguments = parser.values_of_run(argv, has_begun=False)
     run = checked_run(arguments.run) if any(arguments.run.glob(f"*/{JOURNAL_NAME}")) else arguments.run
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which restores the terminal
     try:
@@ -64,15 +64,14 @@ def watch(parser: Parser, argv: Sequence[str]) -> int:
 def status(parser: Parser, argv: Sequence[str]) -> None:
     """Print the state of a run in a few lines, from its journal."""
     arguments = parser.values_of_run(argv)
-    checked_run(arguments.run)
     print_status(arguments.run, as_json=arguments.json)
 
 
 def show(parser: Parser, argv: Sequence[str]) -> None:
     """Print the trials of a run, from its journal."""
     arguments = parser.values_of_run(argv)
-    run = checked_run(arguments.run)
-    (events, ledger), width = read_run(run), line_width()
+    run, width = arguments.run, line_width()
+    events, ledger = read_run(run)
     if arguments.trial is not None:
         if arguments.trial >= len(ledger.trials):
             raise ConfigurationError(

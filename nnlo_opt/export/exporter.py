@@ -1,7 +1,6 @@
 """Interface of an exporter, with the table of all exporters."""
 
 import importlib
-import importlib.util
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -9,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import nnlo_opt
-from nnlo_opt.analysis.frames import last_metrics, time_s
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.analysis.frames import last_metrics, prefixed, row_of, time_s
+from nnlo_opt.errors import require_package
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
@@ -66,17 +65,16 @@ TOOLS = {
 # fmt: on
 #: file by which a folder of an exporter is known
 MARK = "nnlo_opt-export.json"
+#: columns of results.csv that are measured of a trial, beside its objectives and metrics
+_RESULTS = ("figure_of_merit", "figure_of_merit_std", "figure_so_far", "n_folds", "time_s", "reason")
 MIRRORS = tuple(name for name, tool in TOOLS.items() if tool.mirrors)
 
 
 def require(name: str, asked: str) -> None:
     """Raise ConfigurationError if the package of a tool is not installed; `asked`: option that needs it."""
     tool = TOOLS[name]
-    if tool.package and importlib.util.find_spec(tool.package) is None:
-        raise ConfigurationError(
-            f"{asked} needs the package {tool.package}. It is not installed: `pip install 'nnlo_opt[{tool.extra}]'`, "
-            "or leave it out."
-        )
+    if tool.package:
+        require_package(asked, tool.package, tool.extra, "leave it out")
 
 
 def make_exporter(name: str, target: SafePath, run_name: str) -> Exporter:
@@ -130,20 +128,12 @@ def plain_value(value: Any) -> bool | int | float | str:
     return value if isinstance(value, bool | int | float | str) else json.dumps(value)
 
 
-def results_of(trial: Trial) -> dict[str, Any]:
+def results_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
     """Return what is measured of a trial, by the columns of results.csv; nothing that is not measured."""
-    results = {
-        "figure_of_merit": trial.figure_of_merit,
-        "figure_of_merit_std": trial.figure_of_merit_std,
-        "figure_so_far": trial.figure_so_far,
-        "n_folds": len(trial.folds),
-        "time_s": time_s(trial),
-        "reason": trial.reason or None,
-        **{f"o:{name}": value for name, value in trial.objectives.items()},
-        **{f"o:{name}_std": value for name, value in trial.objectives_std.items()},
-        **{f"m:{name}": value for name, value in last_metrics(trial).items()},
-    }
-    return {name: value for name, value in results.items() if value is not None}
+    row = row_of(trial, ledger) | {"figure_so_far": trial.figure_so_far, "time_s": time_s(trial)}
+    named = {name: row[name] for name in row if name in _RESULTS or name.startswith("o:")}
+    found = named | prefixed("m:", last_metrics(trial))
+    return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +151,7 @@ def epochs_of(events: Iterable[ev.Event], ledger: Ledger) -> dict[int, list[Epoc
     for event in events:
         of = assignment_of(event, ledger)
         if isinstance(event, ev.EpochEnded) and of is not None and reports.is_new(of, event.epoch):
-            fold = f"fold-{of.fold}/" * has_folds(ledger)
+            fold = f"fold-{of.fold}/" * (ledger.identity.n_fold > 1)
             values = {f"{fold}{name}": value for name, value in curves_of(event).items()}
             found[of.trial].append(Epoch(event.epoch, ledger.first_start_unix_s + event.time_s, values))
     return found
@@ -171,11 +161,6 @@ def curves_of(event: ev.EpochEnded) -> dict[str, float]:
     """Return the values of an epoch by the names of their curves."""
     figure = {} if event.figure_of_merit is None else {"figure_of_merit": event.figure_of_merit}
     return {f"epoch/{name}": value for name, value in (event.metrics | figure).items()}
-
-
-def has_folds(ledger: Ledger) -> bool:
-    """Return True if the trials of a run have several folds."""
-    return ledger.identity.n_fold > 1
 
 
 def began_at_s(trial: Trial) -> float | None:

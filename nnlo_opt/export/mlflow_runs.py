@@ -40,15 +40,15 @@ class RunStore:
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
         epochs = epochs_of(events, ledger)
         for trial in trials_of(events, ledger):
-            self._log(trial, epochs[trial.number], ledger.first_start_unix_s)
+            self._log(trial, epochs[trial.number], ledger)
 
-    def _log(self, trial: Trial, epochs: Sequence[Epoch], start_unix_s: float) -> None:
+    def _log(self, trial: Trial, epochs: Sequence[Epoch], ledger: Ledger) -> None:
         from mlflow.entities import Metric, Param
 
         def milliseconds(time_s: float | None) -> int:
-            return round(1000 * (start_unix_s + (time_s or 0.0)))
+            return round(1000 * (ledger.first_start_unix_s + (time_s or 0.0)))
 
-        results, ended_ms = results_of(trial), milliseconds(trial.ended_at_s)
+        results, ended_ms = results_of(trial, ledger), milliseconds(trial.ended_at_s)
         tags = {"state": trial.state.value, "reason": trial.reason}
         name, began_ms = trial_name(trial.number), milliseconds(began_at_s(trial))
         run = self._client.create_run(self._experiment, start_time=began_ms, tags=tags, run_name=name).info.run_id

@@ -157,12 +157,13 @@ class StudyFile:
             values = [trial.objectives[objective.name] for objective in ledger.objectives]
         known = {name: value for name, value in trial.point.items() if name in self._parameters}
         others = {f"p:{name}": value for name, value in trial.point.items() if name not in known}
+        measured = results_of(trial, ledger) if state.is_finished() else {}
         frozen = optuna.trial.create_trial(
             state=state,
             values=values,
             params={name: _encoded(self._parameters[name], value) for name, value in known.items()},
             distributions={name: self._distributions[name] for name in known},
-            user_attrs=others | {"state": trial.state.value} | (results_of(trial) if state.is_finished() else {}),
+            user_attrs=others | {"state": trial.state.value} | measured,
             intermediate_values=trial.curve if not ledger.objectives else {},
         )
         if state is not TrialState.WAITING:
@@ -183,7 +184,7 @@ def _time(ledger: Ledger, time_s: float | None) -> datetime:
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:
-    """Return the distribution of a parameter; a step is left out where Optuna has none (on a logarithmic scale)."""
+    """Return the distribution of a parameter, without its step if that is on a logarithmic scale, as in Optuna."""
     if isinstance(parameter, Categorical | Ordinal | Constant):
         return CategoricalDistribution(_choices(parameter))
     assert isinstance(parameter, Real | Integer)

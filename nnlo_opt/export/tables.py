@@ -6,7 +6,6 @@ missing value stands for a parameter that the trial does not have.
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -20,49 +19,39 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-class _Tables(ABC):
-    """Exporter to one file for each table.
+class CsvTables:
+    """Exporter to CSV, one file for each table; trials.csv has the bytes of results.csv.
 
     Args:
         target: folder.
         run_name: is not needed.
     """
 
-    suffix: str
+    _suffix = ".csv"
+    #: makes the table of trials
+    _trials = staticmethod(results_frame)
 
     def __init__(self, target: SafePath, run_name: str) -> None:
         self._target = target
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
-        frames = {"trials": self.trials(ledger), "epochs": epochs_frame(ledger, events)}
+        frames = {"trials": self._trials(ledger), "epochs": epochs_frame(ledger, events)}
         frames |= {"folds": folds_frame(ledger), "assignments": assignments_frame(ledger)}
         for name, frame in frames.items():
-            with atomic_path(self._target / f"{name}{self.suffix}", durable=False) as path, path.open("wb") as file:
-                self.write(frame, file)
+            with atomic_path(self._target / f"{name}{self._suffix}", durable=False) as path, path.open("wb") as file:
+                self._write(frame, file)
 
-    #: makes the table of trials
-    trials = staticmethod(trials_frame)
-
-    @abstractmethod
-    def write(self, frame: "DataFrame", file: IO[bytes]) -> None: ...
-
-
-class CsvTables(_Tables):
-    """Exporter to CSV; trials.csv has the bytes of results.csv."""
-
-    suffix = ".csv"
-    trials = staticmethod(results_frame)
-
-    def write(self, frame: "DataFrame", file: IO[bytes]) -> None:
+    def _write(self, frame: "DataFrame", file: IO[bytes]) -> None:
         file.write(csv_of(frame).encode(errors="backslashreplace"))
 
 
-class ParquetTables(_Tables):
+class ParquetTables(CsvTables):
     """Exporter to Parquet."""
 
-    suffix = ".parquet"
+    _suffix = ".parquet"
+    _trials = staticmethod(trials_frame)
 
-    def write(self, frame: "DataFrame", file: IO[bytes]) -> None:
+    def _write(self, frame: "DataFrame", file: IO[bytes]) -> None:
         import pandas
 
         def as_json(value: Any) -> Any:

@@ -22,7 +22,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from nnlo_opt.analysis.frames import prefixed
-from nnlo_opt.export.exporter import FirstReports, assignment_of, curves_of, has_folds, trial_name
+from nnlo_opt.export.exporter import FirstReports, assignment_of, curves_of, trial_name
 from nnlo_opt.files import make_directory
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.space.parameters import Integer, Parameter, Real
@@ -166,7 +166,7 @@ def _type_of(parameter: Parameter) -> int:
 def _folder(assignment: Assignment, ledger: Ledger) -> str:
     """Return the folder of the fold that an assignment trains."""
     name = trial_name(assignment.trial)
-    return f"{name}/fold-{assignment.fold}" if has_folds(ledger) else name
+    return f"{name}/fold-{assignment.fold}" if ledger.identity.n_fold > 1 else name
 
 
 def _scalars(values: Mapping[str, float]) -> Summary:

@@ -33,10 +33,10 @@ class OfflineRuns:
 
         epochs = epochs_of(events, ledger)
         for trial in trials_of(events, ledger):
-            self._log(trial, epochs[trial.number])
+            self._log(trial, epochs[trial.number], ledger)
         wandb.teardown()  # its process may still write the last run, although `finish` has returned
 
-    def _log(self, trial: Trial, epochs: Sequence[Epoch]) -> None:
+    def _log(self, trial: Trial, epochs: Sequence[Epoch], ledger: Ledger) -> None:
         import wandb
 
         name = trial_name(trial.number)
@@ -51,5 +51,5 @@ class OfflineRuns:
         run.define_metric("*", step_metric="epoch")
         for epoch in epochs:
             run.log({"epoch": epoch.number, "_timestamp": epoch.unix_s, **epoch.values})
-        run.summary.update({"state": trial.state.value, **results_of(trial)})
+        run.summary.update({"state": trial.state.value, **results_of(trial, ledger)})
         run.finish(exit_code=int(trial.state is TrialState.FAILED))

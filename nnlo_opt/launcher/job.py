@@ -50,13 +50,17 @@ def find_command(command: str) -> str | None:
     return command if shutil.which(command) is not None else shutil.which(command, path=beside)
 
 
+def version_of(mpirun: str) -> str:
+    """Return the answer of `mpirun --version`; empty if there is none."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
+        return done.stdout
+    return ""
+
+
 def lets_ranks_outlive_others(mpirun: str) -> bool:
     """Return True if `mpirun` belongs to an Open MPI whose ranks can outlive a dead rank (ULFM)."""
-    try:
-        done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    found = re.search(r"\(Open MPI\) (\d+)\.", done.stdout)
+    found = re.search(r"\(Open MPI\) (\d+)\.", version_of(mpirun))
     return found is not None and int(found[1]) >= _ULFM_VERSION
 
 
@@ -168,8 +172,7 @@ class Job:
     def end(self) -> None:
         """Kill all remaining processes of the job on this node; return when they are gone."""
         _end_all(self._number, self.pid)
-        if self._process.poll() is None:
-            self._process.wait()
+        self._process.wait()
         if self._sign is not None:
             with suppress(OSError):
                 self._sign.unlink()

@@ -10,7 +10,7 @@ from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_RE
 from nnlo_opt.trials.ledger import Ledger
 
 #: starts in a row that are repeated at once, as no rank has run: Open MPI's mpirun does not start ("listener thread
-#: failed to start") where an mpirun that was killed has left a folder of the same process id in /tmp
+#: failed to start") if an mpirun that was killed has left a folder of the same process id in /tmp
 MAX_UNBORN = 3
 #: starts in a row that may begin no fold and leave nothing behind: the cause that ended two will end a third
 MAX_IDLE = 2

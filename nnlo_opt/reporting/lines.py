@@ -42,11 +42,6 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
     return " ".join(f"figure of merit {v:.6g}" if name == "value" else f"{name} {v:.4f}" for name, v in metrics.items())
 
 
-def values_text(values: Mapping[str, float]) -> str:
-    """Return the values of objectives on one line, with six significant digits."""
-    return " ".join(f"{name} {value:.6g}" for name, value in values.items())
-
-
 def shortened(reason: str) -> str:
     """Return a reason cut to the width of a terminal; the journal and results.csv hold the full text."""
     return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
@@ -77,7 +72,7 @@ class _Lines(ABC):
         self._n_fold = n_fold
         #: trial -> time of its last line about an epoch
         self._said_at_s: dict[int, float] = {}
-        #: assignment -> its last epoch, if that has no line
+        #: assignment -> its last epoch, if no line was printed for it
         self._held: dict[int, ev.EpochEnded] = {}
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
@@ -147,7 +142,8 @@ class ProgressLines(_Lines):
                 self._assigned(event, ledger)
             case ev.TrialCompleted():
                 spread = f" ± {event.figure_of_merit_std:.4f}" if self._n_fold > 1 else ""
-                result = values_text(event.objectives) or f"{event.figure_of_merit:.6g}{spread}"
+                objectives = " ".join(f"{name} {value:.6g}" for name, value in event.objectives.items())
+                result = objectives or f"{event.figure_of_merit:.6g}{spread}"
                 self._ended(event, f"complete: {result}", ledger)
             case ev.TrialPaused():
                 place = ""
@@ -160,7 +156,7 @@ class ProgressLines(_Lines):
                 goal = "" if self._policy is None else f" {self._policy.goal(event.trial, event.n_rungs)}"
                 self._line(event, f"trial {event.trial} promoted{goal}")
             case ev.TrialPruned() if _was_left(ledger.trials[event.trial]):
-                pass  # its pause was said, and the search is over
+                pass  # its pause was printed, and the search is over
             case ev.TrialPruned():
                 self._ended(event, f"pruned: {event.reason}", ledger)
             case ev.TrialFailed():

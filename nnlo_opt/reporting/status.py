@@ -1,6 +1,7 @@
 """Status of a run at a time: its state, its progress, its trials; for people as for scripts."""
 
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -157,12 +158,8 @@ def _curve(ledger: Ledger, ended: list[Trial]) -> tuple[float, ...]:
     if ledger.is_training and ledger.trials:
         curves = [*ledger.trials[-1].reports.values()]
         return tuple(curves[-1].values()) if curves else ()
-    best = max if ledger.direction == "max" else min
-    curve: list[float] = []
-    for trial in ended:
-        if trial.figure_of_merit is not None:
-            curve.append(best(curve[-1], trial.figure_of_merit) if curve else trial.figure_of_merit)
-    return tuple(curve)
+    figures = [trial.figure_of_merit for trial in ended if trial.figure_of_merit is not None]
+    return tuple(accumulate(figures, max if ledger.direction == "max" else min))
 
 
 # ---------------------------------------------------------------- trials

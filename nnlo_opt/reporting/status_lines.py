@@ -131,7 +131,7 @@ def status_lines(status: Status) -> list[str]:
 
 def print_status(run: Path, *, as_json: bool) -> None:
     """Print the state of a run on a few lines, or as one JSON object. Raises as `journal.load_events`."""
-    at_work = may_be_at_work(run)  # first: a run that ends now would else seem to be dead
+    at_work = may_be_at_work(run)  # asked first: a run that ends now would seem to be dead
     status = status_of(read_ledger(run), run, time.time(), at_work=at_work)
     print(json.dumps(status.to_json()) if as_json else "\n".join(status_lines(status)), flush=True)
 

@@ -71,7 +71,8 @@ class RunWatch:
             ConfigurationError: the journal could not be read for `MOST_FAILED` looks.
             JournalError: it is damaged.
         """
-        now_s, at_work = self._clock.monotonic_s(), may_be_at_work(self._run)  # first: it ends behind its last event
+        # Asked first, as a process ends after its last event.
+        now_s, at_work = self._clock.monotonic_s(), may_be_at_work(self._run)
         if self._read() or self._seen is None:
             self._seen = status_of(self._follower.ledger, self._run, self._clock.unix_s(), at_work=at_work)
         state = self._seen.state
@@ -240,7 +241,7 @@ class _Changes:
         self._sleep = sleep
         #: prints the events of the last start; None before the first start
         self._lines: ProgressLines | TrainingLines | None = None
-        #: lines of the last look that are not printed yet: an error of printing is none of reading
+        #: lines of the last look, printed after it, so that an error of printing is not taken for one of reading
         self._said: list[str] = []
 
     def print(self, interval_s: float) -> RunState:

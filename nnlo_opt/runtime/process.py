@@ -1,8 +1,8 @@
 """Process of a rank, which code of a user must leave as it was.
 
 An objective runs in the process of its rank. A child that it forks has copies of the journal and of all messages: if
-the child returned to the code of the rank, it would work as a second rank. A child that a user's script forks goes on
-with the script: it may neither use nor end what its parent has opened. File descriptors that an objective closes may
+the child returned to the code of the rank, it would work as a second rank. A child that a user's script forks continues
+the script: it may neither use nor end what its parent has opened. File descriptors that an objective closes may
 belong to the journal or to MPI: then nobody reaches this rank any more, and MPI may wait for ever.
 """
 

@@ -1,12 +1,11 @@
 """Registry of search algorithms by name, with the options of each."""
 
 import importlib
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, require_package
 from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, SearchAlgorithm
 from nnlo_opt.search.genetic import DEFAULT_POPULATION
 from nnlo_opt.search.grid import DEFAULT_POINTS
@@ -48,11 +47,8 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
             f'An option of the search algorithm "{name}" {known}. Received: {_listed(unknown)}. Remove it.'
         )
     own = {option: _checked(option, value) for option, value in options.items() if option not in COMMON_OPTIONS}
-    if algorithm.package and importlib.util.find_spec(algorithm.package) is None:
-        raise ConfigurationError(
-            f'The search algorithm "{name}" needs the package {algorithm.package}. It is not installed: `pip install '
-            "'nnlo_opt[optuna]'`, or choose another algorithm."
-        )
+    if algorithm.package:
+        require_package(f'The search algorithm "{name}"', algorithm.package, "optuna", "choose another algorithm")
     module = importlib.import_module(_ALGORITHMS[name].module)
     search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **own)
     points = check_start_points(space, options.get("start_points", []))

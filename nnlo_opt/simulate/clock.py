@@ -71,7 +71,7 @@ class VirtualClock:
 
     @contextmanager
     def let(self, *, run: bool) -> Iterator[None]:
-        """Let the clock run with real time during the `with` block, or stand still; afterwards it goes on as before."""
+        """Let the clock run with real time, or stand still, during the `with` block, and then continue as before."""
         ran = self._let_run_at_s is not None
         self._set(run)
         try:

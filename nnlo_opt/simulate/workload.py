@@ -139,16 +139,6 @@ class Workload(Value):
     startup_s: float = 0.0
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.failures <= 1:
-            raise ConfigurationError(
-                f"The probability that a trial fails must be from 0 to 1. Received: {self.failures:g}."
-            )
-        if self.n_epochs < 1:
-            raise ConfigurationError(f"A virtual fold must have 1 epoch at least. Received: {self.n_epochs}.")
-        if not 0 <= self.startup_s < math.inf:
-            raise ConfigurationError(f"A start must take finite seconds, at least 0. Received: {self.startup_s:g}.")
-
     def reports(self, order: msg.RunFold, waited_s: float | None) -> Iterator[tuple[float, Message]]:
         """Yield the messages of a master about an assignment, each with the seconds since the message before.
 

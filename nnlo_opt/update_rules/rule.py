@@ -276,7 +276,7 @@ class UpdateRule(ABC):
 
     @abstractmethod
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> MasterHalf:
-        """Return the half of a master of `n_workers` workers, where each sub-master counts as one."""
+        """Return the half of a master of `n_workers` workers; each sub-master counts as one."""
 
     @abstractmethod
     def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:

@@ -8,8 +8,9 @@ from stories import START, write_journal
 
 import nnlo_opt
 from nnlo_opt.cli import tool
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.cli.earlier_runs import model_of_run, save_best_model
+from nnlo_opt.cli.earlier_runs import BEST_MODEL_OPTIONS, best_model, model_of_run
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.run.rank.context import ProcessContext
@@ -154,7 +155,7 @@ def test_a_model_that_is_not_what_it_was_is_refused(run, tmp_path, change, words
     [
         lambda run: nnlo_opt.load_run(run).best_model(),
         lambda run: nnlo_opt.load_run(run).model(0),
-        lambda run: save_best_model(run, None),
+        lambda run: best_model(Parser(BEST_MODEL_OPTIONS), [str(run)]),
         lambda run: model_of_run(run, None),
         lambda run: again(run).check(None),
     ],

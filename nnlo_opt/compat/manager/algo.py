@@ -4,7 +4,7 @@ from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, require_known
 from nnlo_opt.run.options.checks import check_training
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
@@ -12,24 +12,25 @@ from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
 #: names of modes in mpi_learn, and ours
 _MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}
 # fmt: off
-#: options of ours under their own names
-_OPTIONS = (
+#: further argument of `Algo` -> option of a training; the last one that is given counts
+_OPTIONS = {name: name for name in (
     "early_stopping", "gem_kappa", "gem_lr", "gem_momentum", "learning_rate", "lr_schedule", "momentum_correction",
     "overlap", "shuffle", "staleness", "synchronous", "target_metric", "warmup_epochs",
-)
+)} | {"lr": "learning_rate"}
+#: the same with the optimizer `gem`, whose parameters in NNLO are options
+_OPTIONS_OF_GEM = {
+    **_OPTIONS, "learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa", "lr": "gem_lr",
+}
 # fmt: on
-#: other names of options, and the parameters of the optimizer `gem` in NNLO
-_ALIASES = {"lr": "learning_rate"}
-_OF_GEM = {"learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa", "lr": "gem_lr"}
 
 
 class Algo:
     """An optimizer, a loss and an update rule.
 
-    Arguments that are none of those below are options of ours (`early_stopping`, `target_metric`, `synchronous`,
-    `staleness`, `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`,
-    `gem_kappa`: see `TrainingDriver --help`) or parameters of the optimizer, with Keras's names and defaults;
-    `learning_rate` may be called `lr`.
+    Further arguments are options of `TrainingDriver` (`early_stopping`, `target_metric`, `synchronous`, `staleness`,
+    `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`, `gem_kappa`;
+    docs/reference/options.md describes them), or parameters of the optimizer with Keras's names and defaults. The
+    learning rate may be called `learning_rate` or `lr`.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (the signature is the ancestors')
@@ -46,25 +47,32 @@ class Algo:
         elastic_momentum: float = 0.0,
         **others: Any,
     ) -> None:
-        """Check all arguments; ConfigurationError in one sentence.
+        """Check all arguments.
 
-        optimizer          at the master: sgd, adam, rmsprop, adadelta; None in `easgd`, which has none there
-        loss               a name, a function (y_true, y_pred), or for several outputs a list or dict of them; None:
-                           the one that fits model and labels
-        validate_every     0: never; None: after every epoch; else updates between two validations. Everything that
-                           counts in epochs (history, stopping rules, checkpoints, schedules) then counts validations.
-                           Workers that wait for each other validate after every epoch, whatever this is
-        sync_every         batches of a worker between two exchanges
-        mode               downpour (or sgd), easgd, gem, allreduce
-        worker_optimizer   of local steps, in easgd and with `sync_every`; None: sgd
-        elastic_force      easgd: alpha, the paper's beta divided by the number of workers; None: 0.9 / workers. With
-                           sub-masters, the workers of the master with the fewest
+        Args:
+            optimizer: optimizer at the master: sgd, adam, rmsprop, adadelta; None in `easgd`, which has none there.
+            loss: a name, a function (y_true, y_pred), or for several outputs a list or dict of them; None for the loss
+                that fits model and labels.
+            validate_every: updates between two validations; 0 for no validation, None for one after every epoch.
+                Everything that counts in epochs (history, stopping rules, checkpoints, schedules) then counts
+                validations. Workers that wait for each other validate after every epoch in any case.
+            sync_every: batches of a worker between two exchanges.
+            mode: downpour (or sgd), easgd, gem, allreduce.
+            worker_optimizer: optimizer of local steps, in easgd and with `sync_every`; None for sgd.
+            worker_optimizer_params: parameters of `worker_optimizer`.
+            elastic_force: alpha of easgd, the paper's beta divided by the number of workers; None for 0.9 / workers.
+                With sub-masters, the workers of the master with the fewest count.
+            elastic_lr: learning rate of the local steps in easgd.
+            elastic_momentum: momentum of the local steps in easgd.
+            others: options and parameters of the optimizer, see above.
+
+        Raises:
+            ConfigurationError: an argument is wrong.
         """
         self.optimizer_name = optimizer
         self.loss = loss
         self.validate_every = validate_every
-        if mode not in _MODES:
-            raise ConfigurationError(f"`mode` of Algo must be one of {', '.join(_MODES)}. Received: {mode!r}.")
+        require_known("`mode` of Algo", mode, _MODES)
         is_number = isinstance(validate_every, int | float) and not isinstance(validate_every, bool)
         if validate_every is not None and not (is_number and validate_every >= 0):
             raise ConfigurationError(
@@ -80,8 +88,7 @@ class Algo:
                 f"`optimizer` of Algo must be named in mode {mode!r}. Received: None. Take sgd, adam, rmsprop or "
                 "adadelta."
             )
-        aliases = _OF_GEM if optimizer == "gem" else _ALIASES
-        others |= {option: others.pop(name) for name, option in aliases.items() if name in others}
+        known = _OPTIONS_OF_GEM if optimizer == "gem" else _OPTIONS
         self._settings: dict[str, Any] = {
             "mode": self.mode,
             "sync_every": sync_every,
@@ -91,7 +98,7 @@ class Algo:
             "elastic_lr": elastic_lr,
             "elastic_momentum": elastic_momentum,
             "learning_rate": None,
-            **{name: others.pop(name) for name in _OPTIONS if name in others},
+            **{option: others.pop(name) for name, option in known.items() if name in others},
         }
         if optimizer in (None, "gem"):
             if others:

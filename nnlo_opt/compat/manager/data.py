@@ -21,26 +21,27 @@ Named = str | tuple[str, Callable[[Any], Any]]
 
 
 class Data:
-    """Batches of one's own: override `generate_data`, or `load_data` where every file holds arrays.
+    """Batches of one's own: override `generate_data`, or `load_data` if every file holds arrays.
 
     `generate_data` yields one epoch of batches `([x1, …], [y1, …])`, or `(x, y)`, or with sample weights as a third,
     from the files in `self.file_names`, and returns. It runs once an epoch, on every worker, and has to yield the same
     number of samples each time; so does a second run for the validation files.
 
-    Workers share the work by files (`file_names` then holds some of them) where there are at least as many files as
-    workers. Where there are fewer, every worker has all of them, runs the whole generator and takes the batches whose
-    turn it is; the generator must then yield the same batches on each, so seed what it draws. Allreduce always shares
-    batch by batch.
+    If there are at least as many files as workers, each worker gets some of the files, in `file_names`. With fewer
+    files, every worker reads all, runs the whole generator and takes every n-th batch; the generator must then yield
+    the same batches on each worker, so seed what it draws. Allreduce always shares batch by batch.
     """
 
-    #: a pass that goes on for longer is taken for an endless one, unless `count_data` is overridden
+    #: a longer pass counts as endless, unless `count_data` is overridden
     max_batches_per_epoch = 100_000
 
     def __init__(self, batch_size: int, cache: str | None = None, copy_command: str | None = None) -> None:
-        """`batch_size`: samples of a batch.
+        """Keep the arguments.
 
-        `cache`: a folder for copies of the data files (default: environment variable DATA_CACHE), which `copy_command`
-        makes (DATA_COPY_COMMAND), such as "scp {} {}".
+        Args:
+            batch_size: samples of a batch.
+            cache: folder for copies of the data files; None for the environment variable DATA_CACHE.
+            copy_command: command that copies a file, such as "scp {} {}"; None for DATA_COPY_COMMAND.
         """
         self.batch_size = batch_size
         self.caching_directory = cache or os.environ.get("DATA_CACHE", "")
@@ -129,10 +130,16 @@ class H5Data(Data):
         labels_name: Named = "labels",
         external_data: bool = False,
     ) -> None:
-        """`features_name`, `labels_name`: a name, or (name, function applied to the arrays).
+        """Keep the arguments.
 
-        `preloading`: windows read ahead where samples do not fit into memory; one at least. `external_data`: the files
-        may lead to other files.
+        Args:
+            batch_size: samples of a batch.
+            cache: as of `Data`.
+            copy_command: as of `Data`.
+            preloading: windows read ahead if samples do not fit into memory; at least one is.
+            features_name: a name, or (name, function applied to the arrays).
+            labels_name: the same for the labels.
+            external_data: True if the files may lead to other files.
         """
         super().__init__(batch_size, cache, copy_command)
         self.preloading = preloading

@@ -95,13 +95,10 @@ def _tree(value: Any, dtype_of: Callable[[NDArray], DTypeLike]) -> Any:
         return branches[0] if len(branches) == 1 else branches
     array = np.asarray(value)
     if not array.ndim or array.dtype.kind not in "fbiu":
-        raise TrialError(f"{_RULE} of numbers. Received: {_in_words(value)}. Yield arrays, one row for each sample.")
+        what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise TrialError(f"{_RULE} of numbers. Received: {what}. Yield arrays, one row for each sample.")
     # The copy is needed because a generator may use its arrays again for the next batch.
     return np.array(array, dtype_of(array))
-
-
-def _in_words(value: Any) -> str:
-    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
 def count_batches(generate: Generate, most: int) -> list[int]:

@@ -1,8 +1,8 @@
 """Managers of a training, or of a cross validation, on the ranks of a communicator.
 
 Every rank makes a manager, with the same arguments. On workers the constructor trains, and returns when the training
-is over; on the master it returns at once, and `train` does the work. So both `manager.train()` on all ranks and the
-ancestors' `if comm.Get_rank() == 0: manager.process.train()` are right.
+is over; on the master it returns at once, and `train` does the work. So a script may call `manager.train()` on all
+ranks, or `if comm.Get_rank() == 0: manager.process.train()` as in NNLO and mpi_learn.
 """
 
 import json
@@ -47,23 +47,31 @@ class MPIManager(Manager):
         callbacks: Sequence[Any] = (),
         seed: int = 0,
     ) -> None:
-        """Collective: every rank of `comm` (None: this process alone, without MPI).
+        """Make a manager; workers train here. Collective: every rank of `comm`.
 
-        data, algo, model_builder    see `Data`, `Algo`, `ModelBuilder`
-        num_epochs       passes over all training samples, counted over all workers
-        train_list, val_list         file names, or whatever `data` takes for them, in a list; or the path of a list
-                         file. Every rank must reach all files
-        num_masters      above 1: rank 0 is a top master, and the other masters lead a group each
-        num_processes    ranks of a worker, which average their gradients
-        synchronous      workers wait for each other, and their gradients are averaged
-        verbose          rank 0 prints a line after every epoch
-        early_stopping   such as "val_loss,<,4"; target_metric such as "val_acc,>,0.97"
-        monitor          measure CPU and memory of every worker, for the history
-        thread_validation            changes nothing: validation is shared by the workers
-        checkpoint       a folder that all ranks reach: the training is saved there every `checkpoint_interval` epochs,
-                         and goes on from what is there
-        callbacks        Keras callbacks; docs/guide/python.md says when they run
-        seed             of initial weights and shuffling
+        Args:
+            comm: communicator of mpi4py; None for this process alone, without MPI.
+            data: see `Data`.
+            algo: see `Algo`.
+            model_builder: see `ModelBuilder`.
+            num_epochs: passes over all training samples, counted over all workers.
+            train_list: file names in a list, or whatever `data` takes for them; or the path of a list file. Every rank
+                must reach all files.
+            val_list: the same for validation.
+            num_masters: above 1, rank 0 is a top master, and each of the other masters leads a group.
+            num_processes: ranks of a worker, which average their gradients.
+            synchronous: True if workers wait for each other, and their gradients are averaged.
+            verbose: True if rank 0 prints a line after every epoch.
+            custom_objects: layers and functions of the model that are not Keras's own, by name.
+            early_stopping: rule such as "val_loss,<,4".
+            target_metric: rule such as "val_acc,>,0.97".
+            monitor: True to measure CPU and memory of every worker, for the history.
+            thread_validation: changes nothing, as validation is shared by the workers.
+            checkpoint: a folder that all ranks reach. The training is saved there every `checkpoint_interval` epochs,
+                and continues from the files that are there.
+            checkpoint_interval: epochs between two checkpoints.
+            callbacks: Keras callbacks; docs/guide/python.md says when they run.
+            seed: seed of initial weights and shuffling.
         """
         super().__init__(comm, Settings.of(locals()))
 
@@ -116,8 +124,8 @@ class MPIKFoldManager(Manager):
     """Cross validation: both lists are pooled and cut into folds; each validates what all other folds train.
 
     On at least two ranks a fold the ranks are divided and the folds are trained at the same time, else one after
-    another. HDF5 files are cut by samples (stratified where labels are classes), generated data by files where there
-    are enough, else by batches.
+    another. HDF5 files are cut by samples (stratified if labels are classes), generated data by files if there are
+    enough, else by batches.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
@@ -144,7 +152,7 @@ class MPIKFoldManager(Manager):
     ) -> None:
         """Take the arguments of `MPIManager`. Collective: every rank of `comm`."""
         check_whole("NFolds", NFolds)
-        super().__init__(comm, Settings.of(locals(), n_fold=NFolds, num_processes=num_process))
+        super().__init__(comm, Settings.of(locals()))
 
     def train(self) -> list[dict[str, Any]]:
         """Train all folds; return the history of each, as `MPIManager.train` does. Every rank calls it."""

@@ -15,6 +15,8 @@ class ModelBuilder:
 
     #: True if `build_model` returns a `models.composite.CompositeModel`
     trains_itself = False
+    #: framework of the model, keras or torch; None to look at the imports of the class
+    _framework: str | None = None
 
     def __init__(self, comm: Any = None) -> None:
         """`comm` is kept, and not used."""
@@ -28,11 +30,13 @@ class ModelBuilder:
 
     def get_backend_name(self) -> str | None:
         """Return the framework to import before `build_model` runs, keras or torch; None to look at the imports."""
-        return None
+        return self._framework
 
 
 class ModelFromJson(ModelBuilder):
     """Keras model from the text that `to_json` of any Keras (1, 2, 3) has written."""
+
+    _framework = "keras"
 
     def __init__(
         self,
@@ -42,10 +46,15 @@ class ModelFromJson(ModelBuilder):
         custom_objects: Mapping[str, Any] | None = None,
         weights: str | Path | None = None,
     ) -> None:
-        """`filename` or `json_str`: the architecture.
+        """Check all arguments.
 
-        `custom_objects`: what it is made of beside Keras's own layers, by name. `weights`: a file that Keras has
-        written, to begin with; one of Keras 1 or 2 is read here by a process of its own, which it may crash.
+        Args:
+            comm: communicator; it is kept, and not used.
+            filename: file of the architecture.
+            json_str: text of the architecture, in the place of `filename`.
+            custom_objects: layers and functions of the model that are not Keras's own, by name.
+            weights: file of initial weights that Keras has written. A process of its own checks a file of Keras 1 or 2,
+                which may crash its reader.
         """
         super().__init__(comm)
         if (filename is None) == (json_str is None):
@@ -83,6 +92,3 @@ class ModelFromJson(ModelBuilder):
         else:
             load_legacy_weights(model, Path(self.weights))
         return model
-
-    def get_backend_name(self) -> str:
-        return "keras"

@@ -131,7 +131,7 @@ class ManagerWorkload(ModuleWorkload):
     def open(self, start: StartFold) -> FoldTask:
         """Return a task whose epoch ends with the next validation."""
         task = super().open(start)
-        if self.options.training.epochs == self._settings.num_epochs:
+        if self.options.training.epochs == self._settings.epochs:
             return task
         n_between = self._settings.algo.samples_between_validations(task.n_train, task.options.batch)
         return task.replaced(n_train=n_between)

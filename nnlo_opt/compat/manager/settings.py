@@ -15,23 +15,30 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.options.checks import check_teams, check_training
 from nnlo_opt.run.options.values import DataOptions, Options
 from nnlo_opt.space.values import check_whole
-from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.run_directory import RunRequest
 from nnlo_opt.update_rules.registry import RULES
+
+# fmt: off
+#: argument of a manager -> option of another name
+ALIASES = {
+    "NFolds": "n_fold", "num_epochs": "epochs", "num_masters": "n_masters", "num_process": "n_processes",
+    "num_processes": "n_processes",
+}
+# fmt: on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The arguments of a manager, which `MPIManager` describes; `n_fold` of 1 takes the lists as they are given."""
+    """Arguments of a manager, under the names of options; `n_fold` of 1 takes the lists as they are given."""
 
     data: Data
     algo: Algo
     model_builder: ModelBuilder
-    num_epochs: int
+    epochs: int
     train_list: tuple[str, ...]
     val_list: tuple[str, ...]
-    num_masters: int
-    num_processes: int
+    n_masters: int
+    n_processes: int
     synchronous: bool
     verbose: bool
     custom_objects: Mapping[str, Any] | None
@@ -45,11 +52,11 @@ class Settings:
     n_fold: int = 1
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], **others: Any) -> "Settings":
-        """Return the settings from `locals()` of a constructor, and from arguments that it names otherwise."""
-        named = {f.name: given[f.name] for f in fields(cls) if f.name in given}
+    def of(cls, given: Mapping[str, Any]) -> "Settings":
+        """Return the settings from `locals()` of a constructor."""
+        named = {ALIASES.get(name, name): value for name, value in given.items()}
         lists = {name: _files(given[name]) for name in ("train_list", "val_list")}
-        return cls(**named | lists | others)
+        return cls(**{f.name: named[f.name] for f in fields(cls) if f.name in named} | lists)
 
     @property
     def files_to_validate(self) -> tuple[str, ...]:
@@ -58,27 +65,54 @@ class Settings:
 
     def topology(self, n_ranks: int) -> Topology:
         """Return the plan of a world of `n_ranks`; ConfigurationError if roles cannot be dealt out."""
-        self._check_roles(n_ranks)
+        n_masters, n_processes, names = self.n_masters, self.n_processes, ("num_masters", "num_processes")
+        for name in names:
+            check_whole(name, getattr(self, ALIASES[name]))
+        check_teams(plan_single_block(n_ranks, n_fold=self.n_fold), n_masters, n_processes, names)
+        has_masters = not RULES[self.algo.mode].averages_every_batch
+        if n_processes > 1 and not has_masters:
+            raise ConfigurationError(
+                "`num_processes` above 1 needs a master with ranks beside it. Received: "
+                f"{n_processes} with {n_ranks} ranks in mode {self.algo.mode}; leave it out."
+            )
+        if n_masters > 1 and not has_masters:
+            raise ConfigurationError(
+                f"`num_masters` must be 1 in mode allreduce, which has no masters. Received: {n_masters}."
+            )
         return plan_single_block(
             n_ranks,
             self.n_fold,
-            n_masters=self.num_masters,
-            ranks_per_worker=self.num_processes,
-            every_rank_trains=RULES[self.algo.mode].averages_every_batch,
+            n_masters=n_masters,
+            ranks_per_worker=n_processes,
+            every_rank_trains=not has_masters,
         )
 
-    def options(self, training: TrainingOptions) -> Options:
-        """Return the options of a session that trains so."""
+    def options(self, team: Team) -> Options:
+        """Return the options of a rank of `team`; ConfigurationError for options that contradict each other."""
+        if not isinstance(self.data, Data):
+            raise ConfigurationError(
+                f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
+            )
+        n_workers = min(team.n_children)  # to the top master, a sub-master is one worker
+        training = self.algo.options(
+            n_workers=n_workers,
+            batch=self.data.batch_size,
+            epochs=self.epochs,
+            synchronous=self.synchronous or None,
+            early_stopping=self.early_stopping,
+            target_metric=self.target_metric,
+            checkpoint_interval=self.checkpoint_interval,
+        )
+        check_training(training)
+        training.rule.check_workers(training.of_rules, n_workers)
         name = type(self.model_builder).__name__
         folder = Path(self.checkpoint or name).resolve()
-        # A training in a folder of the user continues with any options.
-        changes = frozenset(TrainingOptions().to_json())
         run = RunRequest(
             root=folder.parent,
             name=folder.name,
             restore=True,
             restore_option="checkpoint",
-            may_change=changes,
+            may_change=frozenset(training.to_json()),  # a training in a folder of the user continues with any options
             is_folder=True,
         )
         return Options(
@@ -88,47 +122,10 @@ class Settings:
             data=DataOptions(n_ahead=max(1, self.data.preloading)) if isinstance(self.data, H5Data) else DataOptions(),
             seed=self.seed,
             monitor=self.monitor,
-            n_processes=self.num_processes,
-            n_masters=self.num_masters,
+            n_processes=self.n_processes,
+            n_masters=self.n_masters,
             plan=SearchPlan(num_iterations=1, n_fold=self.n_fold),
         )
-
-    def _check_roles(self, n_ranks: int) -> None:
-        """Raise ConfigurationError if teams of `n_ranks` cannot have these masters and workers."""
-        n_masters, n_processes, names = self.num_masters, self.num_processes, ("num_masters", "num_processes")
-        for name in names:
-            check_whole(name, getattr(self, name))
-        check_teams(plan_single_block(n_ranks, n_fold=self.n_fold), n_masters, n_processes, names)
-        if n_processes > 1 and RULES[self.algo.mode].averages_every_batch:
-            raise ConfigurationError(
-                "`num_processes` above 1 needs a master with ranks beside it. Received: "
-                f"{n_processes} with {n_ranks} ranks in mode {self.algo.mode}; leave it out."
-            )
-        if n_masters > 1 and RULES[self.algo.mode].averages_every_batch:
-            raise ConfigurationError(
-                f"`num_masters` must be 1 in mode allreduce, which has no masters. Received: {n_masters}."
-            )
-
-    def training_options(self, plan: Team) -> TrainingOptions:
-        """Return the options of a team; ConfigurationError for options that contradict each other."""
-        if not isinstance(self.data, Data):
-            raise ConfigurationError(
-                f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
-            )
-        # Of the master that has the fewest, where a sub-master is one worker to the top master.
-        n_workers = min(plan.n_children)
-        options = self.algo.options(
-            n_workers=n_workers,
-            batch=self.data.batch_size,
-            epochs=self.num_epochs,
-            synchronous=self.synchronous or None,
-            early_stopping=self.early_stopping,
-            target_metric=self.target_metric,
-            checkpoint_interval=self.checkpoint_interval,
-        )
-        check_training(options)
-        options.rule.check_workers(options.of_rules, n_workers)
-        return options
 
 
 def _files(given: Iterable[str | Path] | str | Path) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ class Manager:
     def __init__(self, comm: "Communicator | None", settings: Settings) -> None:
         self._settings = settings
         self.data, self.algo, self.model_builder = settings.data, settings.algo, settings.model_builder
-        self.num_epochs, self.num_masters = settings.num_epochs, settings.num_masters
-        self.num_processes = settings.num_processes
+        self.num_epochs, self.num_masters = settings.epochs, settings.n_masters
+        self.num_processes = settings.n_processes
         self.train_list, self.val_list = settings.train_list, settings.val_list
         self.synchronous, self.verbose = settings.synchronous, settings.verbose
         self.callbacks = list(settings.callbacks)
@@ -64,7 +64,7 @@ class Manager:
         self._trained = np.empty(0, np.float32), np.empty(0, np.float32)
         self._adapter: Any = None
         self._group = group = RankGroup(comm)
-        self._forgive = abort_on_error(group.comm)
+        self._undo_abort = abort_on_error(group.comm)
         #: True on the rank that gives the orders
         self.is_master = self.should_validate = group.rank == 0
         self._topology = topology = group.attempt(lambda: settings.topology(group.size))
@@ -73,7 +73,7 @@ class Manager:
         #: number of workers of this rank's team, and number of this one from 1; -1 on a master
         self.num_workers = team.n_workers
         self.worker_id = team.worker_of(position) if position else -1
-        self._options = options = group.attempt(lambda: settings.options(settings.training_options(team)))
+        self._options = options = group.attempt(lambda: settings.options(team))
         with noting_environment() as self._undo_environment:
             context = ProcessContext().settled(group, topology, options)
         self._workload = workload_of(settings, options, topology, group, context)
@@ -92,7 +92,7 @@ class Manager:
         self._script_rank = ScriptRank(group, roles)
         if not self.is_master:
             self._script_rank.serve()
-            self._conclude()
+            self._share_results()
 
     def _make_callbacks(self) -> EpochCallbacks:
         from nnlo_opt.models.keras.callbacks import KerasCallbacks
@@ -122,22 +122,22 @@ class Manager:
         with temporary_run() as temporary:
             run = temporary if folder is None else self._options.run
             self._script_rank.coordinate(replace(self._options, run=run), script, TrainingSession)
-            self._conclude()
+            self._share_results()
 
-    def _conclude(self) -> None:
-        """Share what has come of the training, and let go of what it needs. Collective: every rank."""
+    def _share_results(self) -> None:
+        """Share the results of the training, and release what it has used. Collective: every rank."""
         self._outcomes = []
         directory = self._script_rank.end()
         if directory is None:
             return
         try:
-            self._take_in(directory, read_shared_events(self._group, directory))
+            self._read_outcomes(directory, read_shared_events(self._group, directory))
         finally:
             if self._settings.checkpoint is None:
                 shutil.rmtree(directory.parent, ignore_errors=True)  # also on the nodes of other masters
 
-    def _take_in(self, directory: Path, events: Sequence[Event]) -> None:
-        """Learn from the journal what has come of the training, and share the weights of the best fold."""
+    def _read_outcomes(self, directory: Path, events: Sequence[Event]) -> None:
+        """Read the outcome of every fold from the journal, and share the weights of the best fold."""
         group, ledger = self._group, Ledger(events)
         trial = ledger.trials[-1]
         if len(trial.folds) < self._settings.n_fold:
@@ -183,17 +183,17 @@ class Manager:
                 raise ConfigurationError(f"The model cannot be saved as {path}: {reason}") from error
 
     def close(self) -> None:
-        """Let go of communicators and copied files; workers of a manager that has not trained leave."""
+        """Release communicators and copied files; workers of a manager that has not trained stop waiting."""
         if self._outcomes is None:
             self._script_rank.dismiss()
-            self._conclude()
+            self._share_results()
         if self._adapter is not None:
             self._adapter.release()
             self._adapter = None
         self.data.finalize()
         self._undo_environment()
         self._group.close()
-        self._forgive()
+        self._undo_abort()
 
     def free_comms(self) -> None:
         """Close the manager."""

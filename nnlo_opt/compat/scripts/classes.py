@@ -1,6 +1,6 @@
 """Classes of NNLO or mpi_learn by their former names, with their functions, on top of the Python interface.
 
-What a script asks for, and its ancestor did not do either, is left out with a line on rank 0.
+If a script asks for something that its ancestor did not do either, a line on rank 0 says that it is left out.
 """
 
 import copy
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import nnlo_opt
 from nnlo_opt.compat.scripts import MODELS, settle_backend
 from nnlo_opt.data.ragged import concatenate
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, require_known
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.runtime.devices import NO_GPU, cores, find_gpus, node_place, place
 from nnlo_opt.trees import n_samples
@@ -50,7 +50,7 @@ class Algo(nnlo_opt.Algo):
                     f"`{name}={value}` of Algo is left out, as NNLO and mpi_learn never used it; "
                     "`worker_optimizer_params` sets the learning rate of the workers' own steps."
                 )
-        if given.get("loss") == "dummy":  # the word of NNLO's documents for its GAN
+        if given.get("loss") == "dummy":  # as the documents of NNLO have it for its GAN
             given["loss"] = None
         super().__init__(optimizer, **given)
 
@@ -182,6 +182,8 @@ class ModelTensorFlow(nnlo_opt.ModelBuilder):
     `others` may have `filename` and `json_str`, as mpi_learn called it.
     """
 
+    _framework = "keras"
+
     def __init__(
         self, comm: Any, source: Any = None, device_name: str = "cpu", custom_objects: Any = None, **others: Any
     ) -> None:
@@ -194,15 +196,14 @@ class ModelTensorFlow(nnlo_opt.ModelBuilder):
         filename, model = (str(self.source), None) if is_file else (None, self.source)
         return load_model(filename, model, self.weights, self.custom_objects, self.json_str)
 
-    def get_backend_name(self) -> str:
-        return "keras"
-
 
 ModelFromJson = ModelFromJsonTF = ModelTensorFlow
 
 
 class ModelPytorch(nnlo_opt.ModelBuilder):
     """Torch module of FILE.py, of a file saved by torch, or like a module that is given."""
+
+    _framework = "torch"
 
     def __init__(self, comm: Any, source: Any = None, weights: Any = None, gpus: int = 0, filename: Any = None) -> None:
         super().__init__(comm)
@@ -217,14 +218,11 @@ class ModelPytorch(nnlo_opt.ModelBuilder):
             torch_module.load_state(model, torch_module.read_state(Path(self.weights)), self.weights)
         return model
 
-    def get_backend_name(self) -> str:
-        return "torch"
-
 
 class GANModelBuilder(nnlo_opt.ModelBuilder):
     """The GAN of showers; a script cannot have its networks by themselves."""
 
-    trains_itself = True
+    _framework, trains_itself = "keras", True
 
     def __init__(self, c: Any = None, device_name: str = "cpu", tf: bool = False, weights: str | None = None) -> None:
         super().__init__(c)
@@ -240,9 +238,6 @@ class GANModelBuilder(nnlo_opt.ModelBuilder):
 
     def build_model(self, local_session: bool = False) -> Any:
         return importlib.import_module("nnlo_opt.models.builtin.gan").get_model(**self.model_parameters)
-
-    def get_backend_name(self) -> str:
-        return "keras"
 
 
 class GANModel:
@@ -316,13 +311,13 @@ def shapes_from_weights(weights: Sequence[NDArray]) -> list[tuple[int, ...]]:
     return [w.shape for w in weights]
 
 
-class _Nothing:
-    """Former helper that does nothing; a sentence says so when a script makes or enables it."""
+class _IdleHelper:
+    """Helper of the ancestors that does nothing here; a line says so when a script makes or enables it."""
 
     def __init__(self, line: str) -> None:
         self._line = line
 
-    def __call__(self, *_: Any, **__: Any) -> "_Nothing":
+    def __call__(self, *_: Any, **__: Any) -> "_IdleHelper":
         say(self._line)
         return self
 
@@ -330,8 +325,8 @@ class _Nothing:
         return self if name == "enable" else lambda *_, **__: []
 
 
-Timeline = Trace = _Nothing("A timeline of a script is not recorded; `TrainingDriver --timeline` records one.")
-Monitor = _Nothing("`Monitor` measures nothing by itself; `MPIManager(monitor=True)` does.")
+Timeline = Trace = _IdleHelper("A timeline of a script is not recorded; `TrainingDriver --timeline` records one.")
+Monitor = _IdleHelper("`Monitor` measures nothing by itself; `MPIManager(monitor=True)` does.")
 
 
 def trace(original_function: Any = None, **_: Any) -> Any:
@@ -370,8 +365,7 @@ MNistNet, CNN = _MAKERS["mnist_torch"], _MAKERS["topclass_torch"]
 
 def model_function(model_name: str) -> Callable[..., Any]:
     """Return the function that makes the model of this name; ConfigurationError without one."""
-    if model_name not in _MAKERS:
-        raise ConfigurationError(f"A model must be one of {', '.join(_MAKERS)}. Received: {model_name!r}.")
+    require_known("A model", model_name, _MAKERS)
     return _MAKERS[model_name]
 
 

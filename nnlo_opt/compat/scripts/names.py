@@ -121,14 +121,14 @@ def _patch_keras(keras: Any) -> None:
     keras.layers.merge = importlib.import_module("keras.layers.merge")
 
 
-def _saving_weights(of_today: Callable[..., None]) -> Callable[..., None]:
+def _saving_weights(original: Callable[..., None]) -> Callable[..., None]:
     """Return Keras's `save_weights`, which writes the format of Keras 2 to a file with a name of Keras 2."""
 
     def save_weights(self: Any, filepath: Any, *arguments: Any, **given: Any) -> None:
         if str(filepath).endswith((".h5", ".hdf5")) and not str(filepath).endswith(".weights.h5"):
             importlib.import_module("nnlo_opt.compat.keras.weights").save_legacy_weights(self, Path(filepath))
         else:
-            of_today(self, filepath, *arguments, **given)
+            original(self, filepath, *arguments, **given)
 
     return save_weights
 
@@ -157,7 +157,7 @@ def _take_former_arguments(owner: Any, name: str) -> None:
 
     @functools.wraps(function)
     def taking(self: Any, *arguments: Any, **given: Any) -> Any:
-        given = _today(given, known)
+        given = _renamed(given, known)
         if kernel == 2 and len(arguments) == 1 + n_sides > 1 and all(isinstance(value, int) for value in arguments):
             # Keras 1: filters, rows and columns of the kernel (and slices)
             arguments = arguments[0], arguments[1:]
@@ -174,13 +174,13 @@ def _rename_in_new(owner: Any) -> None:
 
     def __new__(cls: type, *arguments: Any, **given: Any) -> Any:
         if issubclass(cls, owner) and {"input", "output"} <= given.keys():
-            given = _today(given, {"inputs", "outputs", "name"})
+            given = _renamed(given, {"inputs", "outputs", "name"})
         return function(cls, *arguments, **given)
 
     owner.__new__ = staticmethod(__new__)
 
 
-def _today(given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+def _renamed(given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     """Return arguments by their names of today; `known`: those that a function has."""
     made: dict[str, Any] = {}
     for name, value in given.items():
@@ -196,7 +196,7 @@ def _today(given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
 
 def _patch_torch(torch: Any) -> None:
     """Let `cuda()` leave tensors and modules where they are without a GPU, and `save` write modules as TorchScript."""
-    of_today = torch.save
+    original = torch.save
 
     def save(what: Any, f: Any, *arguments: Any, **given: Any) -> None:
         with suppress(Exception):  # a module that TorchScript cannot describe is pickled
@@ -204,7 +204,7 @@ def _patch_torch(torch: Any) -> None:
         if isinstance(what, torch.jit.ScriptModule):
             torch.jit.save(what, f)
         else:
-            of_today(what, f, *arguments, **given)
+            original(what, f, *arguments, **given)
 
     torch.save = save
     if not torch.cuda.is_available():
@@ -239,17 +239,17 @@ class _Loader(importlib.abc.Loader):
 
 def _patch_once_loaded(loader: importlib.abc.Loader) -> None:
     """Let the loader of a framework add former names to it once it is loaded."""
-    of_today = loader.exec_module
+    original = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        of_today(module)
+        original(module)
         PATCHES[module.__name__](module)
 
     vars(loader).update(exec_module=exec_module)
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finder of all modules of `MODULES`, and of what Keras and torch were."""
+    """Finder of all modules of `MODULES`, of former modules of Keras, and of Keras and torch with former names."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

