@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nnlo_opt.comm.rank_group import FailedElsewhereError, RankGroup, abort_on_error
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.rank import BlockComm, Objective, Report
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
-from nnlo_opt.run.start.agreement import FailedElsewhereError, RankGroup, abort_on_error
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.search import SearchSession, plan_search
 from nnlo_opt.run.start.serving_ranks import ServingRanks
