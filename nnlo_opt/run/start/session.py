@@ -41,8 +41,9 @@ from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
 from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
+from nnlo_opt.reporting.lines import ProgressLines
 from nnlo_opt.reporting.status_lines import bottom_line
+from nnlo_opt.reporting.words import counted, metrics_text
 from nnlo_opt.run.afterwards import finish
 from nnlo_opt.run.options.checks import (
     check_momentum,
