@@ -128,9 +128,12 @@ class ManagerWorkload(ModuleWorkload):
         super().__init__(options, context, searches=False, maker=maker, data=ManagerData(settings, options, maker))
         self._settings = settings
 
-    def open(self, start: StartFold) -> FoldTask:
+    def open_task(self, start: StartFold) -> FoldTask:
+        """Build model and data for `start`; the framework is imported."""
+        return self._cut(super().open_task(start))
+
+    def _cut(self, task: FoldTask) -> FoldTask:
         """Return a task whose epoch ends with the next validation."""
-        task = super().open(start)
         if self.options.training.epochs == self._settings.num_epochs:
             return task
         n_between = self._settings.algo.samples_between_validations(task.n_train, task.options.batch)
@@ -196,7 +199,7 @@ class GeneratedWorkload(ManagerWorkload):
         adapter = self.build({}, options, model_seed(self.options.seed, start))
         validates = validation if validation.is_empty else validation.deal(start.n_workers, {start.worker - 1})
         generate = self._generator(validates)
-        return FoldTask(
+        task = FoldTask(
             adapter=adapter,
             stream=stream,
             validation=lambda: map(as_samples, generate()),
@@ -206,6 +209,7 @@ class GeneratedWorkload(ManagerWorkload):
             n_validation=0 if validation.is_empty else 1,
             steps_a_pass=None if train.by_files else -(-len(train.sizes or ()) // start.n_workers),
         )
+        return self._cut(task)
 
     def close(self) -> None:
         """Release the model, and end the generator."""
