@@ -97,12 +97,14 @@ class SearchSession:
         return {}
 
     def _adopt(self, observations: Sequence[Observation]) -> None:
+        history = self._started()[1]
         for observation in observations:
-            self._started()[1].adopt(observation)
+            history.adopt(observation)
 
     def _record(self, trials: Sequence[dict[str, Any]]) -> None:
+        history = self._started()[1]
         for trial in trials:
-            self._started()[1].record(**trial)
+            history.record(**trial)
 
     def _with_function(self, constraint: Constraint) -> Constraint:
         known = self._constraint
