@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.records import Value, field
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Session
@@ -123,14 +124,6 @@ class Begin(Value):
     finished: tuple[UnrecordedFold, ...] = ()
 
 
-class Suggested(Value):
-    """Answer of the search: a point, or None if every point of a finite space has been tried."""
-
-    point: Point | None
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-
-
 class FromMaster(Value):
     """Message from the master of team `team`."""
 
@@ -174,7 +167,7 @@ class Drain(Value):
     reason: str
 
 
-CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | RanksDied | Tick | Preempt | Enqueue | StopTrial | Drain
+CoordinatorEvent: TypeAlias = Begin | Suggestion | FromMaster | RanksDied | Tick | Preempt | Enqueue | StopTrial | Drain
 
 # ---------------------------------------------------------------- instructions
 

@@ -23,6 +23,7 @@ from nnlo_opt.coordinator.outcomes import completion, event_of, fold_to_give_up,
 from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.coordinator.suggestions import SuggestionBuffer
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.pruning import Verdict
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 #: events that the coordinator accepts before it begins, and from then on
 _TO_OPEN: frozenset[type] = frozenset({ins.Begin, ins.Preempt, ins.Enqueue})
 _ONCE_OPEN: frozenset[type] = frozenset(
-    {ins.Suggested, ins.FromMaster, ins.RanksDied, ins.Tick, ins.Preempt, ins.Enqueue, ins.StopTrial, ins.Drain}
+    {Suggestion, ins.FromMaster, ins.RanksDied, ins.Tick, ins.Preempt, ins.Enqueue, ins.StopTrial, ins.Drain}
 )
 #: events that justify no message: a crash that loses them loses nothing, so nobody waits for the disk
 _NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
@@ -91,7 +92,7 @@ class CoordinatorState:
         match event:
             case ins.Begin():
                 self._begin(event.last_end, {fold.assignment: fold for fold in event.finished})
-            case ins.Suggested():
+            case Suggestion():
                 self._take_suggestion(event)
             case ins.FromMaster(message=msg.TeamReformed() as reformed):
                 self._take_reformed(event.team, reformed)
@@ -176,7 +177,7 @@ class CoordinatorState:
 
     # ------------------------------------------------------------ the search
 
-    def _take_suggestion(self, suggestion: ins.Suggested) -> None:
+    def _take_suggestion(self, suggestion: Suggestion) -> None:
         number = len(self.ledger.trials) + len(self.suggestions.ready)
         self.suggestions.add(suggestion)
         if suggestion.point is not None and self.phase is Phase.SEARCHING:

@@ -8,8 +8,8 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from nnlo_opt.coordinator.instructions import Suggested
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.base import Suggestion
 
 #: share of the blocks that become free and may find no suggestion ready
 SHORTAGE = 0.05
@@ -35,7 +35,7 @@ class SuggestionBuffer:
 
     n_blocks: int
     #: suggestions not yet given to a block, oldest first
-    ready: deque[Suggested] = field(default_factory=deque, init=False)
+    ready: deque[Suggestion] = field(default_factory=deque, init=False)
     #: True while the search owes an answer
     asked: bool = field(default=False, init=False)
     #: True if the search has no point left to suggest
@@ -52,7 +52,7 @@ class SuggestionBuffer:
         """Note that the search owes an answer from now on."""
         self.asked = True
 
-    def add(self, suggestion: Suggested) -> None:
+    def add(self, suggestion: Suggestion) -> None:
         """Take in the answer of the search; ProtocolError if it owes none."""
         if not self.asked:
             raise ProtocolError("A suggestion came that nobody asked for.")

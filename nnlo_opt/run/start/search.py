@@ -21,8 +21,9 @@ from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
 from nnlo_opt.run.start.session import Session, run_command
 from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.grid import grid_size
-from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService, Suggestion
+from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.search.pruners import describe
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import options_of
