@@ -68,20 +68,13 @@ class Results:
 
     def add(self, order: msg.RunFold, finished: msg.FoldFinished) -> None:
         """Add the result of `order`, which the coordinator is sent."""
-        result = FoldResult(
-            figure_of_merit=finished.figure_of_merit,
-            metrics=finished.metrics,
-            n_epochs=finished.n_epochs,
-            train_s=finished.train_s,
-            objectives=finished.objectives,
-        )
         self._folds[order.assignment] = UnrecordedFold(
             assignment=order.assignment,
             trial=order.trial,
             fold=order.fold,
             attempt=order.attempt,
             point=order.point,
-            result=result,
+            result=FoldResult.of(finished),
             reason=finished.reason,
         )
 

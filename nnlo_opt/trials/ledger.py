@@ -259,13 +259,7 @@ class Ledger:
 
     def _assignment_finished(self, event: ev.AssignmentFinished) -> None:
         assignment = self._end(event.assignment, AssignmentEnd.FINISHED, event.time_s)
-        self.trials[assignment.trial].folds[assignment.fold] = FoldResult(
-            figure_of_merit=event.figure_of_merit,
-            metrics=event.metrics,
-            n_epochs=event.n_epochs,
-            train_s=event.train_s,
-            objectives=event.objectives,
-        )
+        self.trials[assignment.trial].folds[assignment.fold] = FoldResult.of(event)
 
     def _assignment_failed(self, event: ev.AssignmentFailed) -> None:
         self._end(event.assignment, AssignmentEnd.FAILED, event.time_s).reason = event.reason

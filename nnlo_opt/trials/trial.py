@@ -1,7 +1,7 @@
 """Trial: one point of the search space with all its measurements."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from statistics import fmean
 from typing import Any
@@ -86,6 +86,11 @@ class FoldResult:
     train_s: float
     #: value of every objective by name; empty if the figure of merit alone counts
     objectives: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, end: object) -> "FoldResult":
+        """Return the result that a message or an event about the end of a fold tells."""
+        return cls(**{own.name: getattr(end, own.name) for own in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
