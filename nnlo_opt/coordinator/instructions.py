@@ -1,7 +1,7 @@
 """Values that the coordinator's state machine takes or returns: the plan of a search, events, instructions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
@@ -39,6 +39,12 @@ class Budget:
     #: time of one fold since its assignment; a trial that takes longer fails
     trial_timeout_s: float | None = None
 
+    def of_start(self, walltime_s: float | None, began_at_s: float) -> "Budget":
+        """Return the budget of a start with this walltime (None without) that began so long after the first start."""
+        if walltime_s is None:
+            return self
+        return replace(self, deadline_s=began_at_s + walltime_s, end_s=min(END_S, END_PART * walltime_s))
+
     @property
     def has_time(self) -> bool:
         """True if time alone may end the search or a trial."""
@@ -63,11 +69,6 @@ class Budget:
     def is_over(self, now_s: float) -> bool:
         """Return True if trials under way have to stop for this start to end in time."""
         return self.deadline_s is not None and now_s >= self.deadline_s - self.end_s
-
-
-def end_of(walltime_s: float) -> float:
-    """Return the seconds of a walltime that are kept for its end."""
-    return min(END_S, END_PART * walltime_s)
 
 
 def searched_s(sessions: Sequence[Session], now_s: float) -> float:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nnlo_opt.comm.topology import TeamOptions
-from nnlo_opt.coordinator.instructions import Budget, SearchPlan, end_of
+from nnlo_opt.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
@@ -404,13 +404,6 @@ def pruning_for(
             f"{plan.max_epochs}; raise `--epochs`, or lower `--pruner-min-epochs`{' or `--pruner-eta`' * halves}."
         )
     return replace(plan, pauses=not is_objective)
-
-
-def with_walltime(budget: Budget, walltime_s: float | None, began_at_s: float) -> Budget:
-    """Return the budget of a start with this walltime (None without) that began `began_at_s` after the first start."""
-    if walltime_s is None:
-        return budget
-    return replace(budget, deadline_s=began_at_s + walltime_s, end_s=end_of(walltime_s))
 
 
 def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
