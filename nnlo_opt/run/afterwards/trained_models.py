@@ -74,9 +74,8 @@ class TrainedModels(ModuleWorkload):
             ),
         )
         n_cores = len(os.sched_getaffinity(0))
-        share = NodeShare(n_threads=n_cores, n_cores=n_cores, gpu=None, variable="", n_sharing=0)
         files = [Path(path) for path, n_samples in (identity.data or DataFiles()).files if n_samples]
-        context = ProcessContext(share=share)
+        context = ProcessContext(share=NodeShare(n_threads=n_cores, n_cores=n_cores))
         maker = ModelMaker(options, context)
         data = _FirstFile(options, maker, files[:1])
         super().__init__(options, context, searches=not ledger.is_training, maker=maker, data=data)

@@ -134,7 +134,7 @@ class ModuleWorkload:
                 feeding=Feeding(
                     memory_bytes=given.memory_bytes,
                     n_ahead=given.n_ahead,
-                    gathers_ahead=self._context.has_spare_core,
+                    gathers_ahead=self._context.share.has_spare_core,
                     class_tables=data.class_tables,
                     sample_weights_name=given.sample_weights_name,
                 ),
