@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from nnlo_opt.errors import NnloError
 from nnlo_opt.files import make_directory
 from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
+from nnlo_opt.records import Value
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.placement import Placement
@@ -31,15 +31,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleSetup:
+class RoleSetup(Value):
     """Everything that the roles of one rank are made from."""
 
     topology: Topology
     options: Options
     workload: ModuleWorkload
     context: ProcessContext
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = SystemClock()
     #: if False, no checkpoint is written
     writes_checkpoints: bool = True
     #: makes the user's callbacks on worker 1; None: there are none on any rank

@@ -154,7 +154,7 @@ class ScriptRank:
         self._setup = setup
         self._world = group.world()
         coordinate = None if group.rank else self._work_within_call
-        self._ranks = ServingRanks.of(self._world, replace(setup, coordinate=coordinate))
+        self._ranks = ServingRanks.of(self._world, setup.replaced(coordinate=coordinate))
         #: start of the run, on rank 0 while it coordinates
         self._session: Session | None = None
         #: run directory on rank 0; None without a run

@@ -9,7 +9,7 @@ import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -37,6 +37,7 @@ from nnlo_opt.export.exporter import require
 from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
+from nnlo_opt.records import Value
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
 from nnlo_opt.reporting.status_lines import bottom_line
@@ -75,8 +76,7 @@ if TYPE_CHECKING:
 LONG_S = 1e7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningSearch:
+class RunningSearch(Value):
     """An open run whose coordinator is at work."""
 
     directory: RunDirectory
@@ -85,14 +85,12 @@ class RunningSearch:
     #: None in a script
     reporter: Reporter | None
     #: for other tools
-    mirrors: Sequence[Mirror] = ()
-    #: None if the run is not kept
-    inbox: Inbox | None
+    mirrors: Sequence[Mirror]
+    inbox: Inbox
 
     def close(self) -> None:
         """Let go of the run directory."""
-        if self.inbox is not None:
-            self.inbox.close()
+        self.inbox.close()
         self.directory.close()
 
 
