@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.records import Value, field
 from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.pruning import PruningPlan
+from nnlo_opt.space.space import Point
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Session
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.trial import UnrecordedFold
-
-Point: TypeAlias = dict[str, Any]
 
 #: part of a walltime that is kept to stop trials, save the best model, write the reports; in seconds at most
 END_PART, END_S = 0.1, 30.0

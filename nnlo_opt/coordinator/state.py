@@ -134,10 +134,6 @@ class CoordinatorState:
         rank = self.membership.teams[team_index].master_rank
         self._instructions.append(ins.Send(team=team_index, rank=rank, message=message))
 
-    def _report(self, trial: Trial) -> None:
-        """Report a trial to the search."""
-        self._instructions.append(report_of(trial, self.plan))
-
     # ------------------------------------------------------------ the first event
 
     def _begin(self, last_end: LastEnd, finished: dict[int, UnrecordedFold]) -> None:
@@ -158,7 +154,7 @@ class CoordinatorState:
                 self.to_resume.append(trial.number)
             elif not trial.state.ended and trial.state is not TrialState.PAUSED:
                 self._pause(trial)
-            self._report(trial)
+            self._instructions.append(report_of(trial, self.plan))
         self.ending.replay(self.ledger)
         if self.ending.preempting:
             self._check_count()
@@ -249,7 +245,7 @@ class CoordinatorState:
             self._fail(trial, assignment.fold, message.reason)
         elif len(trial.folds) == self.plan.n_fold:
             self._record(completion(trial, self.plan, self._now_s))
-            self._report(trial)
+            self._instructions.append(report_of(trial, self.plan))
             self.ending.check_target(trial)
             self.ending.take(trial)
         elif isinstance(message, msg.FoldFinished) and (reason := self.policy.why_worse(trial)):
@@ -270,7 +266,7 @@ class CoordinatorState:
     def _end(self, trial: Trial, event: ev.Event) -> None:
         """End a trial without its result; its folds under way stop, as their results are not needed."""
         self._record(event)
-        self._report(trial)
+        self._instructions.append(report_of(trial, self.plan))
         self.ending.take(trial)
         for assignment in trial.running:
             self._send(assignment.team, msg.StopFold(assignment=assignment.number))
@@ -439,7 +435,7 @@ class CoordinatorState:
         elif not self.membership.is_busy(block):
             if not trial.state.ended:
                 self._pause(trial)
-                self._report(trial)
+                self._instructions.append(report_of(trial, self.plan))
             self._release(block)
 
     def _release(self, block: int) -> None:

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.base import Suggestion
@@ -15,10 +16,6 @@ from nnlo_opt.search.base import Suggestion
 SHORTAGE = 0.05
 #: number of latest suggestions and trials over which mean durations are taken
 N_LATEST = 16
-
-
-def _latest() -> deque[float]:
-    return deque(maxlen=N_LATEST)
 
 
 @dataclass(slots=True)
@@ -41,8 +38,8 @@ class SuggestionBuffer:
     #: True if the search has no point left to suggest
     exhausted: bool = field(default=False, init=False)
     #: seconds that the latest suggestions took, and for which the latest trials held their blocks
-    _suggestions_s: deque[float] = field(default_factory=_latest, init=False)
-    _trials_s: deque[float] = field(default_factory=_latest, init=False)
+    _suggestions_s: deque[float] = field(default_factory=partial(deque, maxlen=N_LATEST), init=False)
+    _trials_s: deque[float] = field(default_factory=partial(deque, maxlen=N_LATEST), init=False)
 
     def reopen(self) -> None:
         """Ask the search again, though it had no point left: it has been given one."""

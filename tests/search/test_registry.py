@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 from launcher import python
-from refusals import check_refused
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.registry import make_search, search_names
@@ -29,10 +28,6 @@ def test_options_of_bayesian():
     for trial in range(6):
         history.record(trial, algorithm.suggest(history), "complete", float(trial))
     assert history.n_distinct == 6
-
-
-def test_a_start_point_outside_the_space_is_refused():
-    check_refused("n=100", make_search, "random", SPACE, 0, {"start_points": [{"n": 100}]})
 
 
 def test_random_search_does_not_import_scikit_optimize():
