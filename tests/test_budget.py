@@ -11,7 +11,7 @@ from sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_211, 33_309
+MOST_LINES, MOST_TEST_LINES = 33_193, 33_309
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 609),
@@ -21,24 +21,24 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "block": (2638,),
     "cli": (2597,),
     "comm": (1373, 1463),
-    "compat": (2257, 2260),
+    "compat": (2257, 2259),
     "controller": (362,),
-    "coordinator": (1135,),
+    "coordinator": (1133,),
     "data": (1823,),
     "doctor": (407,),
     "export": (593,),
     "launcher": (346,),
     "models": (3177,),
     "objective": (343, 347),
-    "reporting": (1685, 1699),
-    "run": (4303,),
+    "reporting": (1685, 1695),
+    "run": (4298,),
     "runtime": (1024,),
     "search": (1987,),
     "simulate": (510,),
     "space": (942,),
     "testing": (710,),
     "training": (382,),
-    "trials": (1835,),
+    "trials": (1829,),
     "update_rules": (900,),
 }
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

@@ -16,9 +16,8 @@ from nnlo_opt.reporting.words import (
     values_text,
 )
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.failures import cause_of
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
+from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState, cause_of
 
 if TYPE_CHECKING:  # what prints a state needs none of these, and starts fast
     from nnlo_opt.coordinator.instructions import SearchPlan

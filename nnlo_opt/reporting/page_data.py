@@ -23,10 +23,9 @@ from nnlo_opt.space.parameters import Categorical, Constant, Ordinal
 from nnlo_opt.space.space import Space, described
 from nnlo_opt.space.values import Value, is_number, text
 from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.identity import DataFiles
 from nnlo_opt.trials.ledger import Ledger, Session
-from nnlo_opt.trials.trial import Trial, TrialState
+from nnlo_opt.trials.trial import Trial, TrialState, failures
 from nnlo_opt.update_rules.staleness import StalenessStatistics
 
 #: most points of all learning curves; longer curves are thinned out

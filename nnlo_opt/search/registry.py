@@ -33,7 +33,7 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
             f'The search algorithm "{name}" needs the package {algorithm.package}. It is not installed: `pip install '
             "'nnlo_opt[optuna]'`, or choose another algorithm."
         )
-    module = importlib.import_module(algorithm.module)
+    module = importlib.import_module(_ALGORITHMS[name].module)
     search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **own)
     return StartPointSearch(search, points) if points else search
 

@@ -13,8 +13,7 @@ from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.records import MAX_INTEGER
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.identity import RunIdentity, StartSettings
-from nnlo_opt.trials.objectives import Objective, losses
-from nnlo_opt.trials.pareto import ParetoSet
+from nnlo_opt.trials.objectives import Objective, ParetoSet, losses
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial, TrialState
 
 

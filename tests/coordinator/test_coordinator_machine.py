@@ -26,8 +26,7 @@ from nnlo_opt.search.start_points import StartPointSearch
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import Objective
-from nnlo_opt.trials.pareto import dominates
+from nnlo_opt.trials.objectives import Objective, dominates
 from nnlo_opt.trials.trial import AssignmentEnd, TrialState
 
 figures = st.floats(0, 1)

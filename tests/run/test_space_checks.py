@@ -9,7 +9,7 @@ from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.run.options.space_checks import check_space
-from nnlo_opt.run.options.training_checks import check_training
+from nnlo_opt.run.options.values import check_training
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_space

@@ -1,4 +1,4 @@
-"""Best model of a run, with the fold and the epoch of its weights."""
+"""Best model of a run, as its files tell it."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -6,8 +6,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.run.options.training_checks import check_training
-from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.options.values import Options, check_training
 from nnlo_opt.space.parameters import Integer, Real
 from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.space.values import Value, text, thawed

@@ -12,6 +12,8 @@ from nnlo_opt.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models import losses
+from nnlo_opt.models.torch import losses as torch_losses
 from nnlo_opt.run.options.table import (
     BY_NAME,
     GRACE,
@@ -31,8 +33,11 @@ from nnlo_opt.search.racing import MIN_FOLDS
 from nnlo_opt.search.registry import options_of, search_names
 from nnlo_opt.space.space import Point
 from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.objectives import DEFAULT, FIGURE, MEASURED, Comparison, Objective
 from nnlo_opt.trials.run_directory import RunRequest
+from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 _THREAD_VALIDATION = (
     "`--thread-validation` changes nothing here: validation is shared by the workers and never keeps a master busy."
@@ -404,6 +409,23 @@ def pruning_for(
             f"{plan.max_epochs}; raise `--epochs`, or lower `--pruner-min-epochs`{' or `--pruner-eta`' * halves}."
         )
     return replace(plan, pauses=not is_objective)
+
+
+def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
+    """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
+    make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
+    options.rule.worker_half(options, 1)
+    StalenessPolicy.parse(options.staleness)
+    if options.loss:
+        for name in map(str.strip, options.loss.split(",")):
+            try:
+                torch_losses.check_loss(name)
+            except ConfigurationError:  # the framework may not be known yet
+                losses.check_loss(name)
+    return (
+        EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
+        TargetMetric.parse(options.target_metric) if options.target_metric else None,
+    )
 
 
 def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:

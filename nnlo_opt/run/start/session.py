@@ -44,10 +44,9 @@ from nnlo_opt.reporting.status_lines import bottom_line
 from nnlo_opt.reporting.words import counted, metrics_text
 from nnlo_opt.run.afterwards import last_steps
 from nnlo_opt.run.afterwards.best_model import save_model
-from nnlo_opt.run.options.rank_checks import check_momentum, check_shares, check_teams, least_workers
+from nnlo_opt.run.options.checks import check_momentum, check_shares, check_teams, least_workers
 from nnlo_opt.run.options.space_checks import idle_options
-from nnlo_opt.run.options.training_checks import check_training
-from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.options.values import Options, check_training
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
 from nnlo_opt.run.start.console import Console, WaitForSpace

@@ -1,4 +1,4 @@
-"""Checks of options against the ranks and their shares of the data."""
+"""Checks of options against the ranks of a start."""
 
 import math
 from collections.abc import Mapping
