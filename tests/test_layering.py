@@ -54,7 +54,7 @@ ORDER = (
 PURE_DATA: dict[str, str] = {
     "": "__init__ errors clock files records safe_path trees user_files vectors",
     "training": "options history schedules stopping",
-    "trials": "trial events failures identity ledger objectives pareto figure",
+    "trials": "trial events identity ledger objectives figure",
     "comm": "calls messages objective_messages run_messages codec topology transport",
     "data": "source folds batches order ragged weights",
     "compat.keras": "architecture layers",
@@ -116,6 +116,7 @@ NAMED_BY_RUN = [
 #: within one package an adapter may be put together of parts
 OWN_PACKAGE = {
     "comm.mpi.transport": ["comm.mpi.ulfm"],
+    "comm.rank_group": ["comm.mpi.world"],
     "comm.mpi.world": ["comm.mpi.transport", "comm.mpi.ulfm"],
     "models.builders": ["models.keras.framework", "models.torch.framework"],
     "models.framework": ["models.keras.framework", "models.torch.framework"],

@@ -32,10 +32,10 @@ import pruning_tables
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, FromMaster, SearchPlan, Send, Suggested, Tell
+from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, FromMaster, SearchPlan, Send, Tell
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.search.base import History
+from nnlo_opt.search.base import History, Suggestion
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import make_search
 from nnlo_opt.trials.ledger import Ledger
@@ -112,11 +112,11 @@ class VirtualRun:
                 else:
                     self.finish(team)
 
-    def feed(self, event: Begin | Suggested | FromMaster) -> None:
+    def feed(self, event: Begin | Suggestion | FromMaster) -> None:
         for instruction in self.state.handle(event, self.now_s):
             match instruction:
                 case Ask():
-                    self.feed(Suggested(point=self.suggested(instruction.number)))
+                    self.feed(Suggestion(point=self.suggested(instruction.number)))
                 case Tell():
                     self.told(instruction)
                 case Send():

@@ -12,7 +12,7 @@ from nnlo_opt.errors import BrokenProcessError, NnloError, ProtocolError
 from nnlo_opt.runtime.log import WHOLE, log_path
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
-from nnlo_opt.user_files import message_of, place_of, shortened
+from nnlo_opt.user_files import reason_of, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -20,17 +20,6 @@ logger = logging.getLogger(__name__)
 PASSED_ON = (KeyboardInterrupt, RanksLost, ProtocolError, BrokenProcessError)
 #: most characters of a traceback in the journal
 LONGEST_TRACEBACK = 20_000
-
-
-def reason_of(error: BaseException) -> str:
-    """Return an exception in one sentence: this package's own as they are, any other with type and line of the user."""
-    text = message_of(error)
-    if isinstance(error, NnloError):
-        return text
-    where = f" ({place})" if (place := place_of(error)) else ""
-    if isinstance(error, MemoryError):
-        return f"out of memory: {text or 'Python could not allocate'}{where}"
-    return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + where
 
 
 def fold_failed(assignment: int | None, error: BaseException, world_rank: int) -> msg.FoldFailed:
@@ -79,20 +68,13 @@ class Results:
 
     def add(self, order: msg.RunFold, finished: msg.FoldFinished) -> None:
         """Add the result of `order`, which the coordinator is sent."""
-        result = FoldResult(
-            figure_of_merit=finished.figure_of_merit,
-            metrics=finished.metrics,
-            n_epochs=finished.n_epochs,
-            train_s=finished.train_s,
-            objectives=finished.objectives,
-        )
         self._folds[order.assignment] = UnrecordedFold(
             assignment=order.assignment,
             trial=order.trial,
             fold=order.fold,
             attempt=order.attempt,
             point=order.point,
-            result=result,
+            result=FoldResult.of(finished),
             reason=finished.reason,
         )
 

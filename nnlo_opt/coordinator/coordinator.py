@@ -144,8 +144,7 @@ class Coordinator:
         if suggestion is not None:
             for point, why in suggestion.declined:
                 self._setup.on_declined(point, why)
-            suggested = ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s)
-            todo += self._decide(suggested)
+            todo += self._decide(suggestion)
         if self._clock.monotonic_s() >= self._tick_at_s:
             self._tick_at_s = self._clock.monotonic_s() + TICK_S
             if self._state.plan.budget.has_time or self._state.ending.preempting:

@@ -12,11 +12,9 @@ from enum import Enum, auto
 
 from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
 from nnlo_opt.coordinator.outcomes import trial_losses
-from nnlo_opt.trials.failures import cause_of
 from nnlo_opt.trials.ledger import Ledger, Session
-from nnlo_opt.trials.objectives import Objective
-from nnlo_opt.trials.pareto import ParetoSet
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
+from nnlo_opt.trials.objectives import Objective, ParetoSet
+from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState, cause_of
 
 #: a trial is expected to last as long as this share of the complete trials did not exceed
 QUANTILE = 0.9

@@ -1,18 +1,18 @@
 """Values that the coordinator's state machine takes or returns: the plan of a search, events, instructions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.records import Value, field
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.pruning import PruningPlan
+from nnlo_opt.space.space import Point
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Session
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.trial import UnrecordedFold
-
-Point: TypeAlias = dict[str, Any]
 
 #: part of a walltime that is kept to stop trials, save the best model, write the reports; in seconds at most
 END_PART, END_S = 0.1, 30.0
@@ -38,6 +38,12 @@ class Budget:
     #: time of one fold since its assignment; a trial that takes longer fails
     trial_timeout_s: float | None = None
 
+    def of_start(self, walltime_s: float | None, began_at_s: float) -> "Budget":
+        """Return the budget of a start with this walltime (None without) that began so long after the first start."""
+        if walltime_s is None:
+            return self
+        return replace(self, deadline_s=began_at_s + walltime_s, end_s=min(END_S, END_PART * walltime_s))
+
     @property
     def has_time(self) -> bool:
         """True if time alone may end the search or a trial."""
@@ -62,11 +68,6 @@ class Budget:
     def is_over(self, now_s: float) -> bool:
         """Return True if trials under way have to stop for this start to end in time."""
         return self.deadline_s is not None and now_s >= self.deadline_s - self.end_s
-
-
-def end_of(walltime_s: float) -> float:
-    """Return the seconds of a walltime that are kept for its end."""
-    return min(END_S, END_PART * walltime_s)
 
 
 def searched_s(sessions: Sequence[Session], now_s: float) -> float:
@@ -123,14 +124,6 @@ class Begin(Value):
     finished: tuple[UnrecordedFold, ...] = ()
 
 
-class Suggested(Value):
-    """Answer of the search: a point, or None if every point of a finite space has been tried."""
-
-    point: Point | None
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-
-
 class FromMaster(Value):
     """Message from the master of team `team`."""
 
@@ -174,7 +167,7 @@ class Drain(Value):
     reason: str
 
 
-CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | RanksDied | Tick | Preempt | Enqueue | StopTrial | Drain
+CoordinatorEvent: TypeAlias = Begin | Suggestion | FromMaster | RanksDied | Tick | Preempt | Enqueue | StopTrial | Drain
 
 # ---------------------------------------------------------------- instructions
 

@@ -78,13 +78,13 @@ def completion(trial: Trial, plan: SearchPlan, now_s: float) -> ev.TrialComplete
 
 def report_of(trial: Trial, plan: SearchPlan) -> Tell:
     """Return the report of a trial to the search; a paused trial counts as pruned, with its figure so far."""
-    states = {TrialState.COMPLETE: "complete", TrialState.FAILED: "failed", TrialState.PRUNED: "pruned"}
-    state = states.get(trial.state, "pending" if trial.figure_so_far is None else "pruned")
+    paused = TrialState.PENDING if trial.figure_so_far is None else TrialState.PRUNED
+    state = trial.state if trial.state.ended else paused
     return Tell(
         trial=trial.number,
         point=trial.point,
         state=state,
-        value={"complete": trial.figure_of_merit, "pruned": trial.figure_so_far}.get(state),
+        value={TrialState.COMPLETE: trial.figure_of_merit, TrialState.PRUNED: trial.figure_so_far}.get(state),
         std=trial.standard_error,
         curve=() if plan.pruning is None else curve_of(trial, plan.n_fold),
         losses=trial_losses(trial, plan.objectives, plan.direction) if plan.objectives else None,

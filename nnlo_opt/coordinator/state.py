@@ -23,6 +23,7 @@ from nnlo_opt.coordinator.outcomes import completion, event_of, fold_to_give_up,
 from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.coordinator.suggestions import SuggestionBuffer
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.pruning import Verdict
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 #: events that the coordinator accepts before it begins, and from then on
 _TO_OPEN: frozenset[type] = frozenset({ins.Begin, ins.Preempt, ins.Enqueue})
 _ONCE_OPEN: frozenset[type] = frozenset(
-    {ins.Suggested, ins.FromMaster, ins.RanksDied, ins.Tick, ins.Preempt, ins.Enqueue, ins.StopTrial, ins.Drain}
+    {Suggestion, ins.FromMaster, ins.RanksDied, ins.Tick, ins.Preempt, ins.Enqueue, ins.StopTrial, ins.Drain}
 )
 #: events that justify no message: a crash that loses them loses nothing, so nobody waits for the disk
 _NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
@@ -91,7 +92,7 @@ class CoordinatorState:
         match event:
             case ins.Begin():
                 self._begin(event.last_end, {fold.assignment: fold for fold in event.finished})
-            case ins.Suggested():
+            case Suggestion():
                 self._take_suggestion(event)
             case ins.FromMaster(message=msg.TeamReformed() as reformed):
                 self._take_reformed(event.team, reformed)
@@ -133,10 +134,6 @@ class CoordinatorState:
         rank = self.membership.teams[team_index].master_rank
         self._instructions.append(ins.Send(team=team_index, rank=rank, message=message))
 
-    def _report(self, trial: Trial) -> None:
-        """Report a trial to the search."""
-        self._instructions.append(report_of(trial, self.plan))
-
     # ------------------------------------------------------------ the first event
 
     def _begin(self, last_end: LastEnd, finished: dict[int, UnrecordedFold]) -> None:
@@ -157,7 +154,7 @@ class CoordinatorState:
                 self.to_resume.append(trial.number)
             elif not trial.state.ended and trial.state is not TrialState.PAUSED:
                 self._pause(trial)
-            self._report(trial)
+            self._instructions.append(report_of(trial, self.plan))
         self.ending.replay(self.ledger)
         if self.ending.preempting:
             self._check_count()
@@ -176,7 +173,7 @@ class CoordinatorState:
 
     # ------------------------------------------------------------ the search
 
-    def _take_suggestion(self, suggestion: ins.Suggested) -> None:
+    def _take_suggestion(self, suggestion: Suggestion) -> None:
         number = len(self.ledger.trials) + len(self.suggestions.ready)
         self.suggestions.add(suggestion)
         if suggestion.point is not None and self.phase is Phase.SEARCHING:
@@ -248,7 +245,7 @@ class CoordinatorState:
             self._fail(trial, assignment.fold, message.reason)
         elif len(trial.folds) == self.plan.n_fold:
             self._record(completion(trial, self.plan, self._now_s))
-            self._report(trial)
+            self._instructions.append(report_of(trial, self.plan))
             self.ending.check_target(trial)
             self.ending.take(trial)
         elif isinstance(message, msg.FoldFinished) and (reason := self.policy.why_worse(trial)):
@@ -269,7 +266,7 @@ class CoordinatorState:
     def _end(self, trial: Trial, event: ev.Event) -> None:
         """End a trial without its result; its folds under way stop, as their results are not needed."""
         self._record(event)
-        self._report(trial)
+        self._instructions.append(report_of(trial, self.plan))
         self.ending.take(trial)
         for assignment in trial.running:
             self._send(assignment.team, msg.StopFold(assignment=assignment.number))
@@ -438,7 +435,7 @@ class CoordinatorState:
         elif not self.membership.is_busy(block):
             if not trial.state.ended:
                 self._pause(trial)
-                self._report(trial)
+                self._instructions.append(report_of(trial, self.plan))
             self._release(block)
 
     def _release(self, block: int) -> None:

@@ -7,18 +7,15 @@ import math
 import statistics
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
-from nnlo_opt.coordinator.instructions import Suggested
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.base import Suggestion
 
 #: share of the blocks that become free and may find no suggestion ready
 SHORTAGE = 0.05
 #: number of latest suggestions and trials over which mean durations are taken
 N_LATEST = 16
-
-
-def _latest() -> deque[float]:
-    return deque(maxlen=N_LATEST)
 
 
 @dataclass(slots=True)
@@ -35,14 +32,14 @@ class SuggestionBuffer:
 
     n_blocks: int
     #: suggestions not yet given to a block, oldest first
-    ready: deque[Suggested] = field(default_factory=deque, init=False)
+    ready: deque[Suggestion] = field(default_factory=deque, init=False)
     #: True while the search owes an answer
     asked: bool = field(default=False, init=False)
     #: True if the search has no point left to suggest
     exhausted: bool = field(default=False, init=False)
     #: seconds that the latest suggestions took, and for which the latest trials held their blocks
-    _suggestions_s: deque[float] = field(default_factory=_latest, init=False)
-    _trials_s: deque[float] = field(default_factory=_latest, init=False)
+    _suggestions_s: deque[float] = field(default_factory=partial(deque, maxlen=N_LATEST), init=False)
+    _trials_s: deque[float] = field(default_factory=partial(deque, maxlen=N_LATEST), init=False)
 
     def reopen(self) -> None:
         """Ask the search again, though it had no point left: it has been given one."""
@@ -52,7 +49,7 @@ class SuggestionBuffer:
         """Note that the search owes an answer from now on."""
         self.asked = True
 
-    def add(self, suggestion: Suggested) -> None:
+    def add(self, suggestion: Suggestion) -> None:
         """Take in the answer of the search; ProtocolError if it owes none."""
         if not self.asked:
             raise ProtocolError("A suggestion came that nobody asked for.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from nnlo_opt.comm.topology import Topology
+from nnlo_opt.records import Value
 
 SCHEDULERS = ("slurm", "lsf")
 #: seconds before the end of an allocation at which the batch system sends SIGUSR1
@@ -28,8 +29,7 @@ class Memory:
     worker: int = 700
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
+class JobPlan(Value):
     """Layout of a search whose ranks fill one node after another."""
 
     topology: Topology

@@ -7,6 +7,7 @@ death of any rank.
 from dataclasses import dataclass
 
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
+from nnlo_opt.records import Value
 from nnlo_opt.trials.ledger import Ledger
 
 #: starts in a row that are repeated at once, as no rank has run: Open MPI's mpirun does not start ("listener thread
@@ -21,8 +22,7 @@ PAUSES_S = (5.0, 10.0, 20.0, 40.0, 80.0)
 _SIGKILL = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Value):
     """State of a run by its journal, while no process writes to it."""
 
     #: identity of the last start that wrote: Unix time of the first start, number of starts; (0, 0) without a journal
@@ -49,8 +49,7 @@ class Standing:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Value):
     """End of one start, with the state of the run before and after it."""
 
     before: Standing
@@ -65,8 +64,7 @@ class Ended:
     died: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Value):
     """Decision to start again (`exit_code` is None) or to exit with that code."""
 
     exit_code: int | None

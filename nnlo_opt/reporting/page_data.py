@@ -16,17 +16,16 @@ from typing import Any
 from nnlo_opt.analysis.frames import parameter_names, row_of, time_s
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.files import parse_object
-from nnlo_opt.reporting.lines import outcome, value_text
 from nnlo_opt.reporting.results import summarise
+from nnlo_opt.reporting.words import outcome, value_text
 from nnlo_opt.safe_path import MOST_BYTES
 from nnlo_opt.space.parameters import Categorical, Constant, Ordinal
 from nnlo_opt.space.space import Space, described
 from nnlo_opt.space.values import Value, is_number, text
 from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.identity import DataFiles
 from nnlo_opt.trials.ledger import Ledger, Session
-from nnlo_opt.trials.trial import Trial, TrialState
+from nnlo_opt.trials.trial import Trial, TrialState, failures
 from nnlo_opt.update_rules.staleness import StalenessStatistics
 
 #: most points of all learning curves; longer curves are thinned out

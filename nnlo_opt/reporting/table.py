@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from nnlo_opt.analysis.frames import last_metrics, parameter_names, time_s
-from nnlo_opt.reporting.lines import counted, shortened, value_text
 from nnlo_opt.reporting.terminal import WIDE
+from nnlo_opt.reporting.words import counted, shortened, value_text
 from nnlo_opt.runtime.log import log_path
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
+from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState, failures
 
 #: box of rich with a line below the header and no other lines, in characters that every terminal has
 _HEAD_ONLY = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)

@@ -205,15 +205,15 @@ def _n_amd(drivers: Drivers) -> int:
 class NodeShare:
     """Share of one rank in its node."""
 
-    n_threads: int
+    n_threads: int = 1
     #: number of cores; a core that several ranks may use counts in equal parts; at least 1
-    n_cores: int
+    n_cores: int = 1
     #: the GPU; `NO_GPU`: the rank must see none; None: no GPU was found, and the environment stays as it is
-    gpu: str | None
+    gpu: str | None = None
     #: environment variable that chooses the GPU
-    variable: str
+    variable: str = _CUDA
     #: number of ranks that use this GPU, this one included; 0 without a GPU
-    n_sharing: int
+    n_sharing: int = 0
 
     @property
     def has_spare_core(self) -> bool:

@@ -2,37 +2,24 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from itertools import repeat
 from typing import NamedTuple, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
+from nnlo_opt.records import Value
 from nnlo_opt.space.space import Point, PointKey, Space
 from nnlo_opt.trials.events import Observation
+from nnlo_opt.trials.trial import TrialState
 
 #: largest distance in quantiles of near copies, and the distance below which they are not looked for any more
 _REACH, _LEAST_REACH = 0.01, 1e-6
+#: states of a trial with a finite value: its figure, or its figure when it was ended or paused before its last epoch
+_VALUED = (TrialState.COMPLETE, TrialState.PRUNED)
+#: states of the trials of a history
+_KNOWN = (TrialState.PENDING, TrialState.FAILED, *_VALUED)
 #: most numbers of epochs at which values of pruned trials are compared with values of trials that went on
 _N_LEVELS = 6
-
-
-class TrialState(StrEnum):
-    """State of a trial in the history.
-
-    A pruned trial was ended before its last epoch: `value` is its finite figure at that time. A paused trial is
-    recorded as pruned, and recorded again once it has resumed.
-    """
-
-    PENDING = "pending"
-    COMPLETE = "complete"
-    FAILED = "failed"
-    PRUNED = "pruned"
-
-    @property
-    def has_value(self) -> bool:
-        """True if a trial in this state has a value."""
-        return self in (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 class TrialRecord(TypedDict):
@@ -49,6 +36,19 @@ class TrialRecord(TypedDict):
     losses: NotRequired[list[float]]
 
 
+class Suggestion(Value):
+    """Answer of a search: a point, or None if every point of a finite space has been tried."""
+
+    point: Point | None
+    #: number of the request
+    request: int = 0
+    #: seconds that the algorithm took
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    #: points enqueued since the last suggestion that will not be suggested, each with a sentence
+    declined: Sequence[tuple[Point, str]] = ()
+
+
 class Measured(NamedTuple):
     """Value that a trial had at some time."""
 
@@ -61,7 +61,8 @@ class Measured(NamedTuple):
 class History:
     """All trials of a search as columns, one row for each trial in the order of the suggestions.
 
-    The history only grows: a trial is first recorded as pending, and again when it ends. The columns do not depend on
+    The history only grows: a trial is first recorded as pending, and again when it ends. A trial that is paused is
+    recorded as pruned, and again once it has resumed. The columns do not depend on
     the order in which the trials ended, so suggestions do not either. Values are minimised.
 
     The first `n_adopted` rows are observations adopted from other runs. They are complete and have no trial here.
@@ -134,7 +135,9 @@ class History:
             ValueError: for any other value, a number out of order, a changed point, or a changed end of an ended trial.
         """
         state = TrialState(state)
-        if (value is not None) != state.has_value:
+        if state not in _KNOWN:
+            raise ValueError(f"The TrialState of a record must be one of {', '.join(_KNOWN)}. Received: {state}.")
+        if (value is not None) != (state in _VALUED):
             raise ValueError(
                 f"A trial must have a value exactly when it is complete or pruned. Received: {state}, {value}."
             )
@@ -150,7 +153,7 @@ class History:
         self._states[row] = state
         self._values[row] = number
         self._stds[row] = error
-        if state.has_value:
+        if state in _VALUED:
             self._curves[row] = {int(epoch): float(at_epoch) for epoch, at_epoch in curve}
 
     def _add_trial(self, trial: int, point: Point) -> int:
@@ -179,7 +182,7 @@ class History:
         if self.space.key(point) != self.space.key(self._points[row]):
             raise ValueError(f"A trial must keep its point. Received: {point} for {self._points[row]}.")
         known, known_value = self._states[row], self._values[row]
-        unchanged = state is known and (value == known_value or not state.has_value)
+        unchanged = state is known and (value == known_value or state not in _VALUED)
         goes_on = known is TrialState.PRUNED and state is not TrialState.PENDING
         if known is not TrialState.PENDING and not unchanged and not goes_on:
             raise ValueError(f"An ended trial must stay as it is. Received: {state} {value} for {known} {known_value}.")

@@ -12,6 +12,8 @@ import numpy as np
 from scipy.linalg import lapack
 from scipy.optimize import minimize
 
+from nnlo_opt.records import Value
+
 _SQRT5 = float(np.sqrt(5.0))
 #: normal priors as (mean, standard deviation): of the logarithms of a length scale, of the variance of the process and
 #: of the variance of the noise, the variances relative to the variance of the values; and the standard deviation of the
@@ -25,8 +27,7 @@ _MAX_STEPS = 60
 _JITTER = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hyperparameters:
+class Hyperparameters(Value):
     """Hyperparameters of a covariance."""
 
     #: length scale of each parameter, (n_parameters,) float64, positive

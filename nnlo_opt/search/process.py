@@ -16,10 +16,9 @@ from itertools import count
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.records import Value
 from nnlo_opt.runtime.environment import module_command, start_helper, wait_or_kill
 from nnlo_opt.runtime.watchdog import LOOK_PART, Watch
-from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.search.base import Suggestion, TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Point, Space
@@ -33,20 +32,6 @@ _START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 2.0
 #: characters of the process's standard error that are shown when it has died
 _TAIL_CHARACTERS = 2000
-
-
-class Suggestion(Value):
-    """Answer to one request.
-
-    `point` is None if every point of the space was suggested. `cpu_s` and `wall_s` are the seconds that the algorithm
-    took. `declined` are points enqueued since the last suggestion that will not be suggested, each with a sentence.
-    """
-
-    request: int
-    point: Point | None
-    cpu_s: float
-    wall_s: float
-    declined: Sequence[tuple[Point, str]] = ()
 
 
 class SearchService(ABC):

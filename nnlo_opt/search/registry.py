@@ -5,16 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, require_package
-from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, SearchAlgorithm
-from nnlo_opt.search.genetic import DEFAULT_POPULATION
-from nnlo_opt.search.grid import DEFAULT_POINTS
+from nnlo_opt.errors import require_package
+from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.space import Space
-from nnlo_opt.space.values import check_whole, is_whole
-
-#: options that every algorithm takes
-COMMON_OPTIONS = ("start_points",)
 
 
 def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
@@ -29,29 +23,14 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
             "genetic"; `grid_points` of "grid".
 
     Raises:
-        ConfigurationError: for an unknown name or option, or an invalid seed.
+        ConfigurationError: the algorithm needs a package that is not installed, or a start point is none of the space.
     """
-    algorithm = _ALGORITHMS.get(name)
-    if algorithm is None:
-        raise ConfigurationError(
-            f"The search algorithm must be one of {_listed(search_names())}. Received: {name!r}. Choose one of these."
-        )
-    if not is_whole(seed, 0):
-        raise ConfigurationError(f"The seed must be an integer, at least 0. Received: {seed!r}. Choose another one.")
-    unknown = [option for option in options if option not in (*algorithm.options, *COMMON_OPTIONS)]
-    if unknown:
-        known = (
-            f"must be one of {_listed(algorithm.options)}" if algorithm.options else "must be left out, as it has none"
-        )
-        raise ConfigurationError(
-            f'An option of the search algorithm "{name}" {known}. Received: {_listed(unknown)}. Remove it.'
-        )
-    own = {option: _checked(option, value) for option, value in options.items() if option not in COMMON_OPTIONS}
+    algorithm, own = _ALGORITHMS[name], dict(options)
+    points = check_start_points(space, own.pop("start_points", []))
     if algorithm.package:
         require_package(f'The search algorithm "{name}"', algorithm.package, "optuna", "choose another algorithm")
     module = importlib.import_module(_ALGORITHMS[name].module)
     search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **own)
-    points = check_start_points(space, options.get("start_points", []))
     return StartPointSearch(search, points) if points else search
 
 
@@ -65,21 +44,6 @@ def options_of(name: str) -> tuple[str, ...]:
     return _ALGORITHMS[name].options if name in _ALGORITHMS else ()
 
 
-def _checked(option: str, value: Any) -> Any:
-    choices = {"surrogate": SURROGATES, "acquisition": ACQUISITIONS}.get(option)
-    if choices:
-        if value not in choices:
-            raise ConfigurationError(f"`{option}` must be one of {_listed(choices)}. Received: {value!r}. Choose one.")
-        return value
-    least, default = {
-        "n_initial_points": (1, "the default"),
-        "population": (2, DEFAULT_POPULATION),
-        "grid_points": (1, DEFAULT_POINTS),
-    }[option]
-    check_whole(option, value, least, remedy=f" Leave it out for {default}.")
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class _Algorithm:
     """A search algorithm, imported when it is made: scikit-optimize alone costs 3 CPU s and 170 MB."""
@@ -90,10 +54,6 @@ class _Algorithm:
     options: tuple[str, ...] = ()
     #: optional package that the algorithm needs
     package: str = ""
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(f'"{name}"' for name in names)
 
 
 _ALGORITHMS = {

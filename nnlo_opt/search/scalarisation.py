@@ -15,7 +15,7 @@ import numpy as np
 
 from nnlo_opt.search.base import History, SearchAlgorithm, TrialState
 from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.pareto import ParetoSet
+from nnlo_opt.trials.objectives import ParetoSet
 
 #: weight of the sum of the objectives beside the largest one (the paper's rho), so that every objective counts
 RHO = 0.05

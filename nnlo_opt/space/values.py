@@ -37,16 +37,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -largest <= value <= largest
 
 
-def is_whole(value: Any, least: int = 1) -> bool:
-    """Return True if `value` is an int of at least `least`; a bool is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def check_whole(name: str, value: Any, least: int = 1, unit: str = "", remedy: str = "") -> None:
-    """Raise ConfigurationError unless the option `name` is a whole number of at least `least`, counted in `unit`."""
-    if not is_whole(value, least):
-        counted = f"a whole number{f' of {unit}' * bool(unit)}, at least {least}"
-        raise ConfigurationError(f"`{name}` must be {counted}. Received: {value!r}.{remedy}")
+def check_whole(name: str, value: Any, unit: str = "") -> None:
+    """Raise ConfigurationError unless the option `name` is a whole number of at least 1, counted in `unit`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        counted = f"a whole number{f' of {unit}' * bool(unit)}, at least 1"
+        raise ConfigurationError(f"`{name}` must be {counted}. Received: {value!r}.")
 
 
 def frozen(value: Any, name: str, levels: int = MAX_LEVELS) -> Any:

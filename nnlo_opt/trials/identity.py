@@ -105,7 +105,7 @@ class RunIdentity(_Facts):
     seed: int | None = None
     training: Training = Training()
     pruner: Pruner | None = None
-    n_initial_points: int | None = None
+    n_initial_points: Positive | None = None
     warm_start: list[str] = field(default_factory=list)
 
     @property

@@ -13,8 +13,7 @@ from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.records import MAX_INTEGER
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.identity import RunIdentity, StartSettings
-from nnlo_opt.trials.objectives import Objective, losses
-from nnlo_opt.trials.pareto import ParetoSet
+from nnlo_opt.trials.objectives import Objective, ParetoSet, losses
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial, TrialState
 
 
@@ -259,13 +258,7 @@ class Ledger:
 
     def _assignment_finished(self, event: ev.AssignmentFinished) -> None:
         assignment = self._end(event.assignment, AssignmentEnd.FINISHED, event.time_s)
-        self.trials[assignment.trial].folds[assignment.fold] = FoldResult(
-            figure_of_merit=event.figure_of_merit,
-            metrics=event.metrics,
-            n_epochs=event.n_epochs,
-            train_s=event.train_s,
-            objectives=event.objectives,
-        )
+        self.trials[assignment.trial].folds[assignment.fold] = FoldResult.of(event)
 
     def _assignment_failed(self, event: ev.AssignmentFailed) -> None:
         self._end(event.assignment, AssignmentEnd.FAILED, event.time_s).reason = event.reason

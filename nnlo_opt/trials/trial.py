@@ -1,7 +1,9 @@
 """Trial: one point of the search space with all its measurements."""
 
 import math
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from statistics import fmean
 from typing import Any
@@ -87,6 +89,11 @@ class FoldResult:
     #: value of every objective by name; empty if the figure of merit alone counts
     objectives: dict[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, end: object) -> "FoldResult":
+        """Return the result that a message or an event about the end of a fold tells."""
+        return cls(**{own.name: getattr(end, own.name) for own in fields(cls)})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnrecordedFold:
@@ -157,3 +164,32 @@ class Trial:
     def n_attempts(self, fold: int) -> int:
         """Return the number of attempts at `fold`; a paused assignment and its resumption are one attempt."""
         return sum(a.fold == fold and a.end is not AssignmentEnd.PAUSED for a in self.assignments)
+
+
+#: what differs between two failures for the same reason: points, addresses, numbers; but the line of code does not
+_VARYING = re.compile(r"(line \d+)|\{[^{}]*\}|0x[0-9a-f]+|[-+]?\d[\d.,]*(?:e[-+]?\d+)?|[-+]?\b(?:nan|inf)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A cause of failures: the reason of the first trial, and the numbers of all."""
+
+    reason: str
+    trials: list[int]
+
+
+def failures(trials: Iterable[Trial]) -> list[Failure]:
+    """Return the causes for which trials have failed, the most frequent one first."""
+    found: dict[str, Failure] = {}
+    for trial in trials:
+        if trial.state is TrialState.FAILED:
+            cause = cause_of(trial.reason, trial.point)
+            found.setdefault(cause, Failure(trial.reason, [])).trials.append(trial.number)
+    return sorted(found.values(), key=lambda failure: -len(failure.trials))
+
+
+def cause_of(reason: str, point: Mapping[str, Any]) -> str:
+    """Return the reason of a failure at `point` without numbers and values of the point, except the line of code."""
+    words = [re.escape(value) for value in point.values() if isinstance(value, str) and len(value) > 2]
+    cause = re.sub(rf"\b(?:{'|'.join(words)})\b", "#", reason) if words else reason
+    return _VARYING.sub(lambda found: found[1] or "#", cause)

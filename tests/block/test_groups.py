@@ -4,8 +4,6 @@ The sum of the groups runs the other ranks until each has added its part. Where 
 and one has not come, real ranks would hang: here that is an error.
 """
 
-from dataclasses import replace
-
 import linear_teams
 import numpy as np
 import pytest
@@ -101,7 +99,7 @@ class GroupTeam(LoneTeam):
 
     def endpoints_at(self, position):
         kind = "together" if self.plan.ranks_per_worker == 1 else "ring"
-        return replace(super().endpoints_at(position), **({kind: self._together[position]} if position else {}))
+        return super().endpoints_at(position).replaced(**({kind: self._together[position]} if position else {}))
 
     def act(self, number) -> bool:
         """Let one rank take in a message or train a batch; -> whether there was anything to do."""

@@ -11,7 +11,7 @@ from nnlo_opt.cli.driver_parsers import driver_parser, normalise
 from nnlo_opt.cli.process import HelpRequested
 from nnlo_opt.errors import printable
 from nnlo_opt.run.options.table import LOG_LEVELS
-from nnlo_opt.run.options.values import SearchOptions, budget_text, check_objectives, pruning_for, with_walltime
+from nnlo_opt.run.options.values import SearchOptions, budget_text, check_objectives, pruning_for
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
@@ -571,9 +571,9 @@ def test_an_objective_that_is_not_measured_is_refused_with_those_that_are():
 
 
 def test_a_walltime_counts_from_the_start_it_is_of():
-    budget = with_walltime(search("--timeout", "50").plan.budget, 1000.0, -5.0)
+    budget = search("--timeout", "50").plan.budget.of_start(1000.0, -5.0)
     assert (budget.timeout_s, budget.deadline_s, budget.end_s) == (50.0, 995.0, 30.0)
-    assert with_walltime(budget, None, 3.0) == budget
+    assert budget.of_start(None, 3.0) == budget
     assert budget_text(budget, 1000.0) == "50 s of searching, or 1000 s of walltime"
     assert budget_text(search().plan.budget, None) == ""
 

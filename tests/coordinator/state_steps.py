@@ -4,8 +4,9 @@ import copy
 from enum import Enum
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.coordinator.instructions import Append, FromMaster, Send, Suggested
+from nnlo_opt.coordinator.instructions import Append, FromMaster, Send
 from nnlo_opt.coordinator.membership import TeamState
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.trials.trial import TrialState
 
 
@@ -16,7 +17,7 @@ def step(state, event, now_s=1.0):
 
 
 def suggest(state, now_s=1.0, **point):
-    return step(state, Suggested(point=point or None), now_s)
+    return step(state, Suggestion(point=point or None), now_s)
 
 
 def from_master(state, team, message, now_s=1.0):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from starts import assignment_of
 
 from nnlo_opt.coordinator.ending import Progress, duration_s, expected_s
-from nnlo_opt.coordinator.instructions import Budget, end_of, searched_s
+from nnlo_opt.coordinator.instructions import Budget, searched_s
 from nnlo_opt.trials.ledger import Ledger, Session
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
@@ -53,8 +53,8 @@ def test_without_a_deadline_there_is_always_time():
 
 
 def test_the_end_is_a_tenth_of_a_short_walltime_and_half_a_minute_of_a_long_one():
-    assert end_of(60.0) == 6.0
-    assert end_of(3600.0) == end_of(86400.0) == 30.0
+    ends = [Budget().of_start(walltime_s, 0.0).end_s for walltime_s in (60.0, 3600.0, 86400.0)]
+    assert ends == [6.0, 30.0, 30.0]
 
 
 # ---------------------------------------------------------------- how long trials last

@@ -19,15 +19,14 @@ from nnlo_opt.coordinator.ending import Phase
 from nnlo_opt.coordinator.instructions import WAS_ENDED, Budget, FromMaster, LastEnd, SearchPlan
 from nnlo_opt.coordinator.outcomes import losses_without_progress
 from nnlo_opt.coordinator.policy import Policy
-from nnlo_opt.search.base import History
+from nnlo_opt.search.base import History, Suggestion
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.search.start_points import StartPointSearch
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import Objective
-from nnlo_opt.trials.pareto import dominates
+from nnlo_opt.trials.objectives import Objective, dominates
 from nnlo_opt.trials.trial import AssignmentEnd, TrialState
 
 figures = st.floats(0, 1)
@@ -287,7 +286,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """As with a message, the coordinator may die in this step."""
         self.crash_after = n_written
         self.owed = None
-        self.feed(ins.Suggested(point=self.algorithm.suggest(self.history), wall_s=0.1))
+        self.feed(Suggestion(point=self.algorithm.suggest(self.history), wall_s=0.1))
 
     @staticmethod
     def can_speak(master):

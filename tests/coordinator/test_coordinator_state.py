@@ -13,10 +13,10 @@ from nnlo_opt.coordinator.instructions import (
     Preempt,
     RanksDied,
     StopTrial,
-    Suggested,
     Tick,
 )
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.objectives import Objective
 
@@ -24,7 +24,7 @@ from nnlo_opt.trials.objectives import Objective
 
 #: the events that a phase takes, and the phase to which some of them lead (with no suggestion owed)
 TO_OPEN = {Begin, Preempt, Enqueue}
-ONCE_OPEN = {Suggested, FromMaster, RanksDied, Tick, Preempt, Enqueue, StopTrial, Drain}
+ONCE_OPEN = {Suggestion, FromMaster, RanksDied, Tick, Preempt, Enqueue, StopTrial, Drain}
 LEADS_TO = {
     (Phase.OPENING, Begin): Phase.SEARCHING,
     (Phase.SEARCHING, Preempt): Phase.OVER,
@@ -36,13 +36,13 @@ REQUESTS = [Enqueue(point={"n": 9}), StopTrial(trial=0, reason="by hand"), Drain
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
     "event",
-    [Begin(), Suggested(point={"n": 9}), LATE, Tick(), PREEMPT, RanksDied(ranks=frozenset({2})), *REQUESTS],
+    [Begin(), Suggestion(point={"n": 9}), LATE, Tick(), PREEMPT, RanksDied(ranks=frozenset({2})), *REQUESTS],
     ids=lambda event: type(event).__name__,
 )
 def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(phase, event):
     state = PHASES[phase]()
     assert state.phase is phase
-    state.suggestions.asked = isinstance(event, Suggested)
+    state.suggestions.asked = isinstance(event, Suggestion)
     before = all_of(state)
     if type(event) in (TO_OPEN if phase is Phase.OPENING else ONCE_OPEN):
         state.handle(event, 2.0)
@@ -56,7 +56,7 @@ def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(p
 @pytest.mark.parametrize(
     ("event", "sentence"),
     [
-        (Suggested(point={"n": 1}), "nobody asked for"),
+        (Suggestion(point={"n": 1}), "nobody asked for"),
         (FromMaster(team=0, message=msg.Fence(assignment=0)), "Fence is no message a master sends"),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_fresh_search_asks_first_and_assigns_nothing():
 
 def test_a_suggested_trial_is_written_before_it_is_sent_and_the_next_is_asked_for():
     state, _ = begin()
-    out = step(state, Suggested(point={"n": 4}, wall_s=0.5, cpu_s=0.25), now_s=7.0)
+    out = step(state, Suggestion(point={"n": 4}, wall_s=0.5, cpu_s=0.25), now_s=7.0)
     assert out == [
         ins.Append(
             events=(
@@ -411,7 +411,7 @@ def test_a_restart_after_the_target_ends_running_trials_and_begins_none():
         (lambda state: state.membership.out.add(1), "is not one of"),
         (lambda state: state.membership.died([3, 4]), "idle that cannot train"),
         (lambda state: state.membership.died([1, 2]), "a team runs that cannot train"),
-        (lambda state: state.suggestions.ready.extend([Suggested(point={"n": 2})] * 3), "more suggestions"),
+        (lambda state: state.suggestions.ready.extend([Suggestion(point={"n": 2})] * 3), "more suggestions"),
     ],
 )
 def test_the_check_of_these_tests_finds_what_must_never_be(breaks, sentence):

@@ -1,12 +1,12 @@
 import pytest
 
-from nnlo_opt.coordinator.instructions import Suggested
 from nnlo_opt.coordinator.suggestions import N_LATEST, SHORTAGE, SuggestionBuffer
+from nnlo_opt.search.base import Suggestion
 
 
 def answer(held: SuggestionBuffer, suggestion_s: float, *, is_last: bool = False) -> None:
     held.ask()
-    held.add(Suggested(point=None if is_last else {"n": 1}, wall_s=suggestion_s))
+    held.add(Suggestion(point=None if is_last else {"n": 1}, wall_s=suggestion_s))
 
 
 def buffer(n_blocks: int, suggestion_s: float, trial_s: float) -> SuggestionBuffer:

@@ -1,5 +1,4 @@
 import copy
-from dataclasses import replace
 
 import pytest
 from told_runs import Story
@@ -107,7 +106,7 @@ def test_a_start_that_opens_the_run_again_ends_the_wait():
 @pytest.mark.parametrize("before", [NOTHING, FIRST])
 def test_starts_without_any_rank_are_made_up_for_at_once_and_count_for_nothing_else(before):
     supervisor = Supervisor(max_restarts=0, has_run=before is FIRST)
-    unborn = replace(UNBORN, before=before, after=before)
+    unborn = UNBORN.replaced(before=before, after=before)
     for n in (1, 2, 3):
         verdict = supervisor.judge(unborn)
         assert (verdict.exit_code, verdict.is_same, verdict.pause_s) == (None, True, 0.0)
@@ -126,9 +125,9 @@ def test_where_mpirun_never_starts_a_rank_the_search_ends():
 def test_starts_without_ranks_are_counted_from_zero_after_one_with_ranks():
     supervisor = Supervisor(max_restarts=10)
     assert [supervisor.judge(UNBORN).is_same for _ in range(MAX_UNBORN)] == [True] * MAX_UNBORN
-    assert not supervisor.judge(replace(UNBORN, has_begun=True)).is_same
+    assert not supervisor.judge(UNBORN.replaced(has_begun=True)).is_same
     assert supervisor.judge(UNBORN).is_same
-    assert supervisor.judge(replace(UNBORN, exit_code=2)).exit_code == 2, "a wrong request is none the less"
+    assert supervisor.judge(UNBORN.replaced(exit_code=2)).exit_code == 2, "a wrong request is none the less"
 
 
 def test_a_run_that_was_opened_had_ranks_wherever_they_were():
@@ -161,7 +160,7 @@ def test_there_are_no_more_restarts_than_may_be(max_restarts):
 def test_a_restart_says_what_died_and_what_is_done_about_it():
     supervisor = Supervisor(max_restarts=1)
     ended = Ended(before=NOTHING, after=FIRST, exit_code=-9)
-    sentence = supervisor.judge(replace(ended, exit_code=137, died="rank 3 on n7: its process died")).sentence
+    sentence = supervisor.judge(ended.replaced(exit_code=137, died="rank 3 on n7: its process died")).sentence
     assert sentence.startswith(
         "rank 3 on n7: its process died; the job ended by signal 9 (SIGKILL, by hand or for lack"
     )
@@ -177,11 +176,11 @@ def test_what_lasts_is_what_no_later_start_repeats():
     began = Standing(start=(1000.0, 1), n_assigned=1)
     assert Standing.of(story.ledger) == began
     story.apply(ev.EpochEnded(time_s=2.0, assignment=0, epoch=2, metrics={}, checkpointed=True))
-    assert Standing.of(story.ledger) == replace(began, n_lasting=1)
+    assert Standing.of(story.ledger) == began.replaced(n_lasting=1)
     preempted = copy.deepcopy(story)
     preempted.apply(ev.AssignmentPreempted(time_s=3.0, assignment=0), ev.RunPreempted(time_s=3.0, reason="r"))
-    assert Standing.of(preempted.ledger) == replace(began, n_lasting=1, preempted=True)
+    assert Standing.of(preempted.ledger) == began.replaced(n_lasting=1, preempted=True)
     story.finish(3.0, 0)
     story.complete(3.0, 0)
     story.apply(ev.RunCompleted(time_s=3.0, reason="r"))
-    assert Standing.of(story.ledger) == replace(began, n_lasting=3, complete=True, has_result=True)
+    assert Standing.of(story.ledger) == began.replaced(n_lasting=3, complete=True, has_result=True)

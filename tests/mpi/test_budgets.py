@@ -8,7 +8,7 @@ import objectives
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.trials.pareto import dominates
+from nnlo_opt.trials.objectives import dominates
 
 pytestmark = pytest.mark.mpi
 

@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 from launcher import python
-from refusals import check_refused
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.registry import make_search, search_names
@@ -29,29 +28,6 @@ def test_options_of_bayesian():
     for trial in range(6):
         history.record(trial, algorithm.suggest(history), "complete", float(trial))
     assert history.n_distinct == 6
-
-
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        (("lattice", SPACE, 0, {}), '"bayesian", "bayesian-skopt", "genetic", "random"'),
-        (("lattice", SPACE, 0, {}), "Received: 'lattice'"),
-        (("random", SPACE, -1, {}), "seed"),
-        (("random", SPACE, 0.5, {}), "seed"),
-        (("random", SPACE, 0, {"acq_func": "EI"}), '"acq_func"'),
-        (("bayesian", SPACE, 0, {"acq_func": "EI"}), '"n_initial_points". Received: "acq_func"'),
-        (("bayesian-skopt", SPACE, 0, {"surrogate": "nn"}), '"gp", "et", "rf", "gbrt". Received: \'nn\''),
-        (("bayesian", SPACE, 0, {"surrogate": "gp"}), '"surrogate"'),
-        (("genetic", SPACE, 0, {"population": 1}), "at least 2"),
-        (("grid", SPACE, 0, {"grid_points": 0}), "at least 1"),
-        (("genetic", SPACE, 0, {"n_initial_points": 5}), '"population"'),
-        (("random", SPACE, 0, {"start_points": [{"n": 100}]}), "n=100"),
-        (("bayesian", SPACE, 0, {"n_initial_points": 0}), "at least 1"),
-        (("bayesian", SPACE, 0, {"n_initial_points": "ten"}), "at least 1"),
-    ],
-)
-def test_what_is_refused(request_, words):
-    check_refused(words, make_search, *request_)
 
 
 def test_random_search_does_not_import_scikit_optimize():

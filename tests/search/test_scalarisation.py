@@ -9,7 +9,7 @@ from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.search.scalarisation import RHO, ScalarisedSearch, VectorHistory, normalised, tchebycheff
 from nnlo_opt.space import Integer, Real, Space
-from nnlo_opt.trials.pareto import ParetoSet, dominates
+from nnlo_opt.trials.objectives import ParetoSet, dominates
 
 SPACE = Space([Integer(0, 999, name="n")])
 

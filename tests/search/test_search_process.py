@@ -176,10 +176,9 @@ def test_a_constraint_that_breaks_down_during_the_search_is_a_sentence(search, t
 
 
 def test_wrong_requests_are_sentences(search):
-    with pytest.raises(ConfigurationError, match="search algorithm"):
-        search.start("magic", SPACE, 0, {})
-    with pytest.raises(ConfigurationError, match="option"):
-        search.start("random", SPACE, 0, {"depth": 3})
+    for point, words in (({"depth": 3}, "`depth`, which is no parameter"), ({"x": 99.0}, "x=99.0")):
+        with pytest.raises(ConfigurationError, match=words):
+            search.start("random", SPACE, 0, {"start_points": [point]})
     search.start("random", SPACE, 0, {})
 
 

@@ -3,8 +3,8 @@
 import pytest
 from stories import SEARCH, failed, trial
 
-from nnlo_opt.trials.failures import Failure, cause_of, failures
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Failure, cause_of, failures
 
 
 @pytest.mark.parametrize(

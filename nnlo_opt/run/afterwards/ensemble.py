@@ -9,7 +9,6 @@ judged by samples that it was trained on. In the ensemble a trial is the mean of
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -22,6 +21,7 @@ from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import Predictor
 from nnlo_opt.models.framework import framework_of
+from nnlo_opt.records import Value
 from nnlo_opt.run.workload.run_data import cut
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.safe_path import SafePath
@@ -38,8 +38,7 @@ Outputs: TypeAlias = list[NDArray]
 Figures: TypeAlias = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnsembleSetup:
+class EnsembleSetup(Value):
     """Request for an ensemble of the trials of a run."""
 
     run: Path
@@ -53,8 +52,7 @@ class EnsembleSetup:
     path: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ensemble:
+class Ensemble(Value):
     """Selected trials with their figures."""
 
     #: trial -> number of times that it was selected, the most often selected first

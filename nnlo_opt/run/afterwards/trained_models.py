@@ -15,7 +15,7 @@ from nnlo_opt.errors import CheckpointError, ConfigurationError, TrialError
 from nnlo_opt.models.adapter import Predictor
 from nnlo_opt.models.builders import builtin_names, model_file, open_model
 from nnlo_opt.models.framework import framework_for
-from nnlo_opt.run.afterwards.finish import BEST_MODEL, best_fold
+from nnlo_opt.run.afterwards.best_model import BEST_MODEL, best_fold
 from nnlo_opt.run.options.values import DataOptions, Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.workload.model_maker import ModelMaker
@@ -74,9 +74,8 @@ class TrainedModels(ModuleWorkload):
             ),
         )
         n_cores = len(os.sched_getaffinity(0))
-        share = NodeShare(n_threads=n_cores, n_cores=n_cores, gpu=None, variable="", n_sharing=0)
         files = [Path(path) for path, n_samples in (identity.data or DataFiles()).files if n_samples]
-        context = ProcessContext(share=share)
+        context = ProcessContext(share=NodeShare(n_threads=n_cores, n_cores=n_cores))
         maker = ModelMaker(options, context)
         data = _FirstFile(options, maker, files[:1])
         super().__init__(options, context, searches=not ledger.is_training, maker=maker, data=data)

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from nnlo_opt.comm.topology import TeamOptions
-from nnlo_opt.coordinator.instructions import Budget, SearchPlan, end_of
+from nnlo_opt.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models import losses
+from nnlo_opt.models.torch import losses as torch_losses
 from nnlo_opt.run.options.table import (
     BY_NAME,
     GRACE,
@@ -31,8 +33,10 @@ from nnlo_opt.search.racing import MIN_FOLDS
 from nnlo_opt.search.registry import options_of, search_names
 from nnlo_opt.space.space import Point
 from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.objectives import DEFAULT, FIGURE, MEASURED, Comparison, Objective
 from nnlo_opt.trials.run_directory import RunRequest
+from nnlo_opt.update_rules.optimizers import make_optimizer
 
 _THREAD_VALIDATION = (
     "`--thread-validation` changes nothing here: validation is shared by the workers and never keeps a master busy."
@@ -406,11 +410,18 @@ def pruning_for(
     return replace(plan, pauses=not is_objective)
 
 
-def with_walltime(budget: Budget, walltime_s: float | None, began_at_s: float) -> Budget:
-    """Return the budget of a start with this walltime (None without) that began `began_at_s` after the first start."""
-    if walltime_s is None:
-        return budget
-    return replace(budget, deadline_s=began_at_s + walltime_s, end_s=end_of(walltime_s))
+def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
+    """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
+    make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
+    options.rule.worker_half(options, 1)
+    stopping, target, _ = options.stopping, options.target, options.staleness_policy
+    if options.loss:
+        for name in map(str.strip, options.loss.split(",")):
+            try:
+                torch_losses.check_loss(name)
+            except ConfigurationError:  # the framework may not be known yet
+                losses.check_loss(name)
+    return stopping, target
 
 
 def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:

@@ -27,7 +27,7 @@ from nnlo_opt.trials.deaths import Death, leave_note
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
-    from nnlo_opt.run.start.agreement import RankGroup
+    from nnlo_opt.comm.rank_group import RankGroup
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ class ProcessContext:
     watchdog: Watchdog | None = None
     #: if False, no rank tells of slow work
     tells_work: bool = True
-    #: threads, cores and GPU of this rank; None before `settled`
-    share: NodeShare | None = None
+    #: threads, cores and GPU of this rank; one thread before `settled`
+    share: NodeShare = NodeShare()  # noqa: RUF009  (frozen)
     #: file for the exit code of all ranks; None without a launcher
     exit_code_file: str | None = None
     #: measures what the rank takes of its machine; None: nothing is measured
@@ -67,16 +67,6 @@ class ProcessContext:
         if self.watchdog is not None:
             _watch_node(self.watchdog, world)
         return replace(self, share=share, monitor=make_monitor(SystemClock(), share.gpu) if options.monitor else None)
-
-    @property
-    def n_threads(self) -> int:
-        """Number of threads that a framework may use."""
-        return 1 if self.share is None else self.share.n_threads
-
-    @property
-    def has_spare_core(self) -> bool:
-        """True if a second core can do work beside the training."""
-        return self.share is not None and self.share.has_spare_core
 
     def start_watching(self) -> None:
         """Start the watchdog of a rank other than 0, whose run is not open yet. From the main thread."""

@@ -1,7 +1,6 @@
 """Placement of a rank in its team."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nnlo_opt.block.worker.group import WorkerGroup
@@ -9,13 +8,13 @@ from nnlo_opt.block.worker.training import Partners
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Team, reformed
 from nnlo_opt.comm.transport import Collective, RanksLost, Transport
+from nnlo_opt.records import Value
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoints:
+class Endpoints(Value):
     """Endpoints of one rank in its team; replaced when the team regroups.
 
     In a team with sub-masters the masters have one transport, and every group has its own.
@@ -98,8 +97,7 @@ def _made(comm: "Communicator", made: "list[Communicator]") -> "Communicator":
     return comm
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Value):
     """Placement of one rank: its transports, its team and its communicators; replaced when ranks die."""
 
     #: leads to the coordinator
@@ -178,4 +176,4 @@ class Placement:
                     endpoints = Endpoints.of(team, part, made) if team is not None and trains else None
             except RanksLost:
                 continue  # another rank has died: what was made of this communicator is given up too
-            return replace(self, alive=alive, comm=comm, training_comm=part, endpoints=endpoints, made=tuple(made))
+            return self.replaced(alive=alive, comm=comm, training_comm=part, endpoints=endpoints, made=tuple(made))

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from nnlo_opt.errors import NnloError
 from nnlo_opt.files import make_directory
 from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
+from nnlo_opt.records import Value
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.placement import Placement
@@ -31,15 +31,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleSetup:
+class RoleSetup(Value):
     """Everything that the roles of one rank are made from."""
 
     topology: Topology
     options: Options
     workload: ModuleWorkload
     context: ProcessContext
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = SystemClock()
     #: if False, no checkpoint is written
     writes_checkpoints: bool = True
     #: makes the user's callbacks on worker 1; None: there are none on any rank
@@ -154,13 +153,14 @@ class RankRoles:
         placement = self.placement
         if not run.is_objective or placement.endpoints is None:
             return None
+        self._setup.workload.read()  # the time of the first trial is without it
         # A team of one has two endpoints, master and worker; an objective needs one, with no other rank.
         is_alone = placement.training_comm is None or placement.training_comm.Get_size() == 1
         block = LoopbackNetwork(1).end(0) if is_alone else placement.endpoints.worker_end
         setup = ObjectiveSetup(
             orders=placement.orders,
             block=block,
-            objective=self._setup.workload.objective,
+            programs=self._setup.workload,
             make_comm=self._make_comm,
             clock=self._setup.clock,
             coordinate=self._setup.coordinate,

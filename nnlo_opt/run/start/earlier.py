@@ -3,13 +3,13 @@
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from nnlo_opt.analysis.frames import text_of
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import require
 from nnlo_opt.files import regular
+from nnlo_opt.records import Value
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.warm_start import adopted_observations, observations_of, standard_error
 from nnlo_opt.space.fixing import value_of
@@ -24,8 +24,7 @@ _OPTION = "--warm-start"
 _FIGURE, _STATE = "figure_of_merit", "state"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
+class Earlier(Value):
     """Measurements at the points of one earlier search."""
 
     #: of its complete trials

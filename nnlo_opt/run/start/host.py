@@ -1,15 +1,14 @@
 """Host of a run: the process in which it is started."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from nnlo_opt.coordinator.coordinator import Observer
+from nnlo_opt.records import Value
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space.space import Space
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Value):
     """Process in which a run is started; here a command, which owns the process."""
 
     #: name of the program, for the journal; empty: the driver's
@@ -32,7 +31,6 @@ class Host:
     observers: Sequence[Observer] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Script(Host):
     """A user's own script, which goes on after the run; errors are raised."""
 

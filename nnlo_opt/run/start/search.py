@@ -12,17 +12,18 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
-from nnlo_opt.reporting.lines import counted, figure_text, losses_text, outcome, point_text
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.run.afterwards.finish import weights_text
-from nnlo_opt.run.options.values import Options, budget_text, pruning_for, with_walltime
+from nnlo_opt.reporting.words import counted, figure_text, losses_text, outcome, point_text
+from nnlo_opt.run.afterwards.best_model import weights_text
+from nnlo_opt.run.options.values import Options, budget_text, pruning_for
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
 from nnlo_opt.run.start.session import Session, run_command
 from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.grid import grid_size
-from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService, Suggestion
+from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.search.pruners import describe
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import options_of
@@ -129,7 +130,7 @@ class SearchSession(Session):
         plan, ledger = self.options.plan, directory.ledger
         first_unix_s = ledger.first_start_unix_s if ledger.sessions else self._clock.unix_s()
         began_at_s = self.began_unix_s - first_unix_s
-        budget = with_walltime(plan.budget, self.options.walltime_s, began_at_s)
+        budget = plan.budget.of_start(self.options.walltime_s, began_at_s)
         return replace(plan, pruning=self._pruning, budget=budget)
 
     def start_search(self, findings: Findings, identity: RunIdentity, ledger: Ledger) -> Search:

@@ -15,15 +15,15 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.files import atomic_write, make_directory, short_name
-from nnlo_opt.reporting.lines import TrainingLines, losses_text, metrics_text
-from nnlo_opt.run.afterwards.finish import history_of, kept_epoch, weights_text
+from nnlo_opt.reporting.lines import TrainingLines
+from nnlo_opt.reporting.words import losses_text, metrics_text
+from nnlo_opt.run.afterwards.best_model import history_of, kept_epoch, weights_text
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.session import Session, run_command
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.search.base import TrialRecord
-from nnlo_opt.search.process import Suggestion
+from nnlo_opt.search.base import Suggestion, TrialRecord
 from nnlo_opt.space.space import Point
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -56,7 +56,7 @@ class _OnePoint:
     def request_suggestion(self, request: int) -> None: ...
 
     def poll(self) -> Suggestion:
-        return Suggestion(request=0, point=self._point, cpu_s=0.0, wall_s=0.0)
+        return Suggestion(point=self._point)
 
 
 class TrainingSession(Session):

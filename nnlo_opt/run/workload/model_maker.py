@@ -112,7 +112,7 @@ class ModelMaker:
 
     def _import(self, framework: Framework) -> None:
         framework.import_framework(
-            self._context.n_threads,
+            self._context.share.n_threads,
             quiet=self._options.log_level not in ("trace", "debug"),
             backend=self._options.keras_backend,
         )

@@ -1,7 +1,7 @@
 """Samples of a run, read from HDF5 files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from nnlo_opt.data.source import DataInfo, DataSource, Indices
 from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import Files
+from nnlo_opt.records import Value
 from nnlo_opt.run.options.table import FEATURES, LABELS
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.workload.model_maker import ModelMaker
@@ -24,8 +25,7 @@ from nnlo_opt.trees import Arrays
 _N_HINT = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingData:
+class TrainingData(Value):
     """Samples of a training in their folds."""
 
     source: DataSource

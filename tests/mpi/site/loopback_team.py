@@ -6,7 +6,7 @@ of some of its workers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,7 +139,7 @@ class LoopbackTeam:
     def _roles(self, position: int, endpoints: Endpoints, tasks: TaskFactory | None = None) -> RankRoles:
         """Return the roles of the rank at `position`, which trains if it has `tasks`."""
         alone = Placement.of(self.plan, self._orders, None)
-        placement = replace(alone, world_rank=self.plan.world_ranks[position], endpoints=endpoints)
+        placement = alone.replaced(world_rank=self.plan.world_ranks[position], endpoints=endpoints)
         opened = {} if tasks is None else {"open": tasks.open, "close": tasks.close}
         workload: Any = SimpleNamespace(judge=self.figure, searches=not self._is_one_training, **opened)
         run = RunRequest(root=Path(), name=None)
