@@ -5,7 +5,6 @@ import gc
 import importlib.util
 import os
 import stat
-import sys
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -13,30 +12,7 @@ from pathlib import Path
 import pytest
 
 import nnlo_opt
-
-# Twins of a model and of a team; the launcher; a search in one process; what a crash leaves; steps of the coordinator;
-# adapters of models; refusals and random spaces; simulated searches; events of short runs; teams of linear models;
-# recorded runs; runs for a page; a run to be exported.
-_FOLDERS = (
-    "mpi/site",
-    "mpi",
-    "integration",
-    "crash",
-    "coordinator",
-    "models",
-    "space",
-    "search",
-    "trials",
-    "block",
-    "analysis",
-    "reporting",
-    "export",
-)
-for _folder in _FOLDERS:
-    sys.path.insert(0, str(Path(__file__).parent / _folder))
-
-import effort  # noqa: E402, F401  (the profile of `--hypothesis-profile`)
-import networks  # noqa: E402
+from tests.helpers import effort, networks  # noqa: F401 (effort has the profile of `--hypothesis-profile`)
 
 #: package that a test may need -> the extra that installs it
 EXTRAS = {

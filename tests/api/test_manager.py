@@ -2,20 +2,16 @@
 
 import csv
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import some_of
-from refusals import check_refused
 
 import nnlo_opt
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builtin import gan
-
-sys.path.insert(0, str(Path(__file__).parent))
-from circle import Circle, Endless
+from tests.helpers.circle import Circle, Endless
+from tests.helpers.effort import some_of
+from tests.helpers.refusals import check_refused
 
 pytestmark = pytest.mark.keras
 FILES = ["0", "1", "2", "3"]

@@ -11,8 +11,6 @@ from typing import get_type_hints
 
 import numpy as np
 import pytest
-from launcher import python
-from refusals import check_refused
 
 import nnlo_opt
 from nnlo_opt.api.arguments import SearchArguments
@@ -24,6 +22,8 @@ from nnlo_opt.run.start.identity import refuse_run_of_script
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.trials.repair import repair
+from tests.helpers.launcher import python
+from tests.helpers.refusals import check_refused
 
 SPACE = {"x": Real(-5, 5), "n": Integer(1, 4)}
 FEW = {"num_iterations": 5, "hyper_opt": "random"}

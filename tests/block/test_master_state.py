@@ -2,7 +2,6 @@ import copy
 from typing import Any
 
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.objectives import Comparison, Objective
 from nnlo_opt.update_rules.staleness import StalenessPolicy
+from tests.helpers.effort import examples
 
 
 def ready(n_train=10, has_validation=True):

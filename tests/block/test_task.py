@@ -3,8 +3,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from linear_model import LinearAdapter
-from memory_source import ArraySource, numbered_source
 
 from nnlo_opt.block.task import Feeding, FoldTaskFactory
 from nnlo_opt.comm.messages import StartFold
@@ -13,6 +11,8 @@ from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.data.weights import class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.training.options import TrainingOptions
+from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.memory_source import ArraySource, numbered_source
 
 
 class CountingSource:

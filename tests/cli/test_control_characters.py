@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import pytest
 import yaml
-from stories import write_journal
 
 from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.files import with_checksum
 from nnlo_opt.space import Categorical, Real, Space
 from nnlo_opt.trials import events as ev
+from tests.helpers.stories import write_journal
 
 #: sets the title, clears the screen, sounds the bell; the same by C1; turns the text around; goes back
 EVIL = "\x1b]0;pwned\x07\x1b[2J\x9b31m\x9d0;pwned\x9c\u202e\u2066\r\b\x7f[red]é"

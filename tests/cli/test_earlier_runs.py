@@ -3,12 +3,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-from refusals import check_refused
-from stories import START, write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.trials import events as ev
+from tests.helpers.refusals import check_refused
+from tests.helpers.stories import START, write_journal
 
 COMMAND = "--model mnist --epochs 20 --early val_loss,<,3 --train-data a.list --val-data b.list --seed 5 --checkpoint S"
 SUGGESTED = ev.TrialSuggested(time_s=1.0, trial=0, point={"n_units": 8})

@@ -2,12 +2,12 @@ import importlib.util
 from contextlib import closing
 
 import pytest
-from exported import story
-from stories import write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.export.tables import CsvTables
 from nnlo_opt.trials.run_lock import RunLock
+from tests.helpers.exported import story
+from tests.helpers.stories import write_journal
 
 
 def export(run, *words):

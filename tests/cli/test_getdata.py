@@ -5,12 +5,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from launcher import python
 
 from nnlo_opt.cli import getdata, tool
 from nnlo_opt.data.hdf5.source import Hdf5Source
 from nnlo_opt.data.lists import read_list, verify
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from tests.helpers.launcher import python
 
 N_TRAIN, N_TEST = 60, 20
 

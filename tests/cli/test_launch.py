@@ -2,11 +2,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.launch import DriverCommand
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
+from tests.helpers.refusals import check_refused
 
 DRIVER = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "L"]
 

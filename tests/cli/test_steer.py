@@ -5,7 +5,6 @@ import threading
 from contextlib import closing
 
 import pytest
-from stories import START, write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
@@ -13,6 +12,7 @@ from nnlo_opt.run.start.inbox import points_waiting
 from nnlo_opt.space import Categorical, Integer, Real, Space, When
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock, this_process
+from tests.helpers.stories import START, write_journal
 
 SPACE = Space(
     [

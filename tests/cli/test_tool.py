@@ -5,13 +5,13 @@ import sys
 from contextlib import closing
 
 import pytest
-from stories import START, trial, write_journal
 
 import nnlo_opt
 from nnlo_opt.cli import main, tool
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock
+from tests.helpers.stories import START, trial, write_journal
 
 STARTED = START.replaced(identity={"direction": "min", "figure_of_merit": "1 - val_acc"})
 EVENTS = [STARTED, *trial(0, 0.25), ev.RunCompleted(time_s=3.0, reason="all 1 trials are done")]

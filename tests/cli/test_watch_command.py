@@ -3,15 +3,15 @@ import re
 import sys
 from contextlib import closing
 
-import launcher
 import pytest
-from launcher import python
-from stories import UNDER_WAY, write_journal
 
 from nnlo_opt.cli import main, tool
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock
+from tests.helpers import launcher
+from tests.helpers.launcher import python
+from tests.helpers.stories import UNDER_WAY, write_journal
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from nnlo_opt.comm.run_messages import Inspected
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.update_rules.rule import Answer
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
+from tests.helpers.effort import examples
 
 MESSAGE_TYPES = {cls.__name__: cls for cls in (*msg.Message.__subclasses__(), *msg.AssignmentMessage.__subclasses__())}
 del MESSAGE_TYPES["AssignmentMessage"]

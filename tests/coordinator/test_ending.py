@@ -1,12 +1,12 @@
 import math
 
 import pytest
-from starts import session
 
 from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
 from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.starts import session
 
 
 def searching(**plan):

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from state_steps import check
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
@@ -17,6 +16,7 @@ from nnlo_opt.search.base import History
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.run_directory import RunRequest, open_run
+from tests.helpers.state_steps import check
 
 HERE = Path(__file__).parent
 

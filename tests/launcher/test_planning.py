@@ -4,11 +4,11 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launcher import seen_within
 
 from nnlo_opt.cli import tool
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.launcher.planning import SCHEDULERS, JobPlan, Memory
+from tests.helpers.launcher import seen_within
 
 MEMORY = Memory(coordinator=1, search=10, master=100, worker=1000)
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launcher import python
-from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import builtin_names, names_objective, open_model
 from nnlo_opt.models.data_files import find_list
+from tests.helpers.launcher import python
+from tests.helpers.refusals import check_refused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: models of Keras for digits, with a search space, by name

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from adapters import gradient, weights_of
 
 from nnlo_opt.data.sets.showers import simulate
 from nnlo_opt.errors import ConfigurationError
@@ -10,6 +9,7 @@ from nnlo_opt.models.builtin import gan
 from nnlo_opt.models.composite import CompositeAdapter
 from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.training.options import TrainingOptions
+from tests.helpers.adapters import gradient, weights_of
 
 pytestmark = [
     pytest.mark.keras,

@@ -5,12 +5,12 @@
 
 import numpy as np
 import pytest
-from adapters import N_CLASSES, N_FEATURES, gradient, images, keras, samples, weights_of
-from keras_adapters import keras_adapter
 
 from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.update_rules.optimizers import make_optimizer
+from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, images, keras, samples, weights_of
+from tests.helpers.keras_adapters import keras_adapter
 
 pytestmark = [
     pytest.mark.many,

@@ -4,13 +4,13 @@ import os
 
 import numpy as np
 import pytest
-from adapters import N_CLASSES, N_FEATURES, gradient, growth, images, keras
-from keras_adapters import keras_adapter
-from launcher import python
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.vectors import aligned_empty
+from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, growth, images, keras
+from tests.helpers.keras_adapters import keras_adapter
+from tests.helpers.launcher import python
 
 pytestmark = pytest.mark.keras
 

@@ -5,12 +5,12 @@ import logging
 from pathlib import Path
 
 import pytest
-from launcher import python
 
 from nnlo_opt.compat.keras import architecture as legacy_json
 from nnlo_opt.compat.keras.architecture import read_architecture
 from nnlo_opt.compat.keras.layers import ARGUMENTS, CLASSES, HARD_SIGMOID, RENAMED, RENAMED_IN
 from nnlo_opt.errors import ConfigurationError
+from tests.helpers.launcher import python
 
 FILES = sorted((Path(__file__).parent / "legacy").glob("*.json"))
 INPUT = {"batch_input_shape": [None, 8, 8, 3]}

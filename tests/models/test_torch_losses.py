@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from adapters import Late, torch
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import losses
@@ -10,6 +9,7 @@ from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.models.losses import Labels, LossTerm, Output, make_terms
 from nnlo_opt.models.torch import framework as torch_module
 from nnlo_opt.models.torch import losses as torch_losses
+from tests.helpers.adapters import Late, torch
 
 needs_torch = pytest.mark.needs("torch")
 comparisons = Late("nnlo_opt.models.torch.comparison", torch_module)

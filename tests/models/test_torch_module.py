@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adapters import gradient, module, torch, weights_of
-from launcher import python
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.models.framework import framework_named
 from nnlo_opt.models.losses import Labels, Output, make_terms
 from nnlo_opt.models.torch import framework as torch_module
+from tests.helpers.adapters import gradient, module, torch, weights_of
+from tests.helpers.launcher import python
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")]
 EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"

@@ -12,7 +12,6 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from manual_clock import ManualClock
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -20,6 +19,7 @@ from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.objective.rank import ObjectiveRank, ObjectiveSetup
 from nnlo_opt.trials.objectives import Comparison, Objective
+from tests.helpers.manual_clock import ManualClock
 
 SEVERAL = (Objective("size"), Objective("error", "max"), Objective("train_s"))
 

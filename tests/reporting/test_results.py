@@ -3,8 +3,6 @@ import io
 import json
 
 import pytest
-from stories import write_journal
-from told_runs import Story
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.reporting.results import read_ledger, results_frame, write_results
@@ -12,6 +10,8 @@ from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.sync_mark import MARK_NAME
+from tests.helpers.stories import write_journal
+from tests.helpers.told_runs import Story
 
 #: as users read them: nothing is renamed, reordered or removed
 DOCUMENTED = (

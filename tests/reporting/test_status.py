@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 
 import pytest
-from stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, reported, trial
 
 from nnlo_opt.reporting.status import Progress, status_of
 from nnlo_opt.reporting.status_lines import (
@@ -19,6 +18,7 @@ from nnlo_opt.reporting.status_lines import (
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_state import RunState
+from tests.helpers.stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, reported, trial
 
 
 def status(*events, at_s=20.0, at_work=True):

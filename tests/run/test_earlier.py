@@ -5,13 +5,9 @@ import math
 import sqlite3
 from contextlib import closing
 
-import effort
 import pytest
-from exported import SPACE, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import check_refused
-from stories import START, trial, write_journal
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import make_exporter
@@ -21,6 +17,10 @@ from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers import effort
+from tests.helpers.exported import SPACE, story
+from tests.helpers.refusals import check_refused
+from tests.helpers.stories import START, trial, write_journal
 
 IDENTITY = RunIdentity(figure_of_merit="val_loss", direction="max")
 OURS = Space([Real(0, 1, name="x"), Integer(1, 9, name="n"), Categorical([None, "a", 2], name="c")])

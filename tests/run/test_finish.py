@@ -2,8 +2,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from manual_clock import ManualClock
-from told_runs import Story
 
 from nnlo_opt.comm.run_messages import ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
@@ -24,6 +22,8 @@ from nnlo_opt.run.afterwards.finish import (
 from nnlo_opt.run.start.serving_ranks import RankDiedError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
+from tests.helpers.manual_clock import ManualClock
+from tests.helpers.told_runs import Story
 
 
 def ledger_with(*figures):

@@ -3,8 +3,6 @@ import zipfile
 import h5py
 import numpy as np
 import pytest
-from refusals import check_refused
-from stories import START, write_journal
 
 import nnlo_opt
 from nnlo_opt.cli import tool
@@ -16,6 +14,8 @@ from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory, save_weights
+from tests.helpers.refusals import check_refused
+from tests.helpers.stories import START, write_journal
 
 MODULE = """
 def get_model(width=2):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.data.lists import write_sums
@@ -22,6 +21,7 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import leaves
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.vectors import aligned_empty
+from tests.helpers.refusals import check_refused
 
 pytestmark = [
     pytest.mark.keras,

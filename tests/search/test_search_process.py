@@ -5,10 +5,7 @@ import signal
 from contextlib import closing
 from pathlib import Path
 
-import launcher
 import pytest
-from effort import some_of
-from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.search.base import History
@@ -18,6 +15,9 @@ from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.space.loading import load_space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE
+from tests.helpers import launcher
+from tests.helpers.effort import some_of
+from tests.helpers.refusals import check_refused
 
 ROOT = Path(__file__).parents[2]
 SPACE = Space([Real(0, 1, name="x"), Categorical([None, "a", [1, 2]], name="c")])

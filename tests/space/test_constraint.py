@@ -2,12 +2,12 @@ import json
 
 import numpy as np
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.space.constraint import Constraint, fingerprint
 from nnlo_opt.space.loading import load_constraint, load_space
+from tests.helpers.refusals import check_refused
 
 OURS = "import numpy as np\nfrom nnlo_opt.space import Categorical, Constant, Integer, Real, Space, When\n"
 SQUARE = OURS + "ranges = [Real(0, 1, name='x'), Real(0, 1, name='y')]\n"

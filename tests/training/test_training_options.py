@@ -3,12 +3,12 @@ import math
 import re
 
 import pytest
-from refusals import refusal
 
 from nnlo_opt.run.options.checks import idle_options
 from nnlo_opt.space import Categorical, Space
 from nnlo_opt.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
 from nnlo_opt.update_rules.optimizers import make_optimizer
+from tests.helpers.refusals import refusal
 
 
 @pytest.mark.parametrize("name", ["batch", "epochs", "sync_every", "checkpoint_interval"])

@@ -3,12 +3,12 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
+from tests.helpers.effort import examples
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 plain = st.recursive(

@@ -1,16 +1,16 @@
 import copy
 
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stories import lines_of
 
 from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger, mean_and_std
 from nnlo_opt.trials.trial import AssignmentEnd, Loss, Trial, TrialState
+from tests.helpers.effort import examples
+from tests.helpers.stories import lines_of
 
 STARTED = ev.RunStarted(time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity={"seed": 3}, settings={"a": 1})
 

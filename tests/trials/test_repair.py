@@ -1,7 +1,6 @@
 import os
 
 import pytest
-from stories import START, lines_of, trial
 
 from nnlo_opt.cli import tool
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
@@ -9,6 +8,7 @@ from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import RunRequest, open_run
+from tests.helpers.stories import START, lines_of, trial
 
 DAMAGED = "journal.jsonl.damaged-1"
 

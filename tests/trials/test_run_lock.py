@@ -4,7 +4,6 @@ import threading
 from contextlib import closing
 
 import pytest
-from launcher import seen_within
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import with_checksum
@@ -12,6 +11,7 @@ from nnlo_opt.trials import run_lock
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.run_directory import RunRequest, open_run
 from nnlo_opt.trials.run_lock import LOCK_NAME, OWNER_NAME, RunLock, forget_owner, read_owner, this_process
+from tests.helpers.launcher import seen_within
 
 
 def owned_by(run, **changes):

@@ -2,12 +2,8 @@
 
 from dataclasses import replace
 
-import linear_teams
 import numpy as np
 import pytest
-from launcher import python
-from linear_teams import data_of, options_of, tree_of, val_losses
-from loopback_team import LoopbackTeam
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
@@ -21,6 +17,10 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.identity import DataFiles
 from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, RuleOption, UpdateRule, WorkerHalf
+from tests.helpers import linear_teams
+from tests.helpers.launcher import python
+from tests.helpers.linear_teams import data_of, options_of, tree_of, val_losses
+from tests.helpers.loopback_team import LoopbackTeam
 
 DATA = data_of(36, 9, n_features=3)
 RATE = 0.01

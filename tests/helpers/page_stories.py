@@ -2,13 +2,12 @@
 
 import math
 
-from told_runs import Story
-
 from nnlo_opt.space.conditions import When
 from nnlo_opt.space.parameters import Categorical, Integer, Real
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.told_runs import Story
 
 #: text that would end the script, or be HTML, if it were not escaped
 EVIL = "</script><script>alert(1)</script><!-- & <b>"
