@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import nnlo_opt
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from tests.helpers import effort, networks  # noqa: F401 (effort has the profile of `--hypothesis-profile`)
 
 #: package that a test may need -> the extra that installs it
@@ -160,6 +161,38 @@ def irregular(request: pytest.FixtureRequest) -> Callable[[Path], Path]:
 def network(request) -> networks.Network:
     """The network that ranks train, if it is not said otherwise."""
     return request.param
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command in this process, and returns what it prints; of one that ends with a `code`, its error."""
+
+    def run(*words: object, code: int = EXIT_OK, program: str = "nnlo-opt") -> str:
+        from nnlo_opt.cli import tool
+
+        capsys.readouterr()
+        assert tool.main([*map(str, words)], program) == code
+        out, error = capsys.readouterr()
+        return error if code else out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that is a wrong request, and returns the one line with which it is refused."""
+
+    def run(*words: object, program: str = "nnlo-opt") -> str:
+        from nnlo_opt.cli import tool
+
+        capsys.readouterr()
+        assert tool.main([*map(str, words)], program) == EXIT_WRONG_REQUEST
+        out, error = capsys.readouterr()
+        assert error.startswith("" if program == "nnlo-opt" else f"{program}: ")
+        assert (out, error.count("\n"), "Traceback" in error) == ("", 1, False)
+        return error
+
+    return run
 
 
 @pytest.fixture(scope="session")

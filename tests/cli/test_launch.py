@@ -92,11 +92,8 @@ def test_an_existing_run_is_refused_before_anything_starts():
         ),
     ],
 )
-def test_wrong_requests_start_nothing(tmp_path, capsys, words, sentence):
-    assert tool.main(["launch", *words]) == EXIT_WRONG_REQUEST
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert sentence in said.err
+def test_wrong_requests_start_nothing(tmp_path, words, sentence, refused):
+    assert sentence in refused("launch", *words)
     assert not list(tmp_path.iterdir())
 
 

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.cli import tool
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.earlier_runs import model_of_run, save_best_model
 from nnlo_opt.errors import ConfigurationError
@@ -114,11 +113,10 @@ def test_data_that_lead_to_other_files_are_read_if_a_search_from_python_has_read
 
 @pytest.mark.needs("torch")
 @pytest.mark.proof
-def test_the_best_model_is_saved_from_any_folder_without_the_command_of_the_run(run, monkeypatch, capsys):
+def test_the_best_model_is_saved_from_any_folder_without_the_command_of_the_run(run, monkeypatch, printed):
     place = run()
     monkeypatch.chdir("/")
-    assert tool.main(["best-model", str(place)]) == 0
-    assert "with the weights of fold 1" in capsys.readouterr().out
+    assert "with the weights of fold 1" in printed("best-model", place)
     assert zipfile.is_zipfile(place / "best_model.pt")
 
 
