@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.user_files import execute_file, line_in, load_module, place_of, spec_of
+from tests.helpers.refusals import check_refused
 
 
 def value_of(path):
@@ -37,8 +37,7 @@ def test_a_file_of_another_kind_is_no_module(tmp_path):
 
 def test_a_module_is_a_regular_file_with_a_name_that_a_file_can_have(tmp_path, irregular):
     for path in (irregular(tmp_path / "module.py"), tmp_path / ("m" * 300 + ".py")):
-        with pytest.raises(ConfigurationError, match="which is no file"):
-            load_module(str(path), "A module must exist")
+        check_refused("which is no file", load_module, str(path), "A module must exist")
 
 
 def test_an_error_is_placed_at_the_innermost_line_of_the_users_code(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from nnlo_opt.cli import program
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.driver_parsers import given_of
-from nnlo_opt.errors import ConfigurationError
+from tests.helpers.refusals import check_refused
 
 FILES = ["mnist_arch.json", "train_mnist.list", "test_mnist.list"]
 
@@ -26,15 +26,12 @@ def test_model_and_lists_may_be_three_words_anywhere_in_the_line(program, at):
 
 @pytest.mark.parametrize("words", [FILES[:1], FILES[:2], [*FILES, "more"], [*FILES[:2], "--unknown"]])
 def test_a_wrong_number_of_words_is_refused(words):
-    with pytest.raises(ConfigurationError, match="Every argument must be an option"):
-        driver_options("TrainingDriver", words)
+    check_refused("Every argument must be an option", driver_options, "TrainingDriver", words)
 
 
 def test_words_and_an_option_for_the_same_are_refused_and_a_search_takes_no_words():
-    with pytest.raises(ConfigurationError, match="`--model` must be given once"):
-        driver_options("TrainingDriver", [*FILES, "--model", "mnist"])
-    with pytest.raises(ConfigurationError, match="Every argument must be an option"):
-        driver_options("OptimizationDriver", FILES)
+    check_refused("`--model` must be given once", driver_options, "TrainingDriver", [*FILES, "--model", "mnist"])
+    check_refused("Every argument must be an option", driver_options, "OptimizationDriver", FILES)
 
 
 def test_what_has_no_effect_is_said_in_a_line():
@@ -51,7 +48,7 @@ def test_a_search_without_a_model_is_of_mnist_and_says_so():
     assert not driver_options("OptimizationDriver", ["--example", "cifar10"]).remarks
 
 
-def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkeypatch, command, refused, printed):
+def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkeypatch, refused, printed):
     monkeypatch.chdir(tmp_path)
     assert "nnlo/MPIDriver.py" in printed("examples", "nnlo")
     assert os.access("nnlo/MPIDriver.py", os.X_OK)

@@ -199,10 +199,8 @@ class TestStudies:
         with pytest.raises(ConfigurationError, match=r"with max, but this run has min\. Leave it out"):
             observations_of_runs([path], IDENTITY.replaced(direction="min"), OURS)
         self.study(tmp_path, "log", "two", directions=["minimize", "maximize"])
-        with pytest.raises(ConfigurationError, match="it has `s`, `two`; write"):
-            read_earlier(path)
-        with pytest.raises(ConfigurationError, match="it has `s`, `two`; write"):
-            read_earlier(f"{path}:three")
+        check_refused("it has `s`, `two`; write", read_earlier, path)
+        check_refused("it has `s`, `two`; write", read_earlier, f"{path}:three")
         with pytest.raises(ConfigurationError, match=r"a study of one objective\. Received: .* with 2"):
             read_earlier(f"{path}:two")
 

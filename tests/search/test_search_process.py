@@ -101,8 +101,7 @@ def test_spaces_are_loaded_and_prints_do_no_harm(search, tmp_path):
         "ranges = [Real(0, 1, name='x')]\n"
     )
     assert search.load_space(str(path)) == Space([Real(0, 1, name="x")])
-    with pytest.raises(ConfigurationError, match=r"nothing\.py"):
-        search.load_space("nothing.py")
+    check_refused("nothing.py", search.load_space, "nothing.py")
     assert search.load_space(str(path)).names == ("x",)
 
 
@@ -134,8 +133,7 @@ def test_a_constraint_of_a_model_module_is_loaded_when_the_search_starts(search,
     search.start("random", space, 5, {})
     assert sum(suggested(search).point.values()) < 0.5
     path.write_text(path.read_text().replace("< 0.5", "< 0.6"))
-    with pytest.raises(ConfigurationError, match=r"model\.py must be the same wherever it is read"):
-        search.start("random", space, 5, {})
+    check_refused("model.py must be the same wherever it is read", search.start, "random", space, 5, {})
 
 
 def test_a_point_that_the_constraint_refuses_is_declined_with_the_next_suggestion(search, tmp_path):
@@ -158,8 +156,7 @@ def test_values_are_fixed_where_the_space_is_loaded(search, tmp_path):
     point = suggested(search).point
     assert point["x"] == 0.25
     assert point["y"] < 0.25
-    with pytest.raises(ConfigurationError, match="`--fix x=`"):
-        search.load_space(str(path), {"x": "2"})
+    check_refused("`--fix x=`", search.load_space, str(path), {"x": "2"})
 
 
 @pytest.mark.parametrize(
@@ -176,10 +173,8 @@ def test_a_constraint_that_breaks_down_during_the_search_is_a_sentence(search, t
 
 
 def test_wrong_requests_are_sentences(search):
-    with pytest.raises(ConfigurationError, match="search algorithm"):
-        search.start("magic", SPACE, 0, {})
-    with pytest.raises(ConfigurationError, match="option"):
-        search.start("random", SPACE, 0, {"depth": 3})
+    check_refused("search algorithm", search.start, "magic", SPACE, 0, {})
+    check_refused("option", search.start, "random", SPACE, 0, {"depth": 3})
     search.start("random", SPACE, 0, {})
 
 

@@ -11,6 +11,7 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.trial import FoldResult, Trial
+from tests.helpers.refusals import check_refused
 
 THEIRS = Space([Real(0, 1, name="x"), Integer(1, 9, name="n"), Real(0, 1, name="old")])
 OURS = Space([Integer(1, 5, name="n"), Real(0, 1, name="x")])
@@ -112,5 +113,4 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, identity, words):
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="which holds a `journal"):
-        observations_of_runs([tmp_path], RunIdentity.of(IDENTITY), OURS)
+    check_refused("which holds a `journal", observations_of_runs, [tmp_path], RunIdentity.of(IDENTITY), OURS)
