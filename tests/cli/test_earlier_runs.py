@@ -6,12 +6,11 @@ import pytest
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.trials import events as ev
 from tests.helpers.refusals import check_refused
-from tests.helpers.stories import START, write_journal
+from tests.helpers.stories import START, assigned, completed, finished, suggested, write_journal
 
 COMMAND = "--model mnist --epochs 20 --early val_loss,<,3 --train-data a.list --val-data b.list --seed 5 --checkpoint S"
-SUGGESTED = ev.TrialSuggested(time_s=1.0, trial=0, point={"n_units": 8})
+SUGGESTED = suggested(0, {"n_units": 8})
 POINT = {"n_units": 8, "train.batch": 50, "train.learning_rate": 0.5}
 
 
@@ -20,17 +19,15 @@ def run(tmp_path):
     """Writes the journal of a search of one trial of two folds, which has a history of neither; returns the run."""
 
     def write(program="OptimizationDriver", command=COMMAND, n_events=8, **settings):
-        folds = [{"trial": 0, "fold": fold, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2} for fold in (0, 1)]
-        result = {"figure_of_merit": 0.25, "metrics": {}, "train_s": 1.0}
         settings["command_line"] = [program, *shlex.split(command)]
         identity = {"direction": "min", "search_space": {"parameters": [{"name": "n_units"}]}}
         identity["model"] = {"name": "net", "source": str(tmp_path / "net.py"), "sha256": "0"}
         events = [
             START.replaced(identity=identity, settings=settings),
-            ev.TrialSuggested(time_s=1.0, trial=0, point=POINT),
-            *(ev.FoldAssigned(time_s=1.0, assignment=fold, **folds[fold]) for fold in (0, 1)),
-            *(ev.AssignmentFinished(time_s=2.0, assignment=n, n_epochs=6 + 3 * n, **result) for n in (0, 1)),
-            ev.TrialCompleted(time_s=2.0, trial=0, figure_of_merit=0.25, figure_of_merit_std=0.0),
+            suggested(0, POINT),
+            *(assigned(fold, fold=fold) for fold in (0, 1)),
+            *(finished(n, 0.25, n_epochs=6 + 3 * n) for n in (0, 1)),
+            completed(0, 0.25),
         ]
         write_journal(tmp_path, events[:n_events])
         for fold in (0, 1):
@@ -106,7 +103,7 @@ def test_a_run_without_the_trial_asked_for_is_refused(run, written, number, word
 
 
 def test_a_search_of_an_objective_is_refused(tmp_path):
-    write_journal(tmp_path, [START.replaced(identity={"data": None}), ev.TrialSuggested(time_s=1.0, trial=0, point={})])
+    write_journal(tmp_path, [START.replaced(identity={"data": None}), suggested(0, {})])
     check_refused(
         "must name a run that has trained models", driver_options, "TrainingDriver", ["--from-run", f"{tmp_path}:0"]
     )

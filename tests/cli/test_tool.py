@@ -11,7 +11,7 @@ from nnlo_opt.cli import main
 from nnlo_opt.errors import EXIT_WRONG_REQUEST
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock
-from tests.helpers.stories import START, trial, write_journal
+from tests.helpers.stories import START, assigned, completed, finished, suggested, trial, write_journal
 
 STARTED = START.replaced(identity={"direction": "min", "figure_of_merit": "1 - val_acc"})
 EVENTS = [STARTED, *trial(0, 0.25), ev.RunCompleted(time_s=3.0, reason="all 1 trials are done")]
@@ -47,15 +47,9 @@ def long_run():
     """60 trials, of which the best is the last; the first has failed, on rank 2, after two epochs."""
     events = [START.replaced(identity={"direction": "max", "figure_of_merit": "val_acc"}, settings={"block_size": 2})]
     for n in range(60):
-        about = {"time_s": 1.0, "trial": n}
-        events += [
-            ev.TrialSuggested(**about, point={"rate": 1.0 / (n + 1), "kind": "abc"[n % 3]}),
-            ev.FoldAssigned(**about, assignment=n, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-        ]
+        events += [suggested(n, {"rate": 1.0 / (n + 1), "kind": "abc"[n % 3]}), assigned(n, n)]
         if n:
-            result = {"figure_of_merit": n / 100, "metrics": {"val_loss": 1.0}, "n_epochs": 2, "train_s": 1.0}
-            events.append(ev.AssignmentFinished(time_s=2.0, assignment=n, **result))
-            events.append(ev.TrialCompleted(time_s=2.0, trial=n, figure_of_merit=n / 100, figure_of_merit_std=0.0))
+            events += [finished(n, n / 100, metrics={"val_loss": 1.0}, n_epochs=2), completed(n, n / 100)]
             continue
         for epoch in (1, 2):
             report = {"metrics": {"val_loss": 0.5 / epoch}, "figure_of_merit": 0.1 * epoch}

@@ -14,7 +14,7 @@ from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory, save_weights
 from tests.helpers.refusals import check_refused
-from tests.helpers.stories import START, write_journal
+from tests.helpers.stories import START, assigned, completed, finished, suggested, write_journal
 
 MODULE = """
 def get_model(width=2):
@@ -42,18 +42,12 @@ def run(tmp_path):
         model = {"name": "net", "source": str(source), "sha256": open_model(str(source)).sha256} | model
         identity = {"search_space": {"parameters": [{"name": "width"}]}, "model": model, "direction": "min"}
         identity |= {"data": {"files": [[str(tmp_path / "data.h5"), 4]]}, "training": {"loss": "MSELoss"}}
-        fold = {"trial": 0, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2}
-        result = {"metrics": {}, "n_epochs": 1, "train_s": 1.0}
         settings = {"command_line": ["OptimizationDriver", "--model", str(source), *words]}
-        events = [
-            START.replaced(identity=identity, settings=settings),
-            ev.TrialSuggested(time_s=1.0, trial=0, point={"width": 2}),
-        ]
+        events = [START.replaced(identity=identity, settings=settings), suggested(0, {"width": 2})]
         for number, figure in enumerate([0.5, 0.25]):
-            events.append(ev.FoldAssigned(time_s=1.0, assignment=number, fold=number, **fold))
-            events.append(ev.AssignmentFinished(time_s=2.0, assignment=number, figure_of_merit=figure, **result))
+            events += [assigned(number, fold=number), finished(number, figure)]
             save_weights(fold_directory(place, 0, number), WEIGHTS * (-1) ** number, STATE)
-        events.append(ev.TrialCompleted(time_s=2.0, trial=0, figure_of_merit=0.375, figure_of_merit_std=0.125))
+        events.append(completed(0, 0.375, std=0.125))
         return write_journal(place, [*events, ev.RunCompleted(time_s=3.0, reason="all trials are done")])
 
     return write
