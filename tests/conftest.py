@@ -164,6 +164,13 @@ def network(request) -> networks.Network:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a test, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Runs a command in this process, and returns what it prints; of one that ends with a `code`, its error."""
 

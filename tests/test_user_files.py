@@ -40,10 +40,9 @@ def test_a_module_is_a_regular_file_with_a_name_that_a_file_can_have(tmp_path, i
         check_refused("which is no file", load_module, str(path), "A module must exist")
 
 
-def test_an_error_is_placed_at_the_innermost_line_of_the_users_code(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "layers_of_mine.py").write_text("import json\n\n\ndef make():\n    return json.loads('{')\n")
-    own = tmp_path / "model.py"
+def test_an_error_is_placed_at_the_innermost_line_of_the_users_code(here):
+    (here / "layers_of_mine.py").write_text("import json\n\n\ndef make():\n    return json.loads('{')\n")
+    own = here / "model.py"
     own.write_text("import layers_of_mine\n\ndef build(): layers_of_mine.make()\n\ndef wrong(): return 1 / 0\n")
     module, helper = execute_file(own), "`layers_of_mine.py`, line 5"
     # Each of the two is called by this file, which is a user's too, and further out.

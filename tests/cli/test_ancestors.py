@@ -48,8 +48,7 @@ def test_a_search_without_a_model_is_of_mnist_and_says_so():
     assert not driver_options("OptimizationDriver", ["--example", "cifar10"]).remarks
 
 
-def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkeypatch, refused, printed):
-    monkeypatch.chdir(tmp_path)
+def test_the_programs_are_written_by_their_former_names_and_run(here, refused, printed):
     assert "nnlo/MPIDriver.py" in printed("examples", "nnlo")
     assert os.access("nnlo/MPIDriver.py", os.X_OK)
     command = [sys.executable, "MPIDriver.py", "--help"]
@@ -57,7 +56,7 @@ def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkey
     assert "MPIDriver --model" in done.stdout
     command = [sys.executable, "models/get_topclass.py", "2,1", "--n-samples", "4"]
     subprocess.run(command, cwd="nnlo", check=True)
-    assert (tmp_path / "nnlo/train_topclass.list").read_text().split() == ["topclass_train_0.h5", "topclass_train_1.h5"]
+    assert (here / "nnlo/train_topclass.list").read_text().split() == ["topclass_train_0.h5", "topclass_train_1.h5"]
     assert "No file is overwritten" in refused("examples", "nnlo")
     Path("other").mkdir()
     Path("other/GetData.py").symlink_to("/nowhere/GetData.py")

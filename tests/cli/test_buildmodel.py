@@ -2,10 +2,7 @@ import json
 
 import pytest
 
-
-@pytest.fixture(autouse=True)
-def in_tmp_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.mark.keras

@@ -35,11 +35,10 @@ def test_the_gravest_finding_is_the_exit_code(capsys, monkeypatch, tmp_path, pri
     assert "The check itself has failed: ZeroDivisionError" in str(said["findings"])
 
 
-def test_the_folder_is_the_one_in_which_the_run_directory_would_be_made(monkeypatch, tmp_path, printed):
-    monkeypatch.chdir(tmp_path)
+def test_the_folder_is_the_one_in_which_the_run_directory_would_be_made(monkeypatch, here, printed):
     monkeypatch.setattr(Examination, "disk", lambda of: iter([works(str(of.folder))]))
-    assert f"fine: folder: {tmp_path}\n" in printed("doctor")
-    (tmp_path / "checkpoints").mkdir()
+    assert f"fine: folder: {here}\n" in printed("doctor")
+    (here / "checkpoints").mkdir()
     assert "fine: folder: checkpoints\n" in printed("doctor")
 
 

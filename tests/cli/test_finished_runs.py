@@ -101,24 +101,23 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name, refused):
     assert "A run directory must hold a journal.jsonl. Received: " in refused(name, tmp_path / "nowhere")
 
 
-def test_a_run_is_named_by_its_path_or_its_name_else_is_the_newest(tmp_path, capsys, monkeypatch, printed, refused):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_is_named_by_its_path_or_its_name_else_is_the_newest(here, capsys, printed, refused):
     for at_s, name in enumerate(["new", "old"]):
-        write_run(tmp_path / "checkpoints" / name, EVENTS if name == "new" else EVENTS[:7])
-        os.utime(tmp_path / "checkpoints" / name / "journal.jsonl", (2e9 - at_s, 2e9 - at_s))
-    (tmp_path / "old").mkdir()  # something else of the same name
-    for word in ("old", "checkpoints/old", str(tmp_path / "checkpoints/old")):
+        write_run(here / "checkpoints" / name, EVENTS if name == "new" else EVENTS[:7])
+        os.utime(here / "checkpoints" / name / "journal.jsonl", (2e9 - at_s, 2e9 - at_s))
+    (here / "old").mkdir()  # something else of the same name
+    for word in ("old", "checkpoints/old", str(here / "checkpoints/old")):
         assert json.loads(printed("best", word))["figure_of_merit"] == 0.25
     for words in (["status", "--json"], ["show"], ["report"], ["best"], ["watch"]):
         assert tool.main(words) == EXIT_OK
         assert capsys.readouterr().err == "The newest run: `checkpoints/new`.\n"
-    with closing(RunLock(tmp_path / "checkpoints/old", 0.0)):
+    with closing(RunLock(here / "checkpoints/old", 0.0)):
         assert tool.main(["stop", "--wait", "0"]) == EXIT_FAILURE  # nobody answers
     assert capsys.readouterr().err == "The newest run at work: `checkpoints/old`.\n"
     assert "no run at work in `checkpoints`" in refused("stop")
     for command in ("enqueue", "clean", "repair"):
         assert "`RUN_DIRECTORY` is required" in refused(command)
-    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+    (here / "checkpoints").rename(here / "elsewhere")
     assert "no run in `checkpoints`" in refused("show")
     assert "`checkpoints/old`, which does not" in refused("show", "checkpoints/old")
 

@@ -18,9 +18,8 @@ N_TRAIN, N_TEST = 60, 20
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(here: Path) -> Path:
+    return here
 
 
 def write_npz(path: Path, shape: tuple[int, ...] = (28, 28)) -> Path:

@@ -8,12 +8,9 @@ from nnlo_opt.cli.launch import DriverCommand
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
 from tests.helpers.refusals import check_refused
 
+pytestmark = pytest.mark.usefixtures("here")
+
 DRIVER = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "L"]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,9 @@ def three(parameters, comm, report):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(MODULE)
-    return tmp_path
+def here(here):
+    (here / "mine.py").write_text(MODULE)
+    return here
 
 
 @pytest.fixture

@@ -188,12 +188,11 @@ def feasible(parameters):
 
 
 @pytest.fixture
-def space(tmp_path, monkeypatch):
+def space(here):
     """Writes a space; returns what to call it."""
-    monkeypatch.chdir(tmp_path)
 
     def write(text=SPACE):
-        (tmp_path / "mine.py").write_text(text)
+        (here / "mine.py").write_text(text)
         return "mine.py"
 
     return write

@@ -33,8 +33,7 @@ def test_a_pipe_gets_the_state_of_a_run_that_is_over_and_the_code_tells_if_it_en
     assert "finished (all trials are done)" in printed("watch", run)
 
 
-def test_a_run_that_has_not_begun_is_waited_for_and_then_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_that_has_not_begun_is_waited_for_and_then_refused(here, monkeypatch, capsys):
     monkeypatch.setattr("nnlo_opt.reporting.watch.BEGIN_S", 0.0)
     assert tool.main(["watch", "later", "--interval", "0.01"]) == EXIT_WRONG_REQUEST
     shown = capsys.readouterr()
@@ -73,10 +72,9 @@ def test_the_page_follows_the_size_of_its_terminal(run, tmp_path):
     ],
     ids=str,
 )
-def test_a_wrong_request_is_refused_in_one_sentence(words, sentence, tmp_path, monkeypatch, refused):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    write_journal(tmp_path / "runs", UNDER_WAY)
+def test_a_wrong_request_is_refused_in_one_sentence(words, sentence, here, refused):
+    (here / "runs").mkdir()
+    write_journal(here / "runs", UNDER_WAY)
     assert sentence in refused(*words)
 
 

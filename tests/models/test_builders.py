@@ -252,13 +252,12 @@ def test_builtin_models_take_what_is_searched(name):
     assert definition.required_parameters == frozenset()
 
 
-def test_missing_data_names_the_command(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", tmp_path)
+def test_missing_data_names_the_command(here, monkeypatch):
+    monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", here)
     check_refused("Run `GetData mnist` first", open_model("mnist").files, "get_train")
-    (tmp_path / "data/mnist").mkdir(parents=True)
-    (tmp_path / "data/mnist/train_mnist.list").touch()
-    assert open_model("mnist").files("get_train") == tmp_path / "data/mnist/train_mnist.list"
+    (here / "data/mnist").mkdir(parents=True)
+    (here / "data/mnist/train_mnist.list").touch()
+    assert open_model("mnist").files("get_train") == here / "data/mnist/train_mnist.list"
 
 
 def test_no_framework_is_imported_to_read_a_module():
@@ -380,10 +379,9 @@ def test_python_that_is_nested_beyond_all_use_is_refused_when_it_is_executed(mod
     check_refused("must import without an error", open_model, path)
 
 
-def test_a_list_in_the_working_directory_is_found_by_its_names(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_list_in_the_working_directory_is_found_by_its_names(here):
     for name in ("train_3d.list", "train_showers.list", "data/showers/train_showers.list"):
-        path = tmp_path / name
+        path = here / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         assert find_list("data/showers/train_showers.list", "GetData showers", "train_3d.list") == path

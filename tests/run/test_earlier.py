@@ -210,11 +210,10 @@ class TestStudies:
             observations_of_runs([tmp_path / "o.log"], IDENTITY.replaced(figure_of_merit="1 - val_acc"), SPACE)
 
     @pytest.mark.parametrize("place", ["sqlite:///none.db", "none.log:study", "text.log", "mysql://nowhere.invalid/db"])
-    def test_what_is_no_study_is_refused_in_a_sentence(self, tmp_path, monkeypatch, place):
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "text.log").write_text("hello\n")
+    def test_what_is_no_study_is_refused_in_a_sentence(self, here, place):
+        (here / "text.log").write_text("hello\n")
         with pytest.raises(
             ConfigurationError, match=r"must name (an Optuna study that can be read|one study .* has none)"
         ):
             read_earlier(place)
-        assert not (tmp_path / "none.db").exists()
+        assert not (here / "none.db").exists()

@@ -219,12 +219,11 @@ def test_files_are_read_by_another_process_first(workplace, tmp_path):
     check_refused("data.h5; reading it ends the process (Segmentation fault)", place.inspect, None)
 
 
-def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(workplace, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "data.list").write_text("data.h5\n")
-    (tmp_path / "figure.py").write_text("def own(fold): return 0.0\n")
-    (tmp_path / "model.py").write_text("import os\nos.chdir('elsewhere')\n" + FORKED)
+def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(workplace, here):
+    (here / "elsewhere").mkdir()
+    (here / "data.list").write_text("data.h5\n")
+    (here / "figure.py").write_text("def own(fold): return 0.0\n")
+    (here / "model.py").write_text("import os\nos.chdir('elsewhere')\n" + FORKED)
     given = ["--train-data", "data.list", "--cache-data", "cache", "--features-name", "features/a"]
     options = driver_options("TrainingDriver", ["--model", "model.py", *given, "--labels-name", "labels/a"])
     options = replace(options, comparison=Comparison(function="figure.py:own"))
@@ -232,6 +231,6 @@ def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(wor
     assert made.data.training.source.info.n_samples == 40
     made.data.training.source.read(np.arange(3))
     assert made.maker.figure.name == "own"
-    assert made.maker.definition.source.resolve() == tmp_path / "model.py"
+    assert made.maker.definition.source.resolve() == here / "model.py"
     assert made.maker.definition.sha256
-    assert [path.name for path in (tmp_path / "cache").iterdir()]
+    assert [path.name for path in (here / "cache").iterdir()]
