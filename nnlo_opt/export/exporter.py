@@ -1,6 +1,5 @@
 """Interface of an exporter, with the table of all exporters."""
 
-import importlib
 import importlib.util
 import json
 from collections import defaultdict

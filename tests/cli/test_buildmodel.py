@@ -6,7 +6,6 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.mark.keras
-@pytest.mark.filterwarnings("ignore:__array__ implementation")
 def test_writes_architecture_and_weights(tmp_path, printed):
     words = ["mnist", "nb_filters=8", "dense=10", "dropout=0.3", "--weights", "--seed", "3"]
     assert printed(*words, program="BuildModel") == "Wrote mnist_arch.json\nWrote mnist.weights.h5\n"

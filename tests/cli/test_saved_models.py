@@ -73,7 +73,6 @@ def flat(module):
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_torchscript_archive_is_a_whole_model(place, torch, tmp_path):
     module = net(torch, width=4)
     torch.jit.script(module).save(tmp_path / "net.pt")
@@ -134,7 +133,6 @@ class Harmful:
         ),
     ],
 )
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_what_torch_saved_and_is_no_model(place, torch, tmp_path, what, module, sentence):
     path = tmp_path / "net.pt"
     if module is not None:

@@ -67,7 +67,7 @@ def test_its_trials_are_what_they_were(run):
 def test_its_reports_are_what_they_were(run):
     write_results(run, read_ledger(run))
     files = (HERE / "results-format-1.csv", run / "results.csv")
-    (before, *old_rows), (now, *rows) = (list(csv.reader(path.open(newline=""))) for path in files)
+    (before, *old_rows), (now, *rows) = (list(csv.reader(path.read_text().splitlines())) for path in files)
     assert now == [*before, "figure_so_far", "time_s", "m:loss", "m:val_loss"]
     assert [row[: len(before)] for row in rows] == old_rows
     assert rows[0][len(before) :] == ["", "1.3469059467315674", "2.651868512233098", "4.014799038569132"]

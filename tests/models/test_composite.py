@@ -12,10 +12,7 @@ from nnlo_opt.update_rules.optimizers import make_optimizer
 from tests.helpers.adapters import gradient, keras, weights_of
 from tests.helpers.keras_adapters import keras_adapter
 
-pytestmark = [
-    pytest.mark.keras,
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),
-]
+pytestmark = pytest.mark.keras
 SHAPE = (3,)
 MSE = {"only": "mean_squared_error"}
 

@@ -11,10 +11,7 @@ from nnlo_opt.training.options import TrainingOptions
 from tests.helpers.adapters import gradient, weights_of
 from tests.helpers.refusals import check_refused
 
-pytestmark = [
-    pytest.mark.keras,
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),
-]
+pytestmark = pytest.mark.keras
 SHOWERS = simulate(24, 9, seed=0)
 SETS = SHOWERS.datasets()
 BATCH = SETS["X"], [SETS["y/a"], SETS["y/b"], SETS["y/c"]]

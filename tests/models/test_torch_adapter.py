@@ -26,11 +26,7 @@ from tests.helpers.adapters import (
     weights_of,
 )
 
-pytestmark = [
-    pytest.mark.needs("torch"),
-    # TorchScript is the one saved form that can be trained.
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
-]
+pytestmark = pytest.mark.needs("torch")
 
 
 def mlp(*hidden, n_outputs=N_CLASSES, last=(), seed=0):

@@ -18,7 +18,7 @@ from tests.helpers.adapters import gradient, module, torch, weights_of
 from tests.helpers.launcher import python
 from tests.helpers.refusals import check_refused
 
-pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")]
+pytestmark = pytest.mark.needs("torch")
 EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"
 
 

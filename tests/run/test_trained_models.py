@@ -116,7 +116,6 @@ def test_the_best_model_is_saved_from_any_folder_without_the_command_of_the_run(
 
 @pytest.mark.needs("torch")
 @pytest.mark.proof
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_the_best_model_is_the_saved_one_if_it_cannot_be_made_again(run, tmp_path):
     import torch
 

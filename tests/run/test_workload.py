@@ -23,11 +23,7 @@ from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.vectors import aligned_empty
 from tests.helpers.refusals import check_refused
 
-pytestmark = [
-    pytest.mark.keras,
-    # Keras's own conversion of variables, when it saves a model.
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),
-]
+pytestmark = pytest.mark.keras
 
 FORKED = """
 def get_model(width=4):
