@@ -98,7 +98,11 @@ def test_a_run_without_a_best_trial_says_so(tmp_path, events, words, sentence, r
 
 @pytest.mark.parametrize("name", ["best", "best-model", "ensemble", "show", "report"])
 def test_a_folder_that_is_no_run_is_refused(tmp_path, name, refused):
-    assert "A run directory must hold a journal.jsonl. Received: " in refused(name, tmp_path / "nowhere")
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
+        sentence = refused(name, path)
+        assert f"A run directory must hold a journal.jsonl. Received: `{path}`" in sentence
+        assert "checkpoints/" in sentence
 
 
 def test_a_run_is_named_by_its_path_or_its_name_else_is_the_newest(here, capsys, printed, refused):

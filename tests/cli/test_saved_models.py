@@ -7,12 +7,10 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.vectors import aligned_empty
+from tests.helpers.workloads import prepared
 
 N_FEATURES, N_CLASSES = 6, 3
 MODULE = """
@@ -32,15 +30,8 @@ def place(tmp_path):
         file["features"] = RNG.normal(size=(40, N_FEATURES)).astype(np.float32)
         file["labels"] = RNG.integers(N_CLASSES, size=40)
     (tmp_path / "data.list").write_text(f"{tmp_path / 'data.h5'}\n")
-    data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
-
-    def make(name, *arguments):
-        options = driver_options("TrainingDriver", ["--model", str(tmp_path / name), *data, *arguments])
-        made = ModuleWorkload(options, ProcessContext(), searches=False)
-        made.prepare()
-        return made
-
-    return make
+    data = ["--train-data", tmp_path / "data.list", "--val-data", tmp_path / "data.list"]
+    return lambda name, *arguments: prepared("--model", tmp_path / name, *data, *arguments)
 
 
 def weights_of(place):

@@ -136,16 +136,6 @@ def test_report_writes_both_files_from_the_journal_alone(run, printed):
 
 
 @pytest.mark.parametrize("name", ["show", "report"])
-def test_a_directory_without_a_journal_is_refused_in_one_sentence(tmp_path, name, refused):
-    for path in (tmp_path, tmp_path / "missing", tmp_path / "file"):
-        (tmp_path / "file").write_text("x")
-        sentence = refused(name, path)
-        assert "must hold a journal.jsonl" in sentence
-        assert str(path) in sentence
-        assert "checkpoints/" in sentence
-
-
-@pytest.mark.parametrize("name", ["show", "report"])
 def test_a_damaged_journal_is_refused_in_one_sentence_and_left_as_it_is(run, name, refused):
     path = run()
     (path / "journal.jsonl").write_bytes((path / "journal.jsonl").read_bytes()[7:])

@@ -5,16 +5,14 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.earlier_runs import model_of_run, save_best_model
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import open_model
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory, save_weights
 from tests.helpers.refusals import check_refused
 from tests.helpers.stories import START, assigned, completed, finished, suggested, write_journal
+from tests.helpers.workloads import workload_of
 
 MODULE = """
 def get_model(width=2):
@@ -54,9 +52,7 @@ def run(tmp_path):
 
 
 def again(run):
-    return ModuleWorkload(
-        driver_options("TrainingDriver", ["--from-run", f"{run}:0"]), ProcessContext(), searches=False
-    )
+    return workload_of("--from-run", f"{run}:0")
 
 
 def predicted(sign):

@@ -22,6 +22,7 @@ from nnlo_opt.trees import leaves
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.vectors import aligned_empty
 from tests.helpers.refusals import check_refused
+from tests.helpers.workloads import prepared, workload_of
 
 pytestmark = pytest.mark.keras
 
@@ -57,11 +58,8 @@ def workplace(tmp_path):
 
     def make(source, *arguments):
         (tmp_path / "model.py").write_text(source)
-        data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
-        options = driver_options("TrainingDriver", ["--model", str(tmp_path / "model.py"), *data, *arguments])
-        made = ModuleWorkload(options, ProcessContext(), searches=False)
-        made.prepare()
-        return made
+        data = ["--train-data", tmp_path / "data.list", "--val-data", tmp_path / "data.list"]
+        return prepared("--model", tmp_path / "model.py", *data, *arguments)
 
     return make
 
@@ -84,8 +82,7 @@ def test_data_that_the_command_line_does_not_name(workplace, tmp_path, monkeypat
     workplace(f"{FORKED}\ndef get_train(): return {str(tmp_path / 'data.list')!r}\ndef get_val(): return ['data.h5']\n")
     monkeypatch.chdir(tmp_path)
     for named, n_said in ([], 2), (["--val-data", "data.list"], 1):
-        options = driver_options("TrainingDriver", ["--model", "model.py", *named])
-        remarks = ModuleWorkload(options, ProcessContext(), searches=False).inspect(None).remarks
+        remarks = workload_of("--model", "model.py", *named).inspect(None).remarks
         assert (
             list(remarks[:n_said])
             == [
@@ -187,23 +184,20 @@ def test_samples_that_are_trained_on_are_no_test_data(workplace, tmp_path):
 def test_data_that_a_module_names_file_by_file_have_no_checksums(workplace, tmp_path):
     source = f"def get_model():\n    pass\n\ndef get_train():\n    return [{str(tmp_path / 'data.h5')!r}]\n"
     workplace(source)
-    options = driver_options("TrainingDriver", ["--model", str(tmp_path / "model.py"), "--verify-data"])
-    made = ModuleWorkload(options, ProcessContext(), searches=False)
+    made = workload_of("--model", tmp_path / "model.py", "--verify-data")
     check_refused("file by file; give `--train-data`", made.inspect, None)
 
 
 def test_an_objective_that_takes_something_else_is_refused_before_the_first_trial(tmp_path):
     path = tmp_path / "objective.py"
     path.write_text("def objective(x, y): return x")
-    options = driver_options("OptimizationDriver", ["--model", str(path)])
-    with pytest.raises(ConfigurationError, match="must take `parameters`"):
-        ModuleWorkload(options, ProcessContext(), searches=True).inspect(Space([Real(0, 1, name="x")]))
+    made = workload_of("--model", path, program="OptimizationDriver")
+    check_refused("must take `parameters`", made.inspect, Space([Real(0, 1, name="x")]))
 
 
 def test_a_torch_model_without_torch_is_refused_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    options = driver_options("TrainingDriver", ["--model", str(tmp_path / "net.pt")])
-    check_refused("`pip install 'nnlo_opt[torch]'`", ModuleWorkload(options, ProcessContext(), searches=False).prepare)
+    check_refused("`pip install 'nnlo_opt[torch]'`", workload_of("--model", tmp_path / "net.pt").prepare)
 
 
 def test_files_are_read_by_another_process_first(workplace, tmp_path):
