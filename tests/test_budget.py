@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_252, 33_325
+MOST_LINES, MOST_TEST_LINES = 33_252, 33_048
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601,),
