@@ -5,7 +5,6 @@ import gc
 import importlib.util
 import os
 import stat
-import sys
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -13,30 +12,8 @@ from pathlib import Path
 import pytest
 
 import nnlo_opt
-
-# Twins of a model and of a team; the launcher; a search in one process; what a crash leaves; steps of the coordinator;
-# adapters of models; refusals and random spaces; simulated searches; events of short runs; teams of linear models;
-# recorded runs; runs for a page; a run to be exported.
-_FOLDERS = (
-    "mpi/site",
-    "mpi",
-    "integration",
-    "crash",
-    "coordinator",
-    "models",
-    "space",
-    "search",
-    "trials",
-    "block",
-    "analysis",
-    "reporting",
-    "export",
-)
-for _folder in _FOLDERS:
-    sys.path.insert(0, str(Path(__file__).parent / _folder))
-
-import effort  # noqa: E402, F401  (the profile of `--hypothesis-profile`)
-import networks  # noqa: E402
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from tests.helpers import effort, networks  # noqa: F401 (effort has the profile of `--hypothesis-profile`)
 
 #: package that a test may need -> the extra that installs it
 EXTRAS = {
@@ -184,6 +161,45 @@ def irregular(request: pytest.FixtureRequest) -> Callable[[Path], Path]:
 def network(request) -> networks.Network:
     """The network that ranks train, if it is not said otherwise."""
     return request.param
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a test, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command in this process, and returns what it prints; of one that ends with a `code`, its error."""
+
+    def run(*words: object, code: int = EXIT_OK, program: str = "nnlo-opt") -> str:
+        from nnlo_opt.cli import tool
+
+        capsys.readouterr()
+        assert tool.main([*map(str, words)], program) == code
+        out, error = capsys.readouterr()
+        return error if code else out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that is a wrong request, and returns the one line with which it is refused."""
+
+    def run(*words: object, program: str = "nnlo-opt") -> str:
+        from nnlo_opt.cli import tool
+
+        capsys.readouterr()
+        assert tool.main([*map(str, words)], program) == EXIT_WRONG_REQUEST
+        out, error = capsys.readouterr()
+        assert error.startswith("" if program == "nnlo-opt" else f"{program}: ")
+        assert (out, error.count("\n"), "Traceback" in error) == ("", 1, False)
+        return error
+
+    return run
 
 
 @pytest.fixture(scope="session")

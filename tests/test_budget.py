@@ -6,12 +6,12 @@ import tokenize
 from itertools import pairwise
 from pathlib import Path
 
-from sources import ROOT, SOURCES, tree_of
+from tests.helpers.sources import ROOT, SOURCES, tree_of
 
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_252, 33_339
+MOST_LINES, MOST_TEST_LINES = 33_252, 33_048
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601,),

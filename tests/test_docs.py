@@ -11,10 +11,10 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from launcher import python
 
 import nnlo_opt
 from nnlo_opt.cli import tool
+from tests.helpers.launcher import python
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = Path(nnlo_opt.__file__).parent

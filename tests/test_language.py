@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from sources import ROOT, SOURCES, house_imports_of, name_of, tree_of
+
+from tests.helpers.sources import ROOT, SOURCES, house_imports_of, name_of, tree_of
 
 MODULES = [*SOURCES.values()]
 

@@ -8,8 +8,9 @@ import json
 import sys
 
 import pytest
-from launcher import python
-from sources import ROOT, SOURCES, house_imports_of, imports_of, tree_of
+
+from tests.helpers.launcher import python
+from tests.helpers.sources import ROOT, SOURCES, house_imports_of, imports_of, tree_of
 
 REPOSITORY = ROOT.parent
 

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from sources import ROOT, SOURCES, tree_of
 
 from nnlo_opt.cli import tool
+from tests.helpers.sources import ROOT, SOURCES, tree_of
 
 REPOSITORY = ROOT.parent
 SETUP = (REPOSITORY / "setup.py").read_text()

@@ -2,7 +2,7 @@
 
 import ast
 
-from sources import ROOT, SOURCES, tree_of
+from tests.helpers.sources import ROOT, SOURCES, tree_of
 
 TREES = {str(path.relative_to(ROOT)): tree_of(path) for path in SOURCES.values()}
 

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.user_files import execute_file, line_in, load_module, place_of
+from tests.helpers.refusals import check_refused
 
 
 def test_a_file_that_is_edited_within_a_second_to_the_same_length_is_read_again(tmp_path, monkeypatch):
@@ -24,20 +24,17 @@ def test_the_name_of_a_module_need_not_be_utf_8(tmp_path):
 
 
 def test_a_file_of_another_kind_is_no_module(tmp_path):
-    with pytest.raises(ConfigurationError, match="must be a Python file"):
-        execute_file(tmp_path / "model.txt")
+    check_refused("must be a Python file", execute_file, tmp_path / "model.txt")
 
 
 def test_a_module_is_a_regular_file_with_a_name_that_a_file_can_have(tmp_path, irregular):
     for path in (irregular(tmp_path / "module.py"), tmp_path / ("m" * 300 + ".py")):
-        with pytest.raises(ConfigurationError, match="which is no file"):
-            load_module(str(path), "A module must exist")
+        check_refused("which is no file", load_module, str(path), "A module must exist")
 
 
-def test_an_error_is_placed_at_the_innermost_line_of_the_users_code(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "layers_of_mine.py").write_text("import json\n\n\ndef make():\n    return json.loads('{')\n")
-    own = tmp_path / "model.py"
+def test_an_error_is_placed_at_the_innermost_line_of_the_users_code(here):
+    (here / "layers_of_mine.py").write_text("import json\n\n\ndef make():\n    return json.loads('{')\n")
+    own = here / "model.py"
     own.write_text("import layers_of_mine\n\ndef build(): layers_of_mine.make()\n\ndef wrong(): return 1 / 0\n")
     module, helper = execute_file(own), "`layers_of_mine.py`, line 5"
     # Each of the two is called by this file, which is a user's too, and further out.

@@ -57,9 +57,9 @@ from nnlo_opt.trials.run_directory import RunRequest, open_run
 from nnlo_opt.trials.sync_mark import Mark
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/mpi/site"))
-from loopback_team import LoneTeam, linear_tasks
-from memory_source import linear_source
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.helpers.loopback_team import LoneTeam, linear_tasks
+from tests.helpers.memory_source import linear_source
 
 TESTS = Path(__file__).parents[2] / "tests"
 LEGACY = TESTS / "models" / "legacy"

@@ -8,6 +8,7 @@ what the file has with what the run has, and goes on. A file with trials that th
 import json
 import os
 import warnings
+import weakref
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,8 +48,9 @@ class _Backend(JournalFileBackend):
 
     def __init__(self, path: SafePath) -> None:
         # Optuna opens a file by its path: this one leads to the open file, whatever takes its name.
-        self._file = path.open("ab")
-        opened = f"/proc/self/fd/{self._file.fileno()}"
+        file = path.open("ab")
+        weakref.finalize(self, file.close)
+        opened = f"/proc/self/fd/{file.fileno()}"
         super().__init__(opened if os.path.exists(opened) else str(path), JournalFileSymlinkLock(str(path)))
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
@@ -101,11 +103,10 @@ class StudyFile:
         if study is None:
             study = optuna.create_study(storage=self._storage, study_name=self._name, directions=directions)
         self._ids = [trial._trial_id for trial in study.get_trials(deepcopy=False)]
-        notes = {"figure_of_merit": _figure(ledger).name, "command_line": ledger.settings.command_line}
         if study.metric_names is None:
             study.set_metric_names([objective.name for objective in objectives])
-            for name, value in notes.items():
-                study.set_user_attr(name, value)
+            study.set_user_attr("figure_of_merit", _figure(ledger).name)
+            study.set_user_attr("command_line", ledger.settings.command_line)
         return study
 
     def _continued(self, ledger: Ledger) -> Study | None:

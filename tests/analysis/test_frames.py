@@ -1,10 +1,10 @@
 import pandas
 import pytest
-from recorded import REST, events_of, started, two_objectives
 
 from nnlo_opt.analysis.frames import assignments_frame, epochs_frame, folds_frame, results_frame, trials_frame
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.recorded import REST, events_of, started, two_objectives
 
 
 def frames_of(events):

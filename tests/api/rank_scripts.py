@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-from circle import Circle, Endless
 from mpi4py import MPI
 
 from nnlo_opt import Algo, ModelBuilder, MPIKFoldManager, MPIManager
 from nnlo_opt.errors import TrialError
+from tests.helpers.circle import Circle, Endless
 
 WORLD = MPI.COMM_WORLD
 #: of the ranks that run the script

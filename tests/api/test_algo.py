@@ -1,7 +1,7 @@
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.compat.manager.algo import Algo
+from tests.helpers.refusals import check_refused
 
 
 def options_of(algo, n_workers=2):

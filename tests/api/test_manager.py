@@ -2,20 +2,16 @@
 
 import csv
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import some_of
-from refusals import check_refused
 
 import nnlo_opt
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builtin import gan
-
-sys.path.insert(0, str(Path(__file__).parent))
-from circle import Circle, Endless
+from tests.helpers.circle import Circle, Endless
+from tests.helpers.effort import some_of
+from tests.helpers.refusals import check_refused
 
 pytestmark = pytest.mark.keras
 FILES = ["0", "1", "2", "3"]
@@ -277,7 +273,7 @@ def test_keras_callbacks_see_every_epoch(tmp_path):
     manager = manager_of(callbacks=callbacks, epochs=4)
     history = manager.train()["history"]["0:-:-"]
     assert seen == ["begin", 0, 1, 2, 3, "end"]
-    rows = list(csv.DictReader((tmp_path / "log.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
     assert [float(row["val_accuracy"]) for row in rows] == pytest.approx(history["val_acc"])
     assert len(list(tmp_path.glob("*.weights.h5"))) == 4
     x, y = validation_samples()
@@ -296,7 +292,7 @@ def test_keras_callbacks_set_the_learning_rate(tmp_path):
     losses = history["val_loss"]
     assert abs(losses[1] - losses[0]) > 1e-4
     assert np.ptp(losses[1:]) < 1e-5
-    rows = list(csv.DictReader((tmp_path / "log.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
     assert [float(row["learning_rate"]) for row in rows] == pytest.approx([0.02, 0.02, 1e-9, 1e-9, 1e-9])
     rates = []
     note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(logs["learning_rate"]))

@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-import launcher
 import pytest
+
+from tests.helpers import launcher
 
 SCRIPTS = Path(__file__).parent / "rank_scripts.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "example_manager.py"

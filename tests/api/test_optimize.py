@@ -11,8 +11,6 @@ from typing import get_type_hints
 
 import numpy as np
 import pytest
-from launcher import python
-from refusals import check_refused
 
 import nnlo_opt
 from nnlo_opt.api.arguments import SearchArguments
@@ -24,6 +22,8 @@ from nnlo_opt.run.start.identity import refuse_run_of_script
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.trials.repair import repair
+from tests.helpers.launcher import python
+from tests.helpers.refusals import check_refused
 
 SPACE = {"x": Real(-5, 5), "n": Integer(1, 4)}
 FEW = {"num_iterations": 5, "hyper_opt": "random"}
@@ -59,8 +59,7 @@ def test_importing_the_package_imports_nothing_else(tmp_path):
 # ---------------------------------------------------------------- what is found
 
 
-def test_a_search_finds_the_best_point(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+def test_a_search_finds_the_best_point(here, capfd):
     result = nnlo_opt.optimize(distance, SPACE, num_iterations=15)
     assert len(result.trials) == 15
     assert result.best_point == result.best.point
@@ -71,7 +70,7 @@ def test_a_search_finds_the_best_point(tmp_path, monkeypatch, capfd):
     assert repr(result) == f"<SearchResult: 15 trials, {best}>"
     frame = result.frame()
     assert list(frame["p:n"]) == [trial.point["n"] for trial in result.trials]
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
     assert capfd.readouterr() == ("", "")
 
 
@@ -122,9 +121,8 @@ def test_options_have_the_names_and_the_meaning_of_the_command_line():
     ],
     ids=["list", "dict", "Space", "module", "path"],
 )
-def test_a_space_may_be_given_in_any_form(tmp_path, monkeypatch, space):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "space.py").write_text(
+def test_a_space_may_be_given_in_any_form(here, space):
+    (here / "space.py").write_text(
         "from nnlo_opt.space import *\nspace = [Real(-5, 5, name='x'), Integer(1, 4, name='n')]\n"
     )
     assert points(nnlo_opt.optimize(distance, space, **FEW)) == points(nnlo_opt.optimize(distance, SPACE, **FEW))
@@ -231,8 +229,7 @@ def test_a_wrong_request_is_refused_before_the_first_trial(target, arguments, wo
 # ---------------------------------------------------------------- what is kept
 
 
-def test_a_run_with_a_name_is_kept_and_resumed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_with_a_name_is_kept_and_resumed(here):
     first = nnlo_opt.optimize(distance, SPACE, checkpoint="mine", **FEW)
     assert first.directory == Path("checkpoints/mine")
     with pytest.raises(ConfigurationError, match="`--warm-start` must name a run directory"):
@@ -247,8 +244,8 @@ def test_a_run_with_a_name_is_kept_and_resumed(tmp_path, monkeypatch):
     assert points(resumed)[:5] == points(first)
     assert len(resumed.trials) == 8
     check_refused("has changed", nnlo_opt.optimize, lambda p: 1.0, SPACE, checkpoint="mine", opt_restore=True, **more)
-    assert len(nnlo_opt.optimize(distance, SPACE, checkpoint=tmp_path / "here", **FEW).trials) == 5
-    assert (tmp_path / "here" / "journal.jsonl").is_file()
+    assert len(nnlo_opt.optimize(distance, SPACE, checkpoint=here / "here", **FEW).trials) == 5
+    assert (here / "here" / "journal.jsonl").is_file()
 
 
 def test_a_lambda_is_the_same_while_its_code_is(tmp_path):

@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-import launcher
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
+from tests.helpers import launcher
 
 SCRIPTS = Path(__file__).parent / "search_scripts.py"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "example_optimize.py"

@@ -2,15 +2,15 @@ import doctest
 
 import matplotlib.pyplot
 import pytest
-from launcher import python
-from recorded import TRIALS, events_of, of_trial, started
-from refusals import check_refused
-from stories import write_journal
 
 import nnlo_opt
 from nnlo_opt import load_run
 from nnlo_opt.errors import JournalError, TrialError
 from nnlo_opt.trials import events as ev
+from tests.helpers.launcher import python
+from tests.helpers.recorded import TRIALS, events_of, of_trial, started
+from tests.helpers.refusals import check_refused
+from tests.helpers.stories import write_journal
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """How the updates of a worker reach the central weights."""
 
 import pytest
-from loopback_team import LoopbackTeam
+
+from tests.helpers.loopback_team import LoopbackTeam
 
 
 @pytest.fixture(params=["messages", "shared weights"])

@@ -1,9 +1,7 @@
 import asyncio
 
-import linear_teams
 import numpy as np
 import pytest
-from linear_teams import central_of, fail, finish, history_of, options_of, place_of
 
 from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.block.master.state import FoldPlan, MasterState, Phase
@@ -11,6 +9,8 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import CallbackRequests
 from nnlo_opt.training.options import TrainingOptions
+from tests.helpers import linear_teams
+from tests.helpers.linear_teams import central_of, fail, finish, history_of, options_of, place_of
 
 
 class Recorder:

@@ -4,11 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linear_model import LinearAdapter
-from linear_teams import (
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.data.folds import single_fold
+from nnlo_opt.trials.checkpoint import load, load_weights
+from tests.helpers.effort import examples
+from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.linear_teams import (
     N_FEATURES,
     N_TRAIN,
     SMALL,
@@ -23,12 +27,8 @@ from linear_teams import (
     trained,
     tree_of,
 )
-from loopback_team import LoneTeam, tasks_from
-from memory_source import numbered_source
-
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.trials.checkpoint import load, load_weights
+from tests.helpers.loopback_team import LoneTeam, tasks_from
+from tests.helpers.memory_source import numbered_source
 
 pytestmark = pytest.mark.many
 

@@ -4,16 +4,16 @@ The sum of the groups runs the other ranks until each has added its part. Where 
 and one has not come, real ranks would hang: here that is an error.
 """
 
-import linear_teams
 import numpy as np
 import pytest
-from linear_model import LinearAdapter
-from linear_teams import N_FEATURES, RATE, central_of, data_of, fail, finish, step_to_an_epoch, val_losses
-from loopback_team import LoneTeam, tasks_from
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ProtocolError
+from tests.helpers import linear_teams
+from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.linear_teams import N_FEATURES, RATE, central_of, data_of, fail, finish, step_to_an_epoch, val_losses
+from tests.helpers.loopback_team import LoneTeam, tasks_from
 
 pytestmark = pytest.mark.many
 

@@ -7,9 +7,19 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
-from linear_teams import EPOCHS, RATE, SIZES, Serial, central_of, factor_of, options_of, serial_trajectory, trained
 
 from nnlo_opt.update_rules.rule import SteppingWorker
+from tests.helpers.linear_teams import (
+    EPOCHS,
+    RATE,
+    SIZES,
+    Serial,
+    central_of,
+    factor_of,
+    options_of,
+    serial_trajectory,
+    trained,
+)
 
 pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 

@@ -3,17 +3,17 @@ import copy
 import json
 from unittest.mock import Mock
 
-import linear_teams
 import numpy as np
 import pytest
-from linear_teams import Data, data_of, fail, finish, place_of, run, step_to_an_epoch, val_losses
-from loopback_team import FAULTS
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
+from tests.helpers import linear_teams
+from tests.helpers.linear_teams import Data, data_of, fail, finish, place_of, run, step_to_an_epoch, val_losses
+from tests.helpers.loopback_team import FAULTS
 
 pytestmark = pytest.mark.many
 

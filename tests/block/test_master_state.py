@@ -2,7 +2,6 @@ import copy
 from typing import Any
 
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison, Objective
+from tests.helpers.effort import examples
 
 
 def ready(n_train=10, has_validation=True):

@@ -4,9 +4,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from linear_model import LinearAdapter
-from linear_teams import N_FEATURES, RATE, SMALL, central_of, finish, options_of, trained, tree_of
-from loopback_team import LoneTeam, tasks_from
+
+from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.linear_teams import N_FEATURES, RATE, SMALL, central_of, finish, options_of, trained, tree_of
+from tests.helpers.loopback_team import LoneTeam, tasks_from
 
 pytestmark = pytest.mark.many
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import linear_teams
 import numpy as np
 import pytest
-from linear_teams import data_of, finish, history_of, options_of, place_of, step_to_an_epoch
-from loopback_team import LoneTeam
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
+from tests.helpers import linear_teams
+from tests.helpers.linear_teams import data_of, finish, history_of, options_of, place_of, step_to_an_epoch
+from tests.helpers.loopback_team import LoneTeam
 
 pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 

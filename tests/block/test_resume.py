@@ -3,19 +3,19 @@
 import json
 import shutil
 
-import linear_teams
 import numpy as np
 import pytest
-from effort import some_of
-from linear_model import LinearAdapter
-from linear_teams import Data, data_of, fail, history_of, place_of, tree_of
-from loopback_team import LoneTeam, tasks_from
-from memory_source import numbered_source
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.trials.checkpoint import load_weights
+from tests.helpers import linear_teams
+from tests.helpers.effort import some_of
+from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.linear_teams import Data, data_of, fail, history_of, place_of, tree_of
+from tests.helpers.loopback_team import LoneTeam, tasks_from
+from tests.helpers.memory_source import numbered_source
 
 pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 

@@ -1,10 +1,7 @@
 """Workers that move the central weights themselves, in memory they share with their master."""
 
-import linear_teams
 import numpy as np
 import pytest
-from linear_teams import EPOCHS, N_TRAIN, central_of, history_of, options_of, team_of
-from loopback_team import LoopbackTeam
 
 from nnlo_opt.block.exchange.shared_weights import SharedWeights
 from nnlo_opt.comm import messages as msg
@@ -15,6 +12,9 @@ from nnlo_opt.update_rules.downpour import Downpour
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics, explicit_momentum
 from nnlo_opt.update_rules.vectors import BLOCK
+from tests.helpers import linear_teams
+from tests.helpers.linear_teams import EPOCHS, N_TRAIN, central_of, history_of, options_of, team_of
+from tests.helpers.loopback_team import LoopbackTeam
 
 pytestmark = pytest.mark.many
 

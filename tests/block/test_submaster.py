@@ -3,10 +3,16 @@
 from collections import Counter
 from functools import partial
 
-import linear_teams
 import numpy as np
 import pytest
-from linear_teams import (
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.trials.checkpoint import load_weights
+from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.update_rules.gem import Gem
+from nnlo_opt.update_rules.optimizers import make_optimizer
+from tests.helpers import linear_teams
+from tests.helpers.linear_teams import (
     BATCH,
     EPOCHS,
     N_FEATURES,
@@ -20,13 +26,7 @@ from linear_teams import (
     place_of,
     tree_of,
 )
-from loopback_team import FAULTS, LoneTeam, linear_tasks
-
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.trials.checkpoint import load_weights
-from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.update_rules.gem import Gem
-from nnlo_opt.update_rules.optimizers import make_optimizer
+from tests.helpers.loopback_team import FAULTS, LoneTeam, linear_tasks
 
 pytestmark = pytest.mark.many
 

@@ -3,16 +3,17 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from linear_model import LinearAdapter
-from memory_source import ArraySource, numbered_source
 
 from nnlo_opt.block.task import Feeding, FoldTaskFactory
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.data import order
 from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.data.weights import class_tables
-from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.errors import TrialError
 from nnlo_opt.training.options import TrainingOptions
+from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.memory_source import ArraySource, numbered_source
+from tests.helpers.refusals import check_refused
 
 
 class CountingSource:
@@ -88,8 +89,7 @@ def test_the_tasks_of_all_workers_are_the_fold(n_workers):
 def test_fewer_training_samples_than_workers_are_refused_but_fewer_validation_samples_are_not():
     bench = Bench([single_fold(3, 1)], 4)
     assert [len(validation_labels(bench.factory.open(start(worker=w, n_workers=3)))) for w in (1, 2, 3)] == [0, 0, 1]
-    with pytest.raises(ConfigurationError, match="3 samples for 4 workers"):
-        bench.factory.open(start(worker=1, n_workers=4))
+    check_refused("3 samples for 4 workers", bench.factory.open, start(worker=1, n_workers=4))
 
 
 def test_validation_batches_are_all_samples_in_order_in_batches_no_smaller_than_need_be():

@@ -2,8 +2,13 @@
 
 import numpy as np
 import pytest
-from effort import some_of
-from linear_teams import (
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.update_rules.easgd import ElasticMomentum
+from nnlo_opt.update_rules.gem import Gem
+from nnlo_opt.update_rules.optimizers import make_optimizer
+from tests.helpers.effort import some_of
+from tests.helpers.linear_teams import (
     EPOCHS,
     N_FEATURES,
     N_TRAIN,
@@ -18,11 +23,6 @@ from linear_teams import (
     tree_of,
     val_losses,
 )
-
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.update_rules.easgd import ElasticMomentum
-from nnlo_opt.update_rules.gem import Gem
-from nnlo_opt.update_rules.optimizers import make_optimizer
 
 pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 

@@ -1,8 +1,5 @@
 import numpy as np
 import pytest
-from linear_model import LinearAdapter
-from loopback_team import linear_tasks
-from memory_source import linear_source
 
 from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.block.worker.training import Partners
@@ -14,6 +11,9 @@ from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.user_files import reason_of
+from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.loopback_team import linear_tasks
+from tests.helpers.memory_source import linear_source
 
 N_FEATURES = 3
 SOURCE = linear_source(25, N_FEATURES)

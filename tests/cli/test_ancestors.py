@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli import program, tool
+from nnlo_opt.cli import program
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.driver_parsers import given_of
-from nnlo_opt.errors import ConfigurationError
+from tests.helpers.refusals import check_refused
 
 FILES = ["mnist_arch.json", "train_mnist.list", "test_mnist.list"]
 
@@ -26,15 +26,12 @@ def test_model_and_lists_may_be_three_words_anywhere_in_the_line(program, at):
 
 @pytest.mark.parametrize("words", [FILES[:1], FILES[:2], [*FILES, "more"], [*FILES[:2], "--unknown"]])
 def test_a_wrong_number_of_words_is_refused(words):
-    with pytest.raises(ConfigurationError, match="Every argument must be an option"):
-        driver_options("TrainingDriver", words)
+    check_refused("Every argument must be an option", driver_options, "TrainingDriver", words)
 
 
 def test_words_and_an_option_for_the_same_are_refused_and_a_search_takes_no_words():
-    with pytest.raises(ConfigurationError, match="`--model` must be given once"):
-        driver_options("TrainingDriver", [*FILES, "--model", "mnist"])
-    with pytest.raises(ConfigurationError, match="Every argument must be an option"):
-        driver_options("OptimizationDriver", FILES)
+    check_refused("`--model` must be given once", driver_options, "TrainingDriver", [*FILES, "--model", "mnist"])
+    check_refused("Every argument must be an option", driver_options, "OptimizationDriver", FILES)
 
 
 def test_what_has_no_effect_is_said_in_a_line():
@@ -51,23 +48,19 @@ def test_a_search_without_a_model_is_of_mnist_and_says_so():
     assert not driver_options("OptimizationDriver", ["--example", "cifar10"]).remarks
 
 
-def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert tool.main(["examples", "nnlo"]) == 0
-    assert "nnlo/MPIDriver.py" in capsys.readouterr().out
+def test_the_programs_are_written_by_their_former_names_and_run(here, refused, printed):
+    assert "nnlo/MPIDriver.py" in printed("examples", "nnlo")
     assert os.access("nnlo/MPIDriver.py", os.X_OK)
     command = [sys.executable, "MPIDriver.py", "--help"]
     done = subprocess.run(command, cwd="nnlo", capture_output=True, text=True, check=True)
     assert "MPIDriver --model" in done.stdout
     command = [sys.executable, "models/get_topclass.py", "2,1", "--n-samples", "4"]
     subprocess.run(command, cwd="nnlo", check=True)
-    assert (tmp_path / "nnlo/train_topclass.list").read_text().split() == ["topclass_train_0.h5", "topclass_train_1.h5"]
-    assert tool.main(["examples", "nnlo"]) == 2
-    assert "No file is overwritten" in capsys.readouterr().err
+    assert (here / "nnlo/train_topclass.list").read_text().split() == ["topclass_train_0.h5", "topclass_train_1.h5"]
+    assert "No file is overwritten" in refused("examples", "nnlo")
     Path("other").mkdir()
     Path("other/GetData.py").symlink_to("/nowhere/GetData.py")
-    assert tool.main(["examples", "other"]) == 2
-    assert "`other/GetData.py`, which exists" in capsys.readouterr().err
+    assert "`other/GetData.py`, which exists" in refused("examples", "other")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 
-from nnlo_opt.cli import tool
 from nnlo_opt.cli.tool import COMMANDS
 
 #: what was typed -> some words that complete it, and one that does not
@@ -25,13 +24,12 @@ LINES = {
 
 
 @pytest.fixture
-def script(tmp_path, capsys):
+def script(tmp_path, printed):
     """Writes the script of a shell."""
 
     def write(shell):
-        assert tool.main(["completion", shell]) == 0
         path = tmp_path / f"complete.{shell}"
-        path.write_text(capsys.readouterr().out)
+        path.write_text(printed("completion", shell))
         return path
 
     return write

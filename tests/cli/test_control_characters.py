@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import pytest
 import yaml
-from stories import write_journal
 
 from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.files import with_checksum
 from nnlo_opt.space import Categorical, Real, Space
 from nnlo_opt.trials import events as ev
+from tests.helpers.stories import assigned, completed, finished, suggested, write_journal
 
 #: sets the title, clears the screen, sounds the bell; the same by C1; turns the text around; goes back
 EVIL = "\x1b]0;pwned\x07\x1b[2J\x9b31m\x9d0;pwned\x9c\u202e\u2066\r\b\x7f[red]é"
@@ -48,15 +48,12 @@ def evil_run(folder):
     settings = {"command_line": ["OptimizationDriver", EVIL], "versions": {EVIL: EVIL}, "plan": {"num_iterations": 9}}
     events = [ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=3, n_blocks=1, identity=identity, settings=settings)]
     for n, rate in enumerate((0.1, 0.2, 0.3)):
-        about, point = {"time_s": 1.0 + n, "trial": n}, {f"rate{EVIL}": rate, "kind": EVIL}
-        events.append(ev.TrialSuggested(**about, point=point))
-        events.append(ev.FoldAssigned(**about, assignment=n, fold=0, attempt=1, block=1, team=0, n_ranks=2))
+        events += [suggested(n, {f"rate{EVIL}": rate, "kind": EVIL}, 1.0 + n), assigned(n, n, 1.0 + n)]
         events.append(ev.EpochEnded(time_s=2.0 + n, assignment=n, epoch=1, metrics={EVIL: 0.5}, figure_of_merit=0.5))
-    result = {"figure_of_merit": 0.25, "metrics": {EVIL: 0.5}, "n_epochs": 2, "train_s": 1.0}
     where = {"traceback": f"Traceback:\n  {EVIL}, line 3", "world_rank": 2, "host": EVIL}
     events += [
-        ev.AssignmentFinished(time_s=5.0, assignment=0, **result),
-        ev.TrialCompleted(time_s=5.0, trial=0, figure_of_merit=0.25, figure_of_merit_std=0.0),
+        finished(0, 0.25, 5.0, metrics={EVIL: 0.5}, n_epochs=2),
+        completed(0, 0.25, 5.0),
         ev.AssignmentFailed(time_s=6.0, assignment=1, reason=EVIL, **where),
         ev.TrialFailed(time_s=6.0, trial=1, reason=EVIL),
         ev.RunPreempted(time_s=7.0, reason=EVIL),

@@ -18,11 +18,10 @@ def machine(monkeypatch):
         monkeypatch.setattr(Examination, name, lambda *_: iter([works("It is so.")]))
 
 
-def test_the_gravest_finding_is_the_exit_code(capsys, monkeypatch, tmp_path):
+def test_the_gravest_finding_is_the_exit_code(capsys, monkeypatch, tmp_path, printed):
     command = ["doctor", str(tmp_path / "no" / "run")]
     monkeypatch.setattr(Examination, "cores", lambda _: iter([works("One core.", "Take two.")]))
-    assert tool.main(command) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed(*command).splitlines()
     assert lines[3] == "remark: cores: One core. Take two."
     assert [line.split(": ")[1] for line in lines] == [
         "MPI", "ranks", "deaths", "cores", "threads", "folder", *FRAMEWORKS, "GPUs", "leftovers"
@@ -36,24 +35,18 @@ def test_the_gravest_finding_is_the_exit_code(capsys, monkeypatch, tmp_path):
     assert "The check itself has failed: ZeroDivisionError" in str(said["findings"])
 
 
-def test_the_folder_is_the_one_in_which_the_run_directory_would_be_made(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_folder_is_the_one_in_which_the_run_directory_would_be_made(monkeypatch, here, printed):
     monkeypatch.setattr(Examination, "disk", lambda of: iter([works(str(of.folder))]))
-    tool.main(["doctor"])
-    assert f"fine: folder: {tmp_path}\n" in capsys.readouterr().out
-    (tmp_path / "checkpoints").mkdir()
-    tool.main(["doctor"])
-    assert "fine: folder: checkpoints\n" in capsys.readouterr().out
+    assert f"fine: folder: {here}\n" in printed("doctor")
+    (here / "checkpoints").mkdir()
+    assert "fine: folder: checkpoints\n" in printed("doctor")
 
 
 @pytest.mark.parametrize("words", [["--mpirun", ""], ["--timeout", "0"], ["-n", "0"], [__file__], []])
-def test_a_wrong_request_is_one_sentence(words, monkeypatch, capsys):
+def test_a_wrong_request_is_one_sentence(words, monkeypatch, refused):
     if not words:
         monkeypatch.setenv("PMIX_RANK", "3")
-    assert tool.main(["doctor", *words]) == 2
-    said = capsys.readouterr().err
-    assert "Received: " in said
-    assert "Traceback" not in said
+    assert "Received: " in refused("doctor", *words)
 
 
 def test_on_a_terminal_a_finding_has_a_symbol_and_a_colour(monkeypatch, capsys):

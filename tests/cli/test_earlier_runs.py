@@ -3,15 +3,13 @@ import shlex
 from pathlib import Path
 
 import pytest
-from refusals import check_refused
-from stories import START, write_journal
 
-from nnlo_opt.cli import tool
 from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.trials import events as ev
+from tests.helpers.refusals import check_refused
+from tests.helpers.stories import START, assigned, completed, finished, suggested, write_journal
 
 COMMAND = "--model mnist --epochs 20 --early val_loss,<,3 --train-data a.list --val-data b.list --seed 5 --checkpoint S"
-SUGGESTED = ev.TrialSuggested(time_s=1.0, trial=0, point={"n_units": 8})
+SUGGESTED = suggested(0, {"n_units": 8})
 POINT = {"n_units": 8, "train.batch": 50, "train.learning_rate": 0.5}
 
 
@@ -20,17 +18,15 @@ def run(tmp_path):
     """Writes the journal of a search of one trial of two folds, which has a history of neither; returns the run."""
 
     def write(program="OptimizationDriver", command=COMMAND, n_events=8, **settings):
-        folds = [{"trial": 0, "fold": fold, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2} for fold in (0, 1)]
-        result = {"figure_of_merit": 0.25, "metrics": {}, "train_s": 1.0}
         settings["command_line"] = [program, *shlex.split(command)]
         identity = {"direction": "min", "search_space": {"parameters": [{"name": "n_units"}]}}
         identity["model"] = {"name": "net", "source": str(tmp_path / "net.py"), "sha256": "0"}
         events = [
             START.replaced(identity=identity, settings=settings),
-            ev.TrialSuggested(time_s=1.0, trial=0, point=POINT),
-            *(ev.FoldAssigned(time_s=1.0, assignment=fold, **folds[fold]) for fold in (0, 1)),
-            *(ev.AssignmentFinished(time_s=2.0, assignment=n, n_epochs=6 + 3 * n, **result) for n in (0, 1)),
-            ev.TrialCompleted(time_s=2.0, trial=0, figure_of_merit=0.25, figure_of_merit_std=0.0),
+            suggested(0, POINT),
+            *(assigned(fold, fold=fold) for fold in (0, 1)),
+            *(finished(n, 0.25, n_epochs=6 + 3 * n) for n in (0, 1)),
+            completed(0, 0.25),
         ]
         write_journal(tmp_path, events[:n_events])
         for fold in (0, 1):
@@ -43,8 +39,13 @@ def run(tmp_path):
     return write
 
 
+def again(run, *words):
+    """The options of a training that takes them over from a run."""
+    return driver_options("TrainingDriver", ["--from-run", str(run), *words])
+
+
 def test_a_trial_is_trained_again_on_all_data_for_as_many_epochs_as_its_best_weights_had(run):
-    options = driver_options("TrainingDriver", ["--from-run", str(run())])
+    options = again(run())
     assert (options.model, options.seed, options.point) == ("mnist", 5, {"n_units": 8})
     training = options.training
     assert (training.batch, training.learning_rate, training.epochs, training.early_stopping) == (50, 0.5, 5, None)
@@ -57,7 +58,7 @@ def test_a_trial_is_trained_again_on_all_data_for_as_many_epochs_as_its_best_wei
 def test_options_that_are_given_count_and_given_data_are_validated_on(run):
     path = run()
     own = ["--batch", "9", "--val-data", "c.list", "--epochs", "7", "--checkpoint", "R"]
-    options = driver_options("TrainingDriver", ["--from-run", f"{path}:0", *own])
+    options = again(f"{path}:0", *own)
     training = options.training
     assert (training.batch, training.learning_rate, training.epochs) == (9, 0.5, 7)
     assert training.early_stopping == "val_loss,<,3"
@@ -67,7 +68,7 @@ def test_options_that_are_given_count_and_given_data_are_validated_on(run):
 
 
 def test_a_trial_that_was_interrupted_can_be_named(run):
-    assert driver_options("TrainingDriver", ["--from-run", f"{run(n_events=4)}:0"]).training.epochs == 20
+    assert again(f"{run(n_events=4)}:0").training.epochs == 20
 
 
 def test_a_trial_that_was_trained_again_has_the_options_of_its_search(run, tmp_path):
@@ -75,13 +76,13 @@ def test_a_trial_that_was_trained_again_has_the_options_of_its_search(run, tmp_p
     settings = {"command_line": ["TrainingDriver", "--from-run", str(search), "--batch", "7"]}
     (tmp_path / "again").mkdir()
     write_journal(tmp_path / "again", [START.replaced(identity={"search_space": None}, settings=settings), SUGGESTED])
-    options = driver_options("TrainingDriver", ["--from-run", str(tmp_path / "again")])
+    options = again(tmp_path / "again")
     assert (options.model, options.point, options.training.batch, options.seed) == ("mnist", {"n_units": 8}, 7, 5)
 
 
 def test_no_command_of_a_run_is_taken_over(run):
     path = run(command=f"{COMMAND} --cache-data cache --copy-command 'touch {{}} {{}}'")
-    options = driver_options("TrainingDriver", ["--from-run", str(path)])
+    options = again(path)
     assert (options.data.cache, options.data.copy_command) == (Path("cache"), None)
 
 
@@ -90,7 +91,7 @@ def test_runs_that_lead_back_to_themselves_are_refused(run, tmp_path):
     (tmp_path / "other").mkdir()
     events = [START.replaced(settings={"command_line": ["TrainingDriver", "--from-run", str(path)]}), SUGGESTED]
     write_journal(tmp_path / "other", events)
-    check_refused("which leads back to itself", driver_options, "TrainingDriver", ["--from-run", str(path)])
+    check_refused("which leads back to itself", again, path)
 
 
 @pytest.mark.parametrize(
@@ -102,28 +103,22 @@ def test_runs_that_lead_back_to_themselves_are_refused(run, tmp_path):
     ],
 )
 def test_a_run_without_the_trial_asked_for_is_refused(run, written, number, words):
-    check_refused(words, driver_options, "TrainingDriver", ["--from-run", f"{run(**written)}{number}"])
+    check_refused(words, again, f"{run(**written)}{number}")
 
 
 def test_a_search_of_an_objective_is_refused(tmp_path):
-    write_journal(tmp_path, [START.replaced(identity={"data": None}), ev.TrialSuggested(time_s=1.0, trial=0, point={})])
-    check_refused(
-        "must name a run that has trained models", driver_options, "TrainingDriver", ["--from-run", f"{tmp_path}:0"]
-    )
+    write_journal(tmp_path, [START.replaced(identity={"data": None}), suggested(0, {})])
+    check_refused("must name a run that has trained models", again, f"{tmp_path}:0")
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
-    check_refused(
-        "`--from-run` must name a run directory", driver_options, "TrainingDriver", ["--from-run", str(tmp_path)]
-    )
-    assert tool.main(["best-model", str(tmp_path)]) == 2
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    check_refused("`--from-run` must name a run directory", again, tmp_path)
 
 
-def test_a_model_that_has_changed_has_no_best_model(run, tmp_path, capsys):
+def test_a_model_that_has_changed_has_no_best_model(run, tmp_path, refused):
     (tmp_path / "net.py").write_text("def get_model(n_units): ...")
     path = run(command=f"--model {tmp_path / 'net.py'}")
-    assert tool.main(["best-model", str(path)]) == 2
-    assert "which has changed since" in capsys.readouterr().err
+    assert "which has changed since" in refused("best-model", path)
 
 
 def test_files_that_a_run_has_named_are_found_from_another_folder(run, tmp_path, monkeypatch):
@@ -132,7 +127,7 @@ def test_files_that_a_run_has_named_are_found_from_another_folder(run, tmp_path,
         (tmp_path / name).touch()
     path = run(command="--model net.py --train-data a.list --val-data b.list", folder=str(tmp_path))
     monkeypatch.chdir("/")
-    options = driver_options("TrainingDriver", ["--from-run", str(path)])
+    options = again(path)
     assert (options.model, options.data.val_data) == (str(tmp_path / "net.py"), tmp_path / "b.list")
     monkeypatch.chdir(tmp_path)
-    assert driver_options("TrainingDriver", ["--from-run", str(path)]).model == "net.py"
+    assert again(path).model == "net.py"

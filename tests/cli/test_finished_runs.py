@@ -7,7 +7,6 @@ from contextlib import closing
 
 import pytest
 import yaml
-from stories import START, failed, trial, write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.driver_options import driver_options
@@ -15,6 +14,7 @@ from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock
+from tests.helpers.stories import START, failed, trial, write_journal
 
 COMMAND = ["OptimizationDriver", "--model", "mnist", "--epochs", "2", "--train-data", "a.list", "--val-data", "b.list"]
 IDENTITY = {
@@ -51,42 +51,36 @@ def write_run(run, events, reports=True):
 EVENTS = [started(), *trial(0, 0.25), *trial(1, 0.125), COMPLETED]
 
 
-def output(capsys, *words, code=EXIT_OK):
-    assert tool.main([*map(str, words)]) == code
-    said = capsys.readouterr()
-    return said.out if code == EXIT_OK else said.err
-
-
 # ---------------------------------------------------------------- best
 
 
-def test_the_best_trial_is_read_by_scripts(tmp_path, capsys):
+def test_the_best_trial_is_read_by_scripts(tmp_path, printed):
     run = write_run(tmp_path / "a run", EVENTS)
-    found = json.loads(output(capsys, "best", run))
+    found = json.loads(printed("best", run))
     assert (found["trial"], found["figure_of_merit"], found["parameters"]) == (1, 0.125, {"x": 1})
     assert (found["figure"], found["direction"], found["epochs"], found["model"]) == ("1 - val_acc", "min", 1, None)
     assert found["weights"] == [str(run / "trials/0001/fold0/weights.npz")]
-    assert yaml.safe_load(output(capsys, "best", run, "--as", "yaml")) == found
+    assert yaml.safe_load(printed("best", run, "--as", "yaml")) == found
 
 
-def test_the_command_that_trains_it_again_is_one_that_is_understood(tmp_path, capsys):
+def test_the_command_that_trains_it_again_is_one_that_is_understood(tmp_path, printed):
     run = write_run(tmp_path / "a: run", EVENTS)
-    words = shlex.split(output(capsys, "best", run, "--as", "command"))
+    words = shlex.split(printed("best", run, "--as", "command"))
     assert words[:4] == ["mpirun", "-np", "2", "TrainingDriver"]
     options = driver_options("TrainingDriver", [*words[4:], "--epochs", "7"])
     assert (options.point, options.training.epochs, options.data.pooled) == ({"x": 1}, 7, True)
     assert "Training again trial 1 of" in options.remarks[-1]
 
 
-def test_of_several_objectives_the_best_is_the_pareto_set(tmp_path, capsys):
+def test_of_several_objectives_the_best_is_the_pareto_set(tmp_path, printed):
     events = [started({"objectives": ["val_loss:min", "n_weights:min"]})]
     for number, (loss, n_weights) in enumerate([(0.1, 9.0), (0.2, 5.0), (0.3, 7.0)]):
         *begin, completed = trial(number, loss)
         values = {"val_loss": loss, "n_weights": n_weights}
         events += [*begin, completed.replaced(objectives=values, objectives_std=dict.fromkeys(values, 0.0))]
     run = write_run(tmp_path / "run", events)
-    assert [found["trial"] for found in json.loads(output(capsys, "best", run))["pareto"]] == [0, 1]
-    assert len(output(capsys, "best", run, "--as", "command").splitlines()) == 2
+    assert [found["trial"] for found in json.loads(printed("best", run))["pareto"]] == [0, 1]
+    assert len(printed("best", run, "--as", "command").splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -97,37 +91,39 @@ def test_of_several_objectives_the_best_is_the_pareto_set(tmp_path, capsys):
         ([started(command_line=["script.py"]), *trial(0)], ["--as", "command"], "a run of script.py"),
     ],
 )
-def test_a_run_without_a_best_trial_says_so(tmp_path, capsys, events, words, sentence):
+def test_a_run_without_a_best_trial_says_so(tmp_path, events, words, sentence, refused):
     run = write_run(tmp_path / "run", events)
-    assert sentence in output(capsys, "best", run, *words, code=EXIT_WRONG_REQUEST)
+    assert sentence in refused("best", run, *words)
 
 
-@pytest.mark.parametrize("command", ["best", "best-model", "ensemble", "show", "report"])
-def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys, command):
-    said = output(capsys, command, tmp_path / "nowhere", code=EXIT_WRONG_REQUEST)
-    assert "A run directory must hold a journal.jsonl. Received: " in said
+@pytest.mark.parametrize("name", ["best", "best-model", "ensemble", "show", "report"])
+def test_a_folder_that_is_no_run_is_refused(tmp_path, name, refused):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
+        sentence = refused(name, path)
+        assert f"A run directory must hold a journal.jsonl. Received: `{path}`" in sentence
+        assert "checkpoints/" in sentence
 
 
-def test_a_run_is_named_by_its_path_or_its_name_and_else_the_newest_one_is_taken(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_is_named_by_its_path_or_its_name_else_is_the_newest(here, capsys, printed, refused):
     for at_s, name in enumerate(["new", "old"]):
-        write_run(tmp_path / "checkpoints" / name, EVENTS if name == "new" else EVENTS[:7])
-        os.utime(tmp_path / "checkpoints" / name / "journal.jsonl", (2e9 - at_s, 2e9 - at_s))
-    (tmp_path / "old").mkdir()  # something else of the same name
-    for word in ("old", "checkpoints/old", str(tmp_path / "checkpoints/old")):
-        assert json.loads(output(capsys, "best", word))["figure_of_merit"] == 0.25
+        write_run(here / "checkpoints" / name, EVENTS if name == "new" else EVENTS[:7])
+        os.utime(here / "checkpoints" / name / "journal.jsonl", (2e9 - at_s, 2e9 - at_s))
+    (here / "old").mkdir()  # something else of the same name
+    for word in ("old", "checkpoints/old", str(here / "checkpoints/old")):
+        assert json.loads(printed("best", word))["figure_of_merit"] == 0.25
     for words in (["status", "--json"], ["show"], ["report"], ["best"], ["watch"]):
         assert tool.main(words) == EXIT_OK
         assert capsys.readouterr().err == "The newest run: `checkpoints/new`.\n"
-    with closing(RunLock(tmp_path / "checkpoints/old", 0.0)):
+    with closing(RunLock(here / "checkpoints/old", 0.0)):
         assert tool.main(["stop", "--wait", "0"]) == EXIT_FAILURE  # nobody answers
     assert capsys.readouterr().err == "The newest run at work: `checkpoints/old`.\n"
-    assert "no run at work in `checkpoints`" in output(capsys, "stop", code=EXIT_WRONG_REQUEST)
+    assert "no run at work in `checkpoints`" in refused("stop")
     for command in ("enqueue", "clean", "repair"):
-        assert "`RUN_DIRECTORY` is required" in output(capsys, command, code=EXIT_WRONG_REQUEST)
-    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
-    assert "no run in `checkpoints`" in output(capsys, "show", code=EXIT_WRONG_REQUEST)
-    assert "`checkpoints/old`, which does not" in output(capsys, "show", "checkpoints/old", code=EXIT_WRONG_REQUEST)
+        assert "`RUN_DIRECTORY` is required" in refused(command)
+    (here / "checkpoints").rename(here / "elsewhere")
+    assert "no run in `checkpoints`" in refused("show")
+    assert "`checkpoints/old`, which does not" in refused("show", "checkpoints/old")
 
 
 # ---------------------------------------------------------------- list
@@ -137,7 +133,7 @@ def rows_of(text):
     return {line.split()[0]: line.split() for line in text.splitlines() if line and line[0] not in " `"}
 
 
-def test_runs_are_listed_with_their_state(tmp_path, capsys, monkeypatch):
+def test_runs_are_listed_with_their_state(tmp_path, monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", "80")
     interrupted = ev.RunPreempted(time_s=9.0, reason="SIGUSR1")
     stories = {
@@ -156,7 +152,7 @@ def test_runs_are_listed_with_their_state(tmp_path, capsys, monkeypatch):
         (tmp_path / name / "journal.jsonl").write_text(text)
     (tmp_path / "lost/trials").mkdir(parents=True)
     with closing(RunLock(tmp_path / "running", 0.0)):
-        text = output(capsys, "list", tmp_path)
+        text = printed("list", tmp_path)
     rows = rows_of(text)
     assert rows["finished"][1:6] == ["Optimization", "mnist", "finished", "2/2", "0.125"]
     assert rows["interrupted"][3:6] == ["interrupted", "2/2", "0.125"]
@@ -169,29 +165,29 @@ def test_runs_are_listed_with_their_state(tmp_path, capsys, monkeypatch):
     assert max(map(len, text.splitlines()[: len(rows)])) <= 80
 
 
-def test_a_journal_that_is_newer_than_the_reports_counts(tmp_path, capsys):
+def test_a_journal_that_is_newer_than_the_reports_counts(tmp_path, printed):
     run = write_run(tmp_path / "run", EVENTS)
     (run / "summary.json").write_text((run / "summary.json").read_text().replace("0.125", "0.5"))
-    assert rows_of(output(capsys, "list", tmp_path))["run"][5] == "0.5", "the reports are enough"
+    assert rows_of(printed("list", tmp_path))["run"][5] == "0.5", "the reports are enough"
     os.utime(run / "summary.json", (0, 0))
-    assert rows_of(output(capsys, "list", tmp_path))["run"][5] == "0.125"
+    assert rows_of(printed("list", tmp_path))["run"][5] == "0.125"
 
 
-def test_a_folder_without_runs(tmp_path, capsys):
-    assert output(capsys, "list", tmp_path) == f"No runs in `{tmp_path}`.\n"
-    assert "Received: " in output(capsys, "list", tmp_path / "none", code=EXIT_WRONG_REQUEST)
+def test_a_folder_without_runs(tmp_path, printed, refused):
+    assert printed("list", tmp_path) == f"No runs in `{tmp_path}`.\n"
+    assert "Received: " in refused("list", tmp_path / "none")
 
 
 # ---------------------------------------------------------------- compare
 
 
-def test_runs_are_compared_by_settings_and_by_results(tmp_path, capsys, monkeypatch):
+def test_runs_are_compared_by_settings_and_by_results(tmp_path, monkeypatch, printed, refused):
     monkeypatch.setenv("COLUMNS", "80")
     write_run(tmp_path / "one", EVENTS)
     space = {"parameters": [{"name": "x", "low": 0, "high": 99}, {"name": "y", "low": 1, "high": 2}]}
     other = started({"search_space": space, "seed": 7}, command_line=[*COMMAND, "--seed", "7"], versions={"numpy": "3"})
     write_run(tmp_path / "two", [other, *trial(0, 0.25), *trial(1, 0.5)])
-    text = output(capsys, "compare", tmp_path / "one", tmp_path / "two")
+    text = printed("compare", tmp_path / "one", tmp_path / "two")
     lines = [line.split() for line in text.splitlines()]
     for row in (
         ["state", "finished", "dead"],
@@ -205,8 +201,7 @@ def test_runs_are_compared_by_settings_and_by_results(tmp_path, capsys, monkeypa
     assert "n_fold" not in text, "what is the same is not shown"
     assert "one: OptimizationDriver --model mnist" in text
     assert max(map(len, text.splitlines())) <= 80
-    refused = output(capsys, "compare", tmp_path / "one", code=EXIT_WRONG_REQUEST)
-    assert "two runs or more" in refused
+    assert "two runs or more" in refused("compare", tmp_path / "one")
 
 
 # ---------------------------------------------------------------- clean
@@ -228,29 +223,29 @@ def littered(tmp_path):
     return run
 
 
-def test_only_what_can_be_made_again_is_removed_and_only_when_asked(littered, capsys):
+def test_only_what_can_be_made_again_is_removed_and_only_when_asked(littered, printed):
     before = files_of(littered)
     for words in ([], ["--dry-run"]):
-        text = output(capsys, "clean", littered, *words)
+        text = printed("clean", littered, *words)
         assert "1 surplus checkpoint (1 KB), 1 old report (0 B), 2 temporary files (0 B)." in text
         assert "1 KB would be removed. Add `--yes` to remove the files." in text
     assert files_of(littered) == before
-    assert "1 KB are removed." in output(capsys, "clean", littered.parent, "--yes")
+    assert "1 KB are removed." in printed("clean", littered.parent, "--yes")
     left = {"trials/0000/fold0/checkpoint-1/master.npz", "report.html", ".results.0123456789ab.csv"}
     left |= {"trials/0002/fold0/.checkpoint-2.0123456789ab/.master.0123456789ab.npz"}
     assert before - files_of(littered) == left
-    assert "nothing to remove" in output(capsys, "clean", littered)
+    assert "nothing to remove" in printed("clean", littered)
 
 
-def test_a_failed_training_keeps_the_checkpoint_that_continues_it(tmp_path, capsys):
+def test_a_failed_training_keeps_the_checkpoint_that_continues_it(tmp_path, printed):
     run = write_run(tmp_path / "run", [started({"search_space": None}), *trial(0), *failed(1)])
-    output(capsys, "clean", run, "--yes")
+    printed("clean", run, "--yes")
     assert [path.parts[-3] for path in run.glob("trials/*/fold0/checkpoint-1")] == ["0001"]
 
 
-def test_weights_are_removed_when_that_is_asked_for(littered, capsys):
+def test_weights_are_removed_when_that_is_asked_for(littered, printed):
     before = files_of(littered)
-    assert "1 weight file (500 B)" in output(capsys, "clean", littered, "--keep-weights", "best:1", "--yes")
+    assert "1 weight file (500 B)" in printed("clean", littered, "--keep-weights", "best:1", "--yes")
     assert {path for path in before - files_of(littered) if path.endswith("weights.npz")} == {
         "trials/0000/fold0/weights.npz"
     }

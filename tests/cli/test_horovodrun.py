@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from nnlo_opt.cli import tool
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.horovodrun import OPTIONS, build_report, mpirun_words, parse_hostfile, parse_hosts
 from nnlo_opt.errors import ConfigurationError
@@ -63,19 +62,14 @@ def test_without_hosts_the_ranks_are_on_this_one():
         ("--gloo -np 2 python a.py", "Received: --gloo"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(arguments, sentence, tmp_path, capsys):
+def test_a_wrong_request_is_one_sentence(arguments, sentence, tmp_path, refused):
     (empty := tmp_path / "empty").touch()
-    assert tool.main(shlex.split(arguments.format(empty=empty)), "horovodrun") == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert len(said.splitlines()) == 1
+    assert sentence in refused(*shlex.split(arguments.format(empty=empty)), program="horovodrun")
 
 
-def test_dry_run_and_check_build_only_print(capsys):
-    assert tool.main(["-np", "2", "--dry-run", "python", "a.py"], "horovodrun") == 0
-    assert capsys.readouterr().out.endswith("python a.py\n")
-    assert tool.main(["--check-build"], "horovodrun") == 0
-    assert "    [X] tensorflow\n" in capsys.readouterr().out
+def test_dry_run_and_check_build_only_print(printed):
+    assert printed("-np", "2", "--dry-run", "python", "a.py", program="horovodrun").endswith("python a.py\n")
+    assert "    [X] tensorflow\n" in printed("--check-build", program="horovodrun")
     assert "[X] MPI: HYDRA build details: Version: 5.0.2, mpi4py" in build_report(MPICH)
     with pytest.raises(ConfigurationError):
         parse_hosts("pi1:0")

@@ -2,18 +2,15 @@ import signal
 from pathlib import Path
 
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.launch import DriverCommand
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
+from tests.helpers.refusals import check_refused
+
+pytestmark = pytest.mark.usefixtures("here")
 
 DRIVER = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "L"]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +89,8 @@ def test_an_existing_run_is_refused_before_anything_starts():
         ),
     ],
 )
-def test_wrong_requests_start_nothing(tmp_path, capsys, words, sentence):
-    assert tool.main(["launch", *words]) == EXIT_WRONG_REQUEST
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert sentence in said.err
+def test_wrong_requests_start_nothing(tmp_path, words, sentence, refused):
+    assert sentence in refused("launch", *words)
     assert not list(tmp_path.iterdir())
 
 

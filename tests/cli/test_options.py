@@ -4,7 +4,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.driver_parsers import driver_parser, normalise
@@ -16,6 +15,7 @@ from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials.objectives import Comparison, Objective
+from tests.helpers.refusals import check_refused
 
 PROGRAMS = ("OptimizationDriver", "TrainingDriver")
 BOTH = {program: partial(driver_options, program) for program in PROGRAMS}

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.launch import DriverCommand
 from nnlo_opt.run.options.values import Options
+from tests.helpers.refusals import check_refused
 
 TEXT = """
 model: mnist

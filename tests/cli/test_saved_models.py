@@ -7,12 +7,10 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.vectors import aligned_empty
+from tests.helpers.workloads import prepared
 
 N_FEATURES, N_CLASSES = 6, 3
 MODULE = """
@@ -32,15 +30,8 @@ def place(tmp_path):
         file["features"] = RNG.normal(size=(40, N_FEATURES)).astype(np.float32)
         file["labels"] = RNG.integers(N_CLASSES, size=40)
     (tmp_path / "data.list").write_text(f"{tmp_path / 'data.h5'}\n")
-    data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
-
-    def make(name, *arguments):
-        options = driver_options("TrainingDriver", ["--model", str(tmp_path / name), *data, *arguments])
-        made = ModuleWorkload(options, ProcessContext(), searches=False)
-        made.prepare()
-        return made
-
-    return make
+    data = ["--train-data", tmp_path / "data.list", "--val-data", tmp_path / "data.list"]
+    return lambda name, *arguments: prepared("--model", tmp_path / name, *data, *arguments)
 
 
 def weights_of(place):
@@ -73,7 +64,6 @@ def flat(module):
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_torchscript_archive_is_a_whole_model(place, torch, tmp_path):
     module = net(torch, width=4)
     torch.jit.script(module).save(tmp_path / "net.pt")
@@ -134,7 +124,6 @@ class Harmful:
         ),
     ],
 )
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_what_torch_saved_and_is_no_model(place, torch, tmp_path, what, module, sentence):
     path = tmp_path / "net.pt"
     if module is not None:

@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from nnlo_opt.cli import tool
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.random import RandomSearch
 
@@ -33,19 +32,18 @@ def three(parameters, comm, report):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(MODULE)
-    return tmp_path
+def here(here):
+    (here / "mine.py").write_text(MODULE)
+    return here
 
 
-def results(capsys, *arguments, code=EXIT_OK):
-    assert tool.main(["simulate", "--json", *map(str, arguments)]) == code
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+@pytest.fixture
+def results(printed):
+    return lambda *words: [json.loads(line) for line in printed("simulate", "--json", *words).splitlines()]
 
 
-def test_one_object_for_every_number_of_blocks(here, capsys):
-    one, four = results(capsys, "--blocks", 1, 4, "--trials", 8, "--duration", "constant:10")
+def test_one_object_for_every_number_of_blocks(here, results):
+    one, four = results("--blocks", 1, 4, "--trials", 8, "--duration", "constant:10")
     assert (one["n_blocks"], one["makespan_s"], one["utilization"]) == (1, 80.0, 1.0)
     assert (four["n_blocks"], four["makespan_s"], four["team_utilization"]) == (4, 20.0, 1.0)
     assert one["n_trials"] == {"complete": 8}
@@ -54,17 +52,15 @@ def test_one_object_for_every_number_of_blocks(here, capsys):
     assert not list(here.glob("**/journal.jsonl")), "it was to be temporary"
 
 
-def test_the_table_has_a_row_for_every_number_of_blocks_and_says_what_the_columns_are(capsys):
-    assert tool.main(["simulate", "--blocks", "1", "3", "--trials", "6", "--duration", "constant:10"]) == EXIT_OK
-    out = capsys.readouterr().out
+def test_the_table_has_a_row_for_every_number_of_blocks_and_says_what_the_columns_are(printed):
+    out = printed("simulate", "--blocks", "1", "3", "--trials", "6", "--duration", "constant:10")
     rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["1"], ["3"])]
     assert [row[:2] for row in rows] == [["1", "0:01:00"], ["3", "0:00:20"]]
     assert "searching: while trials were left to begin" in out
 
 
-def test_a_single_number_of_blocks_shows_how_the_best_figure_fell(here, capsys):
-    assert tool.main(["simulate", "--blocks", "2", "--trials", "30", "--objective", "mine.py:loss"]) == EXIT_OK
-    lines = capsys.readouterr().out.splitlines()
+def test_a_single_number_of_blocks_shows_how_the_best_figure_fell(here, printed):
+    lines = printed("simulate", "--blocks", "2", "--trials", "30", "--objective", "mine.py:loss").splitlines()
     head = next(i for i, line in enumerate(lines) if line.split()[:3] == ["time", "ended", "trial"])
     improvements = [line.split() for line in lines[head + 1 : lines.index("", head)]]
     regrets = [float(line[-1]) for line in improvements]
@@ -72,12 +68,12 @@ def test_a_single_number_of_blocks_shows_how_the_best_figure_fell(here, capsys):
     assert regrets == sorted(regrets, reverse=True)
 
 
-def test_functions_of_a_file_and_of_a_module_give_values_and_durations(here, capsys):
+def test_functions_of_a_file_and_of_a_module_give_values_and_durations(here, results):
     (space := here / "wide.py").write_text(
         "from nnlo_opt.space import Real\nparameter_range = [Real(2.0, 3.0, name='x')]\n"
     )
     options = ["--search-space", space, "--duration", "mine.py:seconds", "--blocks", 1, "--trials", 3]
-    (result,) = results(capsys, "--objective", "mine:curve", *options, "--out", "kept")
+    (result,) = results("--objective", "mine:curve", *options, "--out", "kept")
     ledger = read_ledger(here / "kept")
     assert [trial.figure_of_merit for trial in ledger.trials] == [trial.point["x"] for trial in ledger.trials]
     assert all(2.0 <= trial.figure_of_merit <= 3.0 for trial in ledger.trials)
@@ -86,35 +82,33 @@ def test_functions_of_a_file_and_of_a_module_give_values_and_durations(here, cap
     assert result["regret"] is None
 
 
-def test_durations_of_a_table_are_those_of_a_run(here, capsys):
+def test_durations_of_a_table_are_those_of_a_run(here, results):
     (here / "results.csv").write_text("trial,state,train_s\n0,complete,10\n1,failed,\n2,complete,30\n")
-    results(capsys, "--duration", "table:results.csv", "--blocks", 2, "--trials", 40, "--out", "kept")
+    results("--duration", "table:results.csv", "--blocks", 2, "--trials", 40, "--out", "kept")
     took = {round(a.ended_at_s - a.assigned_at_s, 6) for a in read_ledger(here / "kept").assignments}
     assert took == {10.0, 30.0}
 
 
-def test_a_kept_journal_is_one_that_show_reads_and_is_never_touched_again(here, capsys):
+def test_a_kept_journal_is_one_that_show_reads_and_is_never_touched_again(here, refused, printed):
     options = ["simulate", "--trials", "5", "--out", "kept"]
-    assert tool.main([*options, "--blocks", "2"]) == EXIT_OK
+    printed(*options, "--blocks", "2")
     before = (here / "kept" / "journal.jsonl").read_bytes()
-    assert tool.main(["show", "kept"]) == EXIT_OK
-    assert "Finished (all trials are done): 5 complete." in capsys.readouterr().out
-    assert tool.main([*options, "--blocks", "2"]) == EXIT_WRONG_REQUEST
-    assert "`--out` must be a directory without a journal" in capsys.readouterr().err
+    assert "Finished (all trials are done): 5 complete." in printed("show", "kept")
+    assert "`--out` must be a directory without a journal" in refused(*options, "--blocks", "2")
     assert (here / "kept" / "journal.jsonl").read_bytes() == before
-    assert tool.main([*options, "--blocks", "2", "3"]) == EXIT_OK
+    printed(*options, "--blocks", "2", "3")
     assert (here / "kept" / "blocks-3" / "journal.jsonl").is_file()
 
 
-def test_a_search_of_which_nothing_succeeds_has_the_code_of_a_failure(here, capsys):
-    assert tool.main(["simulate", "--objective", "mine.py:fails", "--trials", "3"]) == EXIT_FAILURE
-    assert "No trial succeeded. The first reason: ValueError: never works" in capsys.readouterr().err
+def test_a_search_of_which_nothing_succeeds_has_the_code_of_a_failure(here, printed):
+    assert "No trial succeeded. The first reason: ValueError: never works" in printed(
+        "simulate", "--objective", "mine.py:fails", "--trials", "3", code=EXIT_FAILURE
+    )
 
 
-def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, capsys, monkeypatch):
+def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, monkeypatch, printed):
     monkeypatch.setattr(RandomSearch, "suggest", lambda self, history: 1 / 0)
-    assert tool.main(["simulate", "--trials", "3"]) == EXIT_FAILURE
-    err = capsys.readouterr().err
+    err = printed("simulate", "--trials", "3", code=EXIT_FAILURE)
     assert err.startswith("The search algorithm has failed:")
     assert "ZeroDivisionError" in err
 
@@ -152,11 +146,7 @@ def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, c
         ("--nonsense", "must be an option of nnlo-opt simulate or its value. Received: --nonsense"),
     ],
 )
-def test_a_wrong_request_is_one_sentence_and_code_2(here, capsys, arguments, words):
+def test_a_wrong_request_is_one_sentence_and_code_2(here, arguments, words, refused):
     (here / "broken.py").write_text("import no_such_thing_anywhere\n")
     (here / "other.py").write_text("from nnlo_opt.space import Real\nspace = [Real(0.0, 1.0, name='x')]\n")
-    assert tool.main(["simulate", *arguments.split()]) == EXIT_WRONG_REQUEST
-    captured = capsys.readouterr()
-    assert words in captured.err
-    assert captured.err.count("\n") == 1
-    assert not captured.out
+    assert words in refused("simulate", *arguments.split())

@@ -5,14 +5,14 @@ import threading
 from contextlib import closing
 
 import pytest
-from stories import START, write_journal
 
 from nnlo_opt.cli import tool
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.run.start.inbox import points_waiting
 from nnlo_opt.space import Categorical, Integer, Real, Space, When
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock, this_process
+from tests.helpers.stories import START, write_journal
 
 SPACE = Space(
     [
@@ -40,59 +40,49 @@ def run(tmp_path):
     return lambda events=EVENTS: write_journal(tmp_path, events)
 
 
-def refused(capsys, *argv):
-    """The one sentence of a refusal, after which nothing is in the inbox."""
-    assert tool.main([*map(str, argv)]) == EXIT_WRONG_REQUEST
-    return capsys.readouterr().err
-
-
-def test_a_point_or_a_part_of_one_waits_for_the_next_start_of_an_idle_run(run, capsys):
+def test_a_point_or_a_part_of_one_waits_for_the_next_start_of_an_idle_run(run, refused, printed):
     path = run()
-    assert tool.main(["enqueue", str(path), "n=7", "lr=0.01"]) == EXIT_OK
     said = f"Enqueued lr=0.01 n=7: nobody works on `{path}` now, so the next start tries it first.\n"
-    assert capsys.readouterr().out == said
-    assert tool.main(["enqueue", str(path), "depth=2"]) == EXIT_OK
+    assert printed("enqueue", path, "n=7", "lr=0.01") == said
+    printed("enqueue", path, "depth=2")
     assert list(points_waiting(path)) == [{"lr": 0.01, "n": 7}, {"kind": "b", "depth": 2}]
-    assert "Received: lr=0.01, which waits in `" in refused(capsys, "enqueue", path, "lr=1e-2")
+    assert "Received: lr=0.01, which waits in `" in refused("enqueue", path, "lr=1e-2")
 
 
-def test_a_constraint_is_asked_in_the_search_and_never_by_the_command(run, tmp_path, capsys):
+def test_a_constraint_is_asked_in_the_search_and_never_by_the_command(run, tmp_path, printed, refused):
     (tmp_path / "space.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'x')")
     constraint = {"sha256": "0", "source": str(tmp_path / "space.py"), "example": TRIED}
     path = run([START.replaced(identity={"search_space": SPACE.to_json() | {"constraint": constraint}}), *EVENTS[1:]])
-    assert tool.main(["enqueue", str(path), "n=7"]) == EXIT_OK
-    assert "tries it first, unless its constraint refuses it" in capsys.readouterr().out
+    assert "tries it first, unless its constraint refuses it" in printed("enqueue", path, "n=7")
     with closing(RunLock(path, 0.0)):
         decline = threading.Timer(0.3, lambda: [file.unlink() for file in (path / "inbox").iterdir()])
         decline.start()
-        assert "which the search has refused; its output says why" in refused(
-            capsys, "enqueue", path, "n=8", "--wait", "60"
-        )
+        assert "which the search has refused; its output says why" in refused("enqueue", path, "n=8", "--wait", "60")
         decline.join()
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_point_waits_for_a_run_that_has_not_begun_if_that_is_what_is_meant(tmp_path, capsys):
+def test_a_point_waits_for_a_run_that_has_not_begun_if_that_is_what_is_meant(tmp_path, refused, printed):
     path = tmp_path / "later" / "CP"
-    assert "must hold a journal.jsonl" in refused(capsys, "enqueue", path, "n=1")
-    assert tool.main(["enqueue", str(path), "n=1", "--new"]) == EXIT_OK
+    assert "must hold a journal.jsonl" in refused("enqueue", path, "n=1")
     said = f"Enqueued n=1: the first start of `{path}` checks it, and tries it first.\n"
-    assert capsys.readouterr().out == said
-    assert "which waits in" in refused(capsys, "enqueue", path, "n=1", "--new")
-    assert "NAME=VALUE" in refused(capsys, "enqueue", path, "n", "--new")
+    assert printed("enqueue", path, "n=1", "--new") == said
+    assert "which waits in" in refused("enqueue", path, "n=1", "--new")
+    assert "NAME=VALUE" in refused("enqueue", path, "n", "--new")
     assert list(points_waiting(path)) == [{"n": 1}]
     write_journal(path, EVENTS)
-    assert "which has; leave it out" in refused(capsys, "enqueue", path, "n=3", "--new")
+    assert "which has; leave it out" in refused("enqueue", path, "n=3", "--new")
 
 
-def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, capsys):
+def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, printed):
     run()
     with closing(RunLock(tmp_path, 0.0)):
-        assert tool.main(["enqueue", str(tmp_path), "n=7", "--wait", "0"]) == EXIT_OK
-        assert "it is tried after the suggestions that the search has made already" in capsys.readouterr().out
+        assert "it is tried after the suggestions that the search has made already" in printed(
+            "enqueue", tmp_path, "n=7", "--wait", "0"
+        )
         answer = threading.Timer(0.3, lambda: [path.unlink() for path in (tmp_path / "inbox").iterdir()])
         answer.start()
-        assert tool.main(["enqueue", str(tmp_path), "n=8", "--wait", "60"]) == EXIT_OK
+        printed("enqueue", tmp_path, "n=8", "--wait", "60")
         answer.join()
 
 
@@ -109,18 +99,18 @@ def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, capsys):
         (["n=4", "lr=0.5", "kind=a"], "Received: lr=0.5 n=4 kind=a, which trial 1 has. Give other values."),
     ],
 )
-def test_a_point_that_no_trial_may_have_is_refused(run, capsys, words, sentence):
+def test_a_point_that_no_trial_may_have_is_refused(run, words, sentence, refused):
     path = run()
-    assert sentence in refused(capsys, "enqueue", path, *words)
+    assert sentence in refused("enqueue", path, *words)
     assert not (path / "inbox").exists()
 
 
-def test_a_training_and_a_search_that_is_complete_take_no_points(run, tmp_path, capsys):
+def test_a_training_and_a_search_that_is_complete_take_no_points(run, tmp_path, refused):
     (tmp_path / "other").mkdir()
-    assert "a training of one point" in refused(capsys, "enqueue", run(TRAINING), "n=1")
+    assert "a training of one point" in refused("enqueue", run(TRAINING), "n=1")
     path = write_journal(tmp_path / "other", [*EVENTS, OVER])
-    assert "before its search is complete" in refused(capsys, "enqueue", path, "n=1")
-    assert "must hold a journal.jsonl" in refused(capsys, "enqueue", tmp_path / "none", "n=1")
+    assert "before its search is complete" in refused("enqueue", path, "n=1")
+    assert "must hold a journal.jsonl" in refused("enqueue", tmp_path / "none", "n=1")
 
 
 @pytest.mark.parametrize(
@@ -133,21 +123,21 @@ def test_a_training_and_a_search_that_is_complete_take_no_points(run, tmp_path, 
         (["0", "--finish"], "trial 0 with `--finish`"),
     ],
 )
-def test_a_trial_that_cannot_be_stopped_is_refused(run, tmp_path, capsys, words, sentence):
+def test_a_trial_that_cannot_be_stopped_is_refused(run, tmp_path, words, sentence, refused):
     run()
     with closing(RunLock(tmp_path, 0.0)):
-        assert sentence in refused(capsys, "stop", tmp_path, *words)
+        assert sentence in refused("stop", tmp_path, *words)
     assert not (tmp_path / "inbox").exists()
 
 
-def test_an_idle_run_cannot_be_stopped(run, capsys):
-    assert "on which no process works" in refused(capsys, "stop", run())
+def test_an_idle_run_cannot_be_stopped(run, refused):
+    assert "on which no process works" in refused("stop", run())
 
 
-def test_a_trial_of_a_training_cannot_be_stopped(run, tmp_path, capsys):
+def test_a_trial_of_a_training_cannot_be_stopped(run, tmp_path, refused):
     run(TRAINING)
     with closing(RunLock(tmp_path, 0.0)):
-        assert "trial 0 of a training; leave it out" in refused(capsys, "stop", tmp_path, "0")
+        assert "trial 0 of a training; leave it out" in refused("stop", tmp_path, "0")
 
 
 def test_a_request_names_the_process_that_holds_the_run_and_one_without_an_answer_is_left(run, tmp_path, capsys):

@@ -5,13 +5,13 @@ import sys
 from contextlib import closing
 
 import pytest
-from stories import START, trial, write_journal
 
 import nnlo_opt
-from nnlo_opt.cli import main, tool
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.cli import main
+from nnlo_opt.errors import EXIT_WRONG_REQUEST
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock
+from tests.helpers.stories import START, assigned, completed, finished, suggested, trial, write_journal
 
 STARTED = START.replaced(identity={"direction": "min", "figure_of_merit": "1 - val_acc"})
 EVENTS = [STARTED, *trial(0, 0.25), ev.RunCompleted(time_s=3.0, reason="all 1 trials are done")]
@@ -27,38 +27,29 @@ def files_of(path):
     return {p.name: p.read_bytes() for p in path.iterdir()}
 
 
-def test_show_prints_the_table_and_how_the_run_stands_and_writes_nothing(run, capsys):
+def test_show_prints_the_table_and_how_the_run_stands_and_writes_nothing(run, printed):
     path = run()
     before = files_of(path)
-    assert tool.main(["show", str(path)]) == EXIT_OK
-    text = capsys.readouterr().out
+    text = printed("show", path)
     assert "Figure of merit: 1 - val_acc, minimised." in text
     for words in ("figure of merit", "train s  x\n", "0.25", "best", "Finished (all 1 trials are done): 1 complete."):
         assert words in text
     assert files_of(path) == before
 
 
-def test_show_knows_from_the_owner_whether_anybody_is_at_work(run, tmp_path, capsys):
-    assert tool.main(["show", str(run(EVENTS[:-3]))]) == EXIT_OK
-    assert "Not finished: 1 in progress when it was interrupted." in capsys.readouterr().out
+def test_show_knows_from_the_owner_whether_anybody_is_at_work(run, tmp_path, printed):
+    assert "Not finished: 1 in progress when it was interrupted." in printed("show", run(EVENTS[:-3]))
     with closing(RunLock(tmp_path, 0.0)):
-        assert tool.main(["show", str(tmp_path)]) == EXIT_OK
-    assert "Not finished: 1 running." in capsys.readouterr().out
+        assert "Not finished: 1 running." in printed("show", tmp_path)
 
 
 def long_run():
     """60 trials, of which the best is the last; the first has failed, on rank 2, after two epochs."""
     events = [START.replaced(identity={"direction": "max", "figure_of_merit": "val_acc"}, settings={"block_size": 2})]
     for n in range(60):
-        about = {"time_s": 1.0, "trial": n}
-        events += [
-            ev.TrialSuggested(**about, point={"rate": 1.0 / (n + 1), "kind": "abc"[n % 3]}),
-            ev.FoldAssigned(**about, assignment=n, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-        ]
+        events += [suggested(n, {"rate": 1.0 / (n + 1), "kind": "abc"[n % 3]}), assigned(n, n)]
         if n:
-            result = {"figure_of_merit": n / 100, "metrics": {"val_loss": 1.0}, "n_epochs": 2, "train_s": 1.0}
-            events.append(ev.AssignmentFinished(time_s=2.0, assignment=n, **result))
-            events.append(ev.TrialCompleted(time_s=2.0, trial=n, figure_of_merit=n / 100, figure_of_merit_std=0.0))
+            events += [finished(n, n / 100, metrics={"val_loss": 1.0}, n_epochs=2), completed(n, n / 100)]
             continue
         for epoch in (1, 2):
             report = {"metrics": {"val_loss": 0.5 / epoch}, "figure_of_merit": 0.1 * epoch}
@@ -87,17 +78,15 @@ def numbers(text):
     ],
     ids=str,
 )
-def test_show_prints_the_trials_asked_for_in_the_order_asked_for(run, capsys, options, first, n_rows):
-    assert tool.main(["show", str(run(long_run())), *options]) == EXIT_OK
-    shown = numbers(capsys.readouterr().out)
+def test_show_prints_the_trials_asked_for_in_the_order_asked_for(run, options, first, n_rows, printed):
+    shown = numbers(printed("show", run(long_run()), *options))
     assert (shown[: len(first)], len(shown)) == (first, n_rows)
 
 
-def test_show_prints_all_that_is_known_of_a_trial(run, capsys, monkeypatch):
+def test_show_prints_all_that_is_known_of_a_trial(run, monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", "80")
     path = run(long_run())
-    assert tool.main(["show", str(path), "--trial", "0"]) == EXIT_OK
-    text = capsys.readouterr().out
+    text = printed("show", path, "--trial", "0")
     assert all(len(line) <= 80 for line in text.splitlines() if str(path) not in line)
     for words in (
         "Trial 0: failed, 2.0 s.\nReason: ValueError: no",
@@ -124,75 +113,53 @@ def test_show_prints_all_that_is_known_of_a_trial(run, capsys, monkeypatch):
     ],
     ids=str,
 )
-def test_show_refuses_what_a_run_does_not_have(run, capsys, options, words):
-    assert words in refused(["show", str(run(long_run())), *options], capsys)
+def test_show_refuses_what_a_run_does_not_have(run, options, words, refused):
+    assert words in refused("show", run(long_run()), *options)
 
 
 @pytest.mark.parametrize("events", [[], EVENTS[:1]], ids=["an empty journal", "no trial"])
-def test_a_run_that_has_hardly_begun_can_be_shown_and_reported(run, capsys, events):
+def test_a_run_that_has_hardly_begun_can_be_shown_and_reported(run, events, printed):
     path = run(events)
-    assert tool.main(["show", str(path)]) == EXIT_OK
-    assert tool.main(["report", str(path)]) == EXIT_OK
-    assert "no trial" in capsys.readouterr().out
+    assert "no trial" in printed("show", path)
+    printed("report", path)
     assert json.loads((path / "summary.json").read_text())["best"] is None
 
 
-def test_report_writes_both_files_from_the_journal_alone(run, capsys):
+def test_report_writes_both_files_from_the_journal_alone(run, printed):
     path = run()
     (path / "results.csv").write_text("old")
     journal = (path / "journal.jsonl").read_bytes()
-    assert tool.main(["report", str(path)]) == EXIT_OK
-    assert " of 1 trial to" in capsys.readouterr().out
+    assert " of 1 trial to" in printed("report", path)
     assert (path / "results.csv").read_text().splitlines()[1].startswith("0,complete,0.25,")
     assert json.loads((path / "summary.json").read_text())["best"]["trial"] == 0
     assert (path / "journal.jsonl").read_bytes() == journal
 
 
-def refused(arguments, capsys):
-    assert tool.main(arguments) == EXIT_WRONG_REQUEST
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
-@pytest.mark.parametrize("command", ["show", "report"])
-def test_a_directory_without_a_journal_is_refused_in_one_sentence(tmp_path, capsys, command):
-    for path in (tmp_path, tmp_path / "missing", tmp_path / "file"):
-        (tmp_path / "file").write_text("x")
-        sentence = refused([command, str(path)], capsys)
-        assert "must hold a journal.jsonl" in sentence
-        assert str(path) in sentence
-        assert "checkpoints/" in sentence
-
-
-@pytest.mark.parametrize("command", ["show", "report"])
-def test_a_damaged_journal_is_refused_in_one_sentence_and_left_as_it_is(run, capsys, command):
+@pytest.mark.parametrize("name", ["show", "report"])
+def test_a_damaged_journal_is_refused_in_one_sentence_and_left_as_it_is(run, name, refused):
     path = run()
     (path / "journal.jsonl").write_bytes((path / "journal.jsonl").read_bytes()[7:])
     before = files_of(path)
-    assert "damaged in line 1" in refused([command, str(path)], capsys)
+    assert "damaged in line 1" in refused(name, path)
     assert files_of(path) == before
 
 
 @pytest.mark.proof
-def test_report_writes_figures_into_the_folder_that_is_named(run, tmp_path, capsys):
+def test_report_writes_figures_into_the_folder_that_is_named(run, tmp_path, printed):
     path = run()
-    assert tool.main(["report", str(path), "--figures"]) == EXIT_OK
-    assert f"Wrote figures as PNG and PDF to `{path / 'figures'}`: history, " in capsys.readouterr().out
-    assert tool.main(["report", str(path), "--figures", str(tmp_path / "paper")]) == EXIT_OK
+    assert f"Wrote figures as PNG and PDF to `{path / 'figures'}`: history, " in printed("report", path, "--figures")
+    printed("report", path, "--figures", str(tmp_path / "paper"))
     assert files_of(tmp_path / "paper") == files_of(path / "figures"), "the same run gives the same bytes"
 
 
-def test_a_run_without_trials_has_no_figures(run, capsys):
-    assert tool.main(["report", str(run([STARTED])), "--figures"]) == EXIT_OK
-    assert "none, as no trial is complete" in capsys.readouterr().out
+def test_a_run_without_trials_has_no_figures(run, printed):
+    assert "none, as no trial is complete" in printed("report", run([STARTED]), "--figures")
 
 
-def test_a_report_that_cannot_be_written_is_refused_in_one_sentence(run, capsys):
+def test_a_report_that_cannot_be_written_is_refused_in_one_sentence(run, refused):
     path = run()
     (path / "results.csv").mkdir()
-    assert "must be readable and writable" in refused(["report", str(path)], capsys)
+    assert "must be readable and writable" in refused("report", path)
 
 
 # ---------------------------------------------------------------- spaces
@@ -211,24 +178,18 @@ def feasible(parameters):
 
 
 @pytest.fixture
-def space(tmp_path, monkeypatch):
+def space(here):
     """Writes a space; returns what to call it."""
-    monkeypatch.chdir(tmp_path)
 
     def write(text=SPACE):
-        (tmp_path / "mine.py").write_text(text)
+        (here / "mine.py").write_text(text)
         return "mine.py"
 
     return write
 
 
-def shown(arguments, capsys):
-    assert tool.main(["space", *arguments]) == EXIT_OK
-    return capsys.readouterr().out
-
-
-def test_space_prints_a_row_a_parameter_and_how_many_points_there_are(space, capsys):
-    lines = shown([space()], capsys).splitlines()
+def test_space_prints_a_row_a_parameter_and_how_many_points_there_are(space, printed):
+    lines = printed("space", space()).splitlines()
     assert lines[2].split() == ["name", "kind", "range", "prior", "step", "likely", "values", "only", "when"]
     assert lines[4].split() == ["width", "Ordinal", "16,", "32,", "64", "32", "3"]
     assert lines[5].split() == ["dropout", "Real", "0", "to", "1", "uniform", "0.25", "5"]
@@ -238,39 +199,39 @@ def test_space_prints_a_row_a_parameter_and_how_many_points_there_are(space, cap
     assert "Points: 60, of which 45 are feasible" in lines
 
 
-def test_space_leaves_out_the_columns_that_nothing_stands_in(space, capsys):
-    text = shown([space("from nnlo_opt.space import Real\nranges = [Real(0, 1, name='x')]\n")], capsys)
+def test_space_leaves_out_the_columns_that_nothing_stands_in(space, printed):
+    text = printed("space", space("from nnlo_opt.space import Real\nranges = [Real(0, 1, name='x')]\n"))
     assert text.splitlines()[2].split() == ["name", "kind", "range", "prior"]
     assert "Points: infinitely many\n" in text
     skopt = "from skopt.space import Real\nr = [Real(0, 1, name='x')]\ndef feasible(p): return p['x'] < 0.5\n"
-    text = shown([space(skopt)], capsys)
+    text = printed("space", space(skopt))
     n_feasible = int(text.split("Points: infinitely many; ")[1].split(" of 1,000 drawn")[0])
     assert 450 < n_feasible < 550
 
 
-def test_space_draws_the_points_asked_for(space, capsys):
-    text = shown([space(), "--samples", "10", "--fix", "optimizer=adam"], capsys)
+def test_space_draws_the_points_asked_for(space, printed):
+    text = printed("space", space(), "--samples", "10", "--fix", "optimizer=adam")
     *_, head, _, width, dropout, optimizer = text.splitlines()
     assert head.split() == ["9", "10"]
     assert optimizer.split() == ["optimizer", "adam", "adam"]
     assert width.split()[0] == "width"
     assert dropout.split()[0] == "dropout"
     assert " n " not in text
-    assert shown([space(), "--samples", "3"], capsys) == shown([space(), "--samples", "3"], capsys)
-    assert shown([space(), "--samples", "3"], capsys) != shown([space(), "--samples", "3", "--seed", "1"], capsys)
+    assert printed("space", space(), "--samples", "3") == printed("space", space(), "--samples", "3")
+    assert printed("space", space(), "--samples", "3") != printed("space", space(), "--samples", "3", "--seed", "1")
 
 
-def test_space_warns_of_a_training_option_that_does_not_exist(space, capsys):
+def test_space_warns_of_a_training_option_that_does_not_exist(space, printed):
     text = (
         "from nnlo_opt.space import Real\nr = [Real(0.1, 1, name='train.learn_rate'), Real(0, 1, name='train.batch')]\n"
     )
-    said = shown([space(text)], capsys)
+    said = printed("space", space(text))
     assert "Received: 'train.learn_rate'. Did you mean `train.learning_rate`?" in said
     assert said.count("Warning") == 1
 
 
-def test_a_parameter_that_is_not_in_a_point_is_a_dash(space, capsys):
-    text = shown([space(), "--samples", "8"], capsys)
+def test_a_parameter_that_is_not_in_a_point_is_a_dash(space, printed):
+    text = printed("space", space(), "--samples", "8")
     values = {line.split()[0]: line.split()[1:] for line in text.splitlines()[-4:]}
     assert [value == "-" for value in values["n"]] == [value == "adam" for value in values["optimizer"]]
 
@@ -293,9 +254,9 @@ def test_a_parameter_that_is_not_in_a_point_is_a_dash(space, capsys):
         (["mine.py", "--seed", "-1"], SPACE, "`--seed` must be"),
     ],
 )
-def test_a_space_that_is_none_is_refused_in_one_sentence(space, capsys, arguments, text, words):
+def test_a_space_that_is_none_is_refused_in_one_sentence(space, arguments, text, words, refused):
     space(text)
-    assert words in refused(["space", *arguments], capsys)
+    assert words in refused("space", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -310,13 +271,12 @@ def test_a_space_that_is_none_is_refused_in_one_sentence(space, capsys, argument
     ],
     ids=str,
 )
-def test_a_wrong_command_line_is_left_with_code_2_and_a_sentence(arguments, words, capsys):
-    assert words in refused(arguments, capsys)
+def test_a_wrong_command_line_is_left_with_code_2_and_a_sentence(arguments, words, refused):
+    assert words in refused(*arguments)
 
 
-def test_the_version_is_said(capsys):
-    assert tool.main(["--version"]) == EXIT_OK
-    assert capsys.readouterr().out == f"nnlo_opt {nnlo_opt.__version__}\n"
+def test_the_version_is_said(printed):
+    assert printed("--version") == f"nnlo_opt {nnlo_opt.__version__}\n"
 
 
 def test_a_table_that_is_piped_into_a_reader_that_has_left_makes_no_traceback(run):

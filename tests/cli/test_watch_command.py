@@ -3,15 +3,15 @@ import re
 import sys
 from contextlib import closing
 
-import launcher
 import pytest
-from launcher import python
-from stories import UNDER_WAY, write_journal
 
 from nnlo_opt.cli import main, tool
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock
+from tests.helpers import launcher
+from tests.helpers.launcher import python
+from tests.helpers.stories import UNDER_WAY, write_journal
 
 
 @pytest.fixture
@@ -19,25 +19,21 @@ def run(tmp_path):
     return str(write_journal(tmp_path, UNDER_WAY))
 
 
-def test_status_is_a_few_lines_or_one_json_object(run, tmp_path, capsys):
+def test_status_is_a_few_lines_or_one_json_object(run, tmp_path, printed):
     with closing(RunLock(tmp_path, 0.0)):
-        assert tool.main(["status", run]) == EXIT_OK
-        assert "Done: 1/4 trials" in capsys.readouterr().out
-        assert tool.main(["status", run, "--json"]) == EXIT_OK
-    found = json.loads(capsys.readouterr().out)
+        assert "Done: 1/4 trials" in printed("status", run)
+        found = json.loads(printed("status", run, "--json"))
     assert (found["state"], found["best"]["trial"], found["running"][0]["epoch"]) == ("running", 0, 2)
 
 
-def test_a_pipe_gets_the_state_of_a_run_that_is_over_and_the_code_says_whether_it_is_finished(run, tmp_path, capsys):
+def test_a_pipe_gets_the_state_of_a_run_that_is_over_and_the_code_tells_if_it_ended(run, tmp_path, capsys, printed):
     assert tool.main(["watch", run]) == EXIT_PREEMPTED
     assert capsys.readouterr().out.count("no process is at work on it") == 1
     write_journal(tmp_path, [ev.RunCompleted(time_s=30.0, reason="all trials are done")])
-    assert tool.main(["watch", run]) == EXIT_OK
-    assert "finished (all trials are done)" in capsys.readouterr().out
+    assert "finished (all trials are done)" in printed("watch", run)
 
 
-def test_a_run_that_has_not_begun_is_waited_for_and_then_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_that_has_not_begun_is_waited_for_and_then_refused(here, monkeypatch, capsys):
     monkeypatch.setattr("nnlo_opt.reporting.watch.BEGIN_S", 0.0)
     assert tool.main(["watch", "later", "--interval", "0.01"]) == EXIT_WRONG_REQUEST
     shown = capsys.readouterr()
@@ -76,14 +72,10 @@ def test_the_page_follows_the_size_of_its_terminal(run, tmp_path):
     ],
     ids=str,
 )
-def test_a_wrong_request_is_refused_in_one_sentence(words, sentence, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    write_journal(tmp_path / "runs", UNDER_WAY)
-    assert tool.main(words) == EXIT_WRONG_REQUEST
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err.count("\n")) == ("", 1)
-    assert sentence in shown.err
+def test_a_wrong_request_is_refused_in_one_sentence(words, sentence, here, refused):
+    (here / "runs").mkdir()
+    write_journal(here / "runs", UNDER_WAY)
+    assert sentence in refused(*words)
 
 
 @pytest.mark.parametrize("words", [["nowhere"], [], ["--jsn", "nowhere"], ["a", "b"]], ids=str)

@@ -7,7 +7,6 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,28 +17,14 @@ from nnlo_opt.comm.run_messages import Inspected
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.update_rules.rule import Answer
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
+from tests.helpers.any_values import OF_TYPE, by_name, finite, plain
+from tests.helpers.effort import examples
 
 MESSAGE_TYPES = {cls.__name__: cls for cls in (*msg.Message.__subclasses__(), *msg.AssignmentMessage.__subclasses__())}
 del MESSAGE_TYPES["AssignmentMessage"]
-finite = st.floats(allow_nan=False, allow_infinity=False)
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | finite | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-BY_TYPE = {
-    int: st.integers(-1, 2**40),
-    float: finite,
-    str: st.text(max_size=40),
-    bool: st.booleans(),
-    Any: plain,
-    list[int]: st.lists(st.integers(0, 2**40), max_size=4),
-    dict[str, Any]: st.dictionaries(st.text(max_size=8), plain, max_size=4),
-    dict[str, int]: st.dictionaries(st.text(max_size=8), st.integers(0, 2**40), max_size=4),
-    dict[str, float]: st.dictionaries(st.text(max_size=8), finite, max_size=4),
-    dict[str, Any] | None: st.none() | st.dictionaries(st.text(max_size=8), plain, max_size=4),
-    dict[str, float] | None: st.none() | st.dictionaries(st.text(max_size=8), finite, max_size=4),
-    float | None: st.none() | finite,
+BY_TYPE = OF_TYPE | {
+    dict[str, Any] | None: st.none() | by_name(plain),
+    dict[str, float] | None: st.none() | by_name(finite),
     Answer: st.sampled_from(Answer),
 }
 

@@ -6,6 +6,7 @@ import pytest
 from nnlo_opt.controller.channel import EASGD, apply, arrays_in, check_params, difference_of, layout_of
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.vectors import aligned_bytes
+from tests.helpers.refusals import check_refused
 
 
 def arrays(value):
@@ -21,16 +22,14 @@ def test_easgd_pulls_both_sides_by_the_same_force():
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.5, True, "0.5", float("nan")])
 def test_a_moving_rate_out_of_range_is_refused(alpha):
-    with pytest.raises(ConfigurationError, match=r"`alpha` must be a number from 0 to 1\. Received: "):
-        EASGD(alpha)
+    check_refused("`alpha` must be a number from 0 to 1. Received: ", EASGD, alpha)
 
 
 def test_easgd_has_the_methods_of_platoon():
     rule = EASGD(0.25)
     rule.set_alpha(0.5)
     assert rule.get_alpha() == rule.alpha == 0.5
-    with pytest.raises(ConfigurationError, match="from 0 to 1"):
-        rule.set_alpha(2)
+    check_refused("from 0 to 1", rule.set_alpha, 2)
 
 
 def test_a_rule_may_return_both_lists():
@@ -72,13 +71,12 @@ def test_a_rule_that_returns_other_shapes_changes_nothing(result, received):
         ([[1.0]], "list as number 0"),
         ([np.array(["a"])], "array of <U1 as number 0"),
         ([np.zeros(2), np.arange(3)], "array of int64 as number 1"),
-        ([np.zeros((2, 3)).T], r"array 0 of shape \(3, 2\)"),
-        ([np.broadcast_to(0.0, 3)], r"array 0 of shape \(3,\)"),
+        ([np.zeros((2, 3)).T], "array 0 of shape (3, 2)"),
+        ([np.broadcast_to(0.0, 3)], "array 0 of shape (3,)"),
     ],
 )
 def test_parameters_that_cannot_be_changed_in_place_are_refused(params, received):
-    with pytest.raises(ConfigurationError, match=f"Received: {received}"):
-        check_params(params)
+    check_refused(f"Received: {received}", check_params, params)
 
 
 def test_arrays_of_any_type_lie_side_by_side_in_one_memory():

@@ -1,5 +1,4 @@
 import pytest
-from manual_clock import ManualClock
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -14,6 +13,7 @@ from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.manual_clock import ManualClock
 
 
 def coordinator_of(tmp_path, n_blocks, block_size, **plan):

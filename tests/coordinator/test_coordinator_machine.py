@@ -5,11 +5,9 @@ import math
 from collections import deque
 from dataclasses import replace
 
-from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from state_steps import check
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
@@ -28,6 +26,8 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Objective, dominates
 from nnlo_opt.trials.trial import AssignmentEnd, TrialState
+from tests.helpers.effort import examples
+from tests.helpers.state_steps import check
 
 figures = st.floats(0, 1)
 TWO = (Objective("a", "min"), Objective("b", "max"))

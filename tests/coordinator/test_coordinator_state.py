@@ -1,6 +1,4 @@
 import pytest
-from starts import LATE, ONE_BLOCK, PHASES, PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, draining, restarted, with_trials
-from state_steps import all_of, changed, check, events_of, fail, finish, from_master, of_type, sends_to, step, suggest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator import instructions as ins
@@ -19,6 +17,31 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.base import Suggestion
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.objectives import Objective
+from tests.helpers.starts import (
+    LATE,
+    ONE_BLOCK,
+    PHASES,
+    PREEMPT,
+    TWO_BLOCKS,
+    TWO_TEAMS,
+    begin,
+    draining,
+    restarted,
+    with_trials,
+)
+from tests.helpers.state_steps import (
+    all_of,
+    changed,
+    check,
+    events_of,
+    fail,
+    finish,
+    from_master,
+    of_type,
+    sends_to,
+    step,
+    suggest,
+)
 
 # ---------------------------------------------------------------- phases
 

@@ -1,8 +1,6 @@
 """Budgets of time and progress, preemption, and trials that take too long."""
 
 import pytest
-from starts import PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, not_begun, over, restarted, session, with_budget
-from state_steps import all_of, changed, events_of, fail, finish, from_master, of_type, sends_to, step, stop, suggest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator import instructions as ins
@@ -12,6 +10,20 @@ from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import TrialState
+from tests.helpers.starts import PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, not_begun, over, restarted, session, with_budget
+from tests.helpers.state_steps import (
+    all_of,
+    changed,
+    events_of,
+    fail,
+    finish,
+    from_master,
+    of_type,
+    sends_to,
+    step,
+    stop,
+    suggest,
+)
 
 # ---------------------------------------------------------------- budgets
 

@@ -1,8 +1,5 @@
 from dataclasses import replace
 
-from starts import begin, not_begun, session
-from state_steps import events_of, finish, from_master, of_type, sends_to, step, stop, suggest
-
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
@@ -10,6 +7,8 @@ from nnlo_opt.coordinator.instructions import Begin, RanksDied
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import FoldResult, Loss, TrialState, UnrecordedFold
+from tests.helpers.starts import begin, not_begun, session
+from tests.helpers.state_steps import events_of, finish, from_master, of_type, sends_to, step, stop, suggest
 
 
 def died(state, *ranks):

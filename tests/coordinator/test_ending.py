@@ -1,12 +1,12 @@
 import math
 
 import pytest
-from starts import session
 
 from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
 from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
-from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.starts import session
+from tests.helpers.stories import completed, suggested
 
 
 def searching(**plan):
@@ -19,10 +19,7 @@ def ledger_with(*figures):
     """Trial i has ended with the i-th figure of merit, i seconds after the start."""
     events = [session()]
     for trial, figure in enumerate(figures):
-        events += [
-            ev.TrialSuggested(time_s=trial, trial=trial, point={"n": trial}),
-            ev.TrialCompleted(time_s=trial, trial=trial, figure_of_merit=figure, figure_of_merit_std=0.0),
-        ]
+        events += [suggested(trial, {"n": trial}, trial), completed(trial, figure, trial)]
     return Ledger(events)
 
 

@@ -1,11 +1,11 @@
 """Which lost attempts count, told by hand; `test_coordinator_machine` has all orders of things."""
 
 import pytest
-from starts import assignment_of
 
 from nnlo_opt.coordinator.instructions import LastEnd
 from nnlo_opt.coordinator.outcomes import curve_of, fold_to_give_up, loss_of, losses_without_progress
 from nnlo_opt.trials.trial import AssignmentEnd, FoldResult, Loss, Trial
+from tests.helpers.starts import assignment_of
 
 LOST, PREEMPTED, PAUSED = AssignmentEnd.LOST, AssignmentEnd.PREEMPTED, AssignmentEnd.PAUSED
 

@@ -9,9 +9,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from crash_states import Crash, State, Step, get, put, recording, states
-from loopback_run import Shape, System, check_outcome, outcomes
-from stories import START, lines_of, trial
 
 from nnlo_opt.data.lists import read_list, verify, write_list, write_sums
 from nnlo_opt.errors import ConfigurationError
@@ -22,6 +19,9 @@ from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import RunRequest, open_run
+from tests.helpers.crash_states import Crash, State, Step, get, put, recording, states
+from tests.helpers.loopback_run import Shape, System, check_outcome, outcomes
+from tests.helpers.stories import START, lines_of, trial
 
 #: two blocks of a master and a worker; four trials of two epochs, the last of which fails
 SHAPE = Shape(5, 2, n_trials=4)

@@ -8,7 +8,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,8 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import RunRequest, choose_name, open_run
 from nnlo_opt.trials.run_lock import RunLock
+from tests.helpers.effort import examples
+from tests.helpers.refusals import check_refused
 
 GOLDEN = (Path(__file__).parent.parent / "golden" / "journal-format-1.jsonl").read_bytes()
 EVENTS = read_events(GOLDEN, "golden")[0]
@@ -96,8 +97,7 @@ def test_a_damaged_journal_is_continued_from_its_sound_beginning_or_refused(tmp_
         assert Standing.of(ledger_of(run)).start[1] == len(applied(EVENTS[:n_sound])["sessions"])
     unnamed = RunRequest(root=root, name=None, restore=True)
     if n_sound is not None and Ledger(EVENTS[:n_sound]).complete:
-        with pytest.raises(ConfigurationError, match="complete with 4 trials"):
-            choose_name(unnamed, "m", "OptimizationDriver")
+        check_refused("complete with 4 trials", choose_name, unnamed, "m", "OptimizationDriver")
     else:
         assert choose_name(unnamed, "m", "OptimizationDriver")[0] in ("m-001", "m-002")
     assert (run / "journal.jsonl").read_bytes() == data, "a look has changed the journal"

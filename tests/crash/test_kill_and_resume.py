@@ -7,13 +7,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-import launcher
-import objectives
 import pytest
-from networks import Network
 
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.registry import search_names
+from tests.helpers import launcher, objectives
+from tests.helpers.networks import Network
 
 pytestmark = pytest.mark.mpi
 

@@ -3,16 +3,15 @@
 import json
 from pathlib import Path
 
-import launcher
-import objectives
 import pytest
-from launcher import check_search, data_of, events_of, seen_within
-from networks import Network
 
 from nnlo_opt.launcher.job import lets_ranks_outlive_others
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.testing.mpirun import find_mpirun
+from tests.helpers import launcher, objectives
+from tests.helpers.launcher import check_search, data_of, events_of, seen_within
+from tests.helpers.networks import Network
 
 pytestmark = [
     pytest.mark.mpi,

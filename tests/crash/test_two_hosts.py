@@ -4,10 +4,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import launcher
-import objectives
 import pytest
-import two_hosts
+
+from tests.helpers import launcher, objectives, two_hosts
 
 pytestmark = pytest.mark.mpi
 

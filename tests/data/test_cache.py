@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launcher import python
-from refusals import refusal
 
 from nnlo_opt.data.cache import FileCache, parse_copy_command
 from nnlo_opt.data.hdf5.source import Hdf5Source, write_hdf5
 from nnlo_opt.errors import TrialError
+from tests.helpers.launcher import python
+from tests.helpers.refusals import refusal
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import refusal
 
 from nnlo_opt.data.sets import download
 from nnlo_opt.data.sets.download import downloaded_images, why_unreachable
+from tests.helpers.refusals import refusal
 
 
 def digits() -> bytes:

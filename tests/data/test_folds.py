@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refusal
 
 from nnlo_opt.data.folds import Fold, classes_of, make_folds, shard, single_fold
+from tests.helpers.refusals import refusal
 
 SEEDS = st.integers(0, 2**32)
 CLASSES = st.lists(st.integers(-2, 3), min_size=2, max_size=60)

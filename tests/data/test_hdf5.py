@@ -4,12 +4,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from refusals import refusal
 
 from nnlo_opt.data.hdf5 import parts as hdf5_parts
 from nnlo_opt.data.hdf5.source import Hdf5Source, write_hdf5
 from nnlo_opt.data.ragged import Ragged, padded
 from nnlo_opt.errors import ConfigurationError, TrialError
+from tests.helpers.refusals import refusal
 
 RNG = np.random.default_rng(0)
 

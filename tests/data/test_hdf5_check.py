@@ -7,11 +7,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from refusals import refusal
 
 import nnlo_opt
 from nnlo_opt.run.workload import hdf5_check
 from nnlo_opt.run.workload.hdf5_check import check_files
+from tests.helpers.refusals import refusal
 
 refused = partial(refusal, check_files, external=False)
 

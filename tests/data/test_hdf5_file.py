@@ -6,10 +6,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from refusals import refusal
 
 from nnlo_opt.data.hdf5.source import Hdf5Source
 from nnlo_opt.errors import TrialError
+from tests.helpers.refusals import refusal
 
 refused = partial(refusal, Hdf5Source)
 

@@ -3,13 +3,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refusal
 
 from nnlo_opt.data.lists import read_list, sums_path, verify, write_list, write_sums
 from nnlo_opt.errors import ConfigurationError
+from tests.helpers.effort import examples
+from tests.helpers.refusals import refusal
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.data.sets.showers import ENERGIES, distance, expected_total, moments, physics_figure, simulate, totals
-from nnlo_opt.errors import ConfigurationError
+from tests.helpers.refusals import check_refused
 
 SHOWERS = simulate(400, 13, seed=0)
 
@@ -49,8 +49,7 @@ def test_showers_are_centred_and_narrow():
 
 
 def test_sizes_beyond_the_calorimeter_are_refused():
-    with pytest.raises(ConfigurationError, match=r"between 9 and 25. Received: 8"):
-        simulate(1, 8, seed=0)
+    check_refused("between 9 and 25. Received: 8", simulate, 1, 8, seed=0)
 
 
 def test_showers_of_another_seed_are_near_and_noise_is_far():

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from memory_source import ArraySource
-from refusals import refusal
 
 from nnlo_opt.data.hdf5.source import Hdf5Source, write_hdf5
 from nnlo_opt.data.ragged import Ragged, padded
 from nnlo_opt.data.source import DataInfo, DataSource, FileInfo, dtype_as_read
 from nnlo_opt.trees import leaves
+from tests.helpers.memory_source import ArraySource
+from tests.helpers.refusals import refusal
 
 N = 23
 X = np.arange(N * 6, dtype=np.float64).reshape(N, 2, 3)

@@ -2,7 +2,6 @@ import threading
 
 import numpy as np
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from nnlo_opt.data.order import Cut, Order
 from nnlo_opt.data.ragged import Ragged, take
 from nnlo_opt.data.streaming import PIECE_BYTES, GatheredWindows, ReadAhead, StreamedWindows, piece, read_in_order
 from nnlo_opt.errors import TrialError
+from tests.helpers.effort import examples
 
 
 class Reader:

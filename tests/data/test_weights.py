@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refusal
 
 from nnlo_opt.data.ragged import Ragged
 from nnlo_opt.data.weights import check_sample_weights, class_tables, parse_class_weights
+from tests.helpers.refusals import refusal
 
 
 def test_weights_are_read_as_they_are_written():

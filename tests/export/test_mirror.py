@@ -5,12 +5,12 @@ import subprocess
 import sys
 
 import pytest
-from exported import story
-from stories import write_journal
 
 from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.trials.journal import Journal
+from tests.helpers.exported import story
+from tests.helpers.stories import write_journal
 
 
 @pytest.mark.needs("tensorboard")

@@ -2,12 +2,12 @@ import json
 
 import numpy as np
 import pytest
-from exported import ENDS, REASON, SPACE, UNIX_S, started, story, take_in_parts
 
 from nnlo_opt.export.exporter import make_exporter
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.exported import ENDS, REASON, SPACE, UNIX_S, started, story, take_in_parts
 
 pytestmark = pytest.mark.needs("optuna")
 

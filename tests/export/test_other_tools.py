@@ -5,12 +5,12 @@ import os
 import struct
 
 import pytest
-from exported import ENDS, REASON, UNIX_S, story
 
 from nnlo_opt.analysis.frames import epochs_frame, results_frame, trials_frame
 from nnlo_opt.export.exporter import make_exporter
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.exported import ENDS, REASON, UNIX_S, story
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,14 @@
 import json
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
-from exported import REASON, SPACE, UNIX_S, story, take_in_parts
-from launcher import python
 
 from nnlo_opt.export.exporter import make_exporter
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.exported import REASON, SPACE, UNIX_S, story, take_in_parts
+from tests.helpers.launcher import environment, python
 
 pytestmark = pytest.mark.needs("tensorboard")
 
@@ -18,13 +17,12 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 sys.modules["tensorflow"] = None
-sys.path.insert(0, sys.argv[1])
-from exported import story
+from tests.helpers.exported import story
 from nnlo_opt.export.exporter import make_exporter
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-folder, events = Path(sys.argv[2]), story(int(sys.argv[3]))
+folder, events = Path(sys.argv[1]), story(int(sys.argv[2]))
 make_exporter("tensorboard", SafePath(folder), "run").take(events, Ledger(events))
 
 from google.protobuf.json_format import MessageToDict
@@ -55,7 +53,7 @@ print(json.dumps(found))
 
 
 def read_back(folder, n_fold):
-    return json.loads(python(PROGRAM, Path(__file__).parent, folder, n_fold).expect(0).out)
+    return json.loads(python(PROGRAM, folder, n_fold, env=environment()).expect(0).out)
 
 
 @pytest.mark.parametrize("n_fold", [1, 2])

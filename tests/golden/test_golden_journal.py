@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from state_steps import check
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
@@ -17,6 +16,7 @@ from nnlo_opt.search.base import History
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.run_directory import RunRequest, open_run
+from tests.helpers.state_steps import check
 
 HERE = Path(__file__).parent
 
@@ -67,7 +67,7 @@ def test_its_trials_are_what_they_were(run):
 def test_its_reports_are_what_they_were(run):
     write_results(run, read_ledger(run))
     files = (HERE / "results-format-1.csv", run / "results.csv")
-    (before, *old_rows), (now, *rows) = (list(csv.reader(path.open(newline=""))) for path in files)
+    (before, *old_rows), (now, *rows) = (list(csv.reader(path.read_text().splitlines())) for path in files)
     assert now == [*before, "figure_so_far", "time_s", "m:loss", "m:val_loss"]
     assert [row[: len(before)] for row in rows] == old_rows
     assert rows[0][len(before) :] == ["", "1.3469059467315674", "2.651868512233098", "4.014799038569132"]

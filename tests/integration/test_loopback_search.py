@@ -9,8 +9,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from effort import some_of
-from loopback_run import Shape, System, check_outcome, outcomes
 
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -18,6 +16,8 @@ from nnlo_opt.trials.journal import encode_line
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.sync_mark import read_mark
 from nnlo_opt.trials.trial import AssignmentEnd, TrialState
+from tests.helpers.effort import some_of
+from tests.helpers.loopback_run import Shape, System, check_outcome, outcomes
 
 SHAPES = [
     pytest.param(Shape(7, 2), id="three blocks of a master and a worker"),

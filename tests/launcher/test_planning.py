@@ -4,11 +4,10 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launcher import seen_within
 
-from nnlo_opt.cli import tool
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.launcher.planning import SCHEDULERS, JobPlan, Memory
+from tests.helpers.launcher import seen_within
 
 MEMORY = Memory(coordinator=1, search=10, master=100, worker=1000)
 
@@ -36,22 +35,18 @@ def test_every_world_has_a_plan_of_all_its_ranks(n, block_size, n_fold, per_node
     assert plan.lines()[0].startswith(f"Ranks: {n};")
 
 
-def test_what_is_printed(capsys):
-    assert tool.main(["plan", "-n", "129", "--block-size", "8", "--n-fold", "2", "--node-cores", "43"]) == 0
-    out = capsys.readouterr().out
+def test_what_is_printed(printed):
+    out = printed("plan", "-n", "129", "--block-size", "8", "--n-fold", "2", "--node-cores", "43")
     assert "1 coordinator, 32 masters, 96 workers" in out
     assert "Blocks 1 to 16: each 8 ranks in 2 sub-blocks of 4 + 4" in out
     assert "Nodes: 3 of 43 ranks" in out
     assert "#SBATCH" not in out
-    assert tool.main(["plan", "-n", "10", "--block-size", "4"]) == 0
-    assert "1 rank is left over and joins the last block" in capsys.readouterr().out
-    assert tool.main(["plan", "-n", "9", "--block-size", "8", "--n-masters", "3", "--scheduler", "lsf"]) == 0
-    out = capsys.readouterr().out
+    assert "1 rank is left over and joins the last block" in printed("plan", "-n", "10", "--block-size", "4")
+    out = printed("plan", "-n", "9", "--block-size", "8", "--n-masters", "3", "--scheduler", "lsf")
     assert "1 coordinator, 1 master, 2 sub-masters, 5 workers" in out
     assert "--n-masters 3" in out
     assert "#BSUB -W 04:00" in out
-    assert tool.main(["plan", "-n", "9", "--scheduler", "slurm", "--walltime", "90m"]) == 0
-    assert "#SBATCH --time=01:30:00" in capsys.readouterr().out
+    assert "#SBATCH --time=01:30:00" in printed("plan", "-n", "9", "--scheduler", "slurm", "--walltime", "90m")
 
 
 @pytest.mark.parametrize(
@@ -71,11 +66,8 @@ def test_what_is_printed(capsys):
         (["-n", "9", "--walltime", "240"], "at least 300 s, in seconds or as 90m, 2h or 1:30:00. Received: 240."),
     ],
 )
-def test_wrong_numbers_are_one_sentence_and_code_2(argv, words, capsys):
-    assert tool.main(["plan", *argv]) == 2
-    err = capsys.readouterr().err
-    assert words in err
-    assert err.count("\n") == 1
+def test_wrong_numbers_are_one_sentence_and_code_2(argv, words, refused):
+    assert words in refused("plan", *argv)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])

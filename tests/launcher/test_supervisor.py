@@ -1,11 +1,11 @@
 import copy
 
 import pytest
-from told_runs import Story
 
 from nnlo_opt.launcher.supervisor import MAX_IDLE, MAX_UNBORN, PAUSES_S, Ended, Standing, Supervisor
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.told_runs import Story
 
 NOTHING = Standing()
 FIRST = Standing(start=(5.0, 1), n_lasting=4)

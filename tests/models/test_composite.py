@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from adapters import gradient, keras, weights_of
-from keras_adapters import keras_adapter
 
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models.composite import CompositeAdapter, CompositeModel, ModelPart
@@ -11,11 +9,10 @@ from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.update_rules.optimizers import make_optimizer
+from tests.helpers.adapters import gradient, keras, weights_of
+from tests.helpers.keras_adapters import keras_adapter
 
-pytestmark = [
-    pytest.mark.keras,
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),
-]
+pytestmark = pytest.mark.keras
 SHAPE = (3,)
 MSE = {"only": "mean_squared_error"}
 

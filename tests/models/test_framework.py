@@ -2,12 +2,12 @@ import inspect
 from pathlib import Path
 
 import pytest
-from launcher import python
-from linear_model import LinearAdapter
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import builtin_names, model_file
 from nnlo_opt.models.framework import FRAMEWORKS, Framework, framework_for, framework_named, framework_of, imported_in
+from tests.helpers.launcher import python
+from tests.helpers.linear_model import LinearAdapter
 
 
 def name_of(framework):

@@ -2,19 +2,16 @@
 
 import numpy as np
 import pytest
-from adapters import gradient, weights_of
 
 from nnlo_opt.data.sets.showers import simulate
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builtin import gan
 from nnlo_opt.models.composite import CompositeAdapter
 from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.training.options import TrainingOptions
+from tests.helpers.adapters import gradient, weights_of
+from tests.helpers.refusals import check_refused
 
-pytestmark = [
-    pytest.mark.keras,
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),
-]
+pytestmark = pytest.mark.keras
 SHOWERS = simulate(24, 9, seed=0)
 SETS = SHOWERS.datasets()
 BATCH = SETS["X"], [SETS["y/a"], SETS["y/b"], SETS["y/c"]]
@@ -70,8 +67,7 @@ def test_variables_of_the_environment_ask_for_passes_too(monkeypatch, tmp_path):
     assert np.array_equal(asked, found)
     assert [path.name.startswith("mpi_generator_") for path in (tmp_path / "kept").iterdir()] == [True]
     monkeypatch.setenv("GANREVERSED", "yes")
-    with pytest.raises(ConfigurationError, match=r"`GANREVERSED` must be a whole number. Received: 'yes'"):
-        made()
+    check_refused("`GANREVERSED` must be a whole number. Received: 'yes'", made)
 
 
 def test_the_figure_of_merit_is_far_for_an_untrained_generator():
@@ -82,11 +78,9 @@ def test_the_figure_of_merit_is_far_for_an_untrained_generator():
 
 def test_showers_of_another_shape_are_refused():
     keras_model.set_seed(0)
-    with pytest.raises(ConfigurationError, match="GetData showers"):
-        CompositeAdapter(gan.get_model(), (28, 28, 1), TrainingOptions(), seed=0)
+    check_refused("GetData showers", CompositeAdapter, gan.get_model(), (28, 28, 1), TrainingOptions(), seed=0)
 
 
 @pytest.mark.parametrize(("y", "found"), [(SETS["y/b"], "one data set"), ([SETS["y/a"], SETS["y/b"]], "a group of 2")])
 def test_other_labels_are_refused(y, found):
-    with pytest.raises(ConfigurationError, match=f"Received: {found}"):
-        gradient(made()[1], (BATCH[0], y))
+    check_refused(f"Received: {found}", gradient, made()[1], (BATCH[0], y))

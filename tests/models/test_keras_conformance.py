@@ -5,19 +5,14 @@
 
 import numpy as np
 import pytest
-from adapters import N_CLASSES, N_FEATURES, gradient, images, keras, samples, weights_of
-from keras_adapters import keras_adapter
 
 from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.update_rules.optimizers import make_optimizer
+from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, images, keras, samples, weights_of
+from tests.helpers.keras_adapters import keras_adapter
 
-pytestmark = [
-    pytest.mark.many,
-    pytest.mark.keras,
-    # Keras's own conversion of variables, when it saves a model.
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),
-]
+pytestmark = [pytest.mark.many, pytest.mark.keras]
 
 
 def mlp(*hidden, activation="softmax", n_outputs=N_CLASSES):

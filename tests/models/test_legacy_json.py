@@ -5,12 +5,13 @@ import logging
 from pathlib import Path
 
 import pytest
-from launcher import python
 
 from nnlo_opt.compat.keras import architecture as legacy_json
 from nnlo_opt.compat.keras.architecture import read_architecture
 from nnlo_opt.compat.keras.layers import ARGUMENTS, CLASSES, HARD_SIGMOID, RENAMED, RENAMED_IN
 from nnlo_opt.errors import ConfigurationError
+from tests.helpers.launcher import python
+from tests.helpers.refusals import check_refused
 
 FILES = sorted((Path(__file__).parent / "legacy").glob("*.json"))
 INPUT = {"batch_input_shape": [None, 8, 8, 3]}
@@ -291,8 +292,7 @@ def test_broken_files_are_refused(broken, what):
     ids=len,
 )
 def test_text_that_is_nested_beyond_all_use_is_refused(text):
-    with pytest.raises(ConfigurationError, match=r"old.json, no JSON \(it is nested in more than 100 levels\)"):
-        read_architecture(text, "old.json")
+    check_refused("old.json, no JSON (it is nested in more than 100 levels)", read_architecture, text, "old.json")
 
 
 def test_layers_may_be_nested_as_deeply_as_text_may():
@@ -304,8 +304,7 @@ def test_layers_may_be_nested_as_deeply_as_text_may():
 
 def test_classes_that_are_known_are_left_to_themselves():
     text = json.dumps(sequential(layer("Mine", batch_input_shape=[None, 2], units=3)))
-    with pytest.raises(ConfigurationError, match="is a Mine"):
-        read_architecture(text, "a.json")
+    check_refused("is a Mine", read_architecture, text, "a.json")
     *_, mine = read_architecture(text, "a.json", {"Mine"}.__contains__)["config"]["layers"]
     assert mine == {
         "module": None,

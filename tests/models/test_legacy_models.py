@@ -13,12 +13,7 @@ from nnlo_opt.compat.keras.weights import load_legacy_weights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.keras import framework as keras_model
 
-pytestmark = [
-    pytest.mark.many,
-    pytest.mark.keras,
-    # Keras's own conversion of variables, when it saves a model.
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),
-]
+pytestmark = [pytest.mark.many, pytest.mark.keras]
 FILES = sorted((Path(__file__).parent / "legacy").glob("*.json"))
 
 

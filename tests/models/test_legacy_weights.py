@@ -7,6 +7,7 @@ import pytest
 from nnlo_opt.compat.keras.weight_files import read_saved_weights
 from nnlo_opt.compat.keras.weights import find_legacy_weights, load_legacy_weights
 from nnlo_opt.errors import ConfigurationError
+from tests.helpers.refusals import check_refused
 
 RNG = np.random.default_rng(0)
 
@@ -177,11 +178,9 @@ def test_weights_of_another_model_are_refused(saved, layers, what):
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="must be a complete HDF5 file"):
-        read_saved_weights(tmp_path / "missing.h5")
+    check_refused("must be a complete HDF5 file", read_saved_weights, tmp_path / "missing.h5")
     h5py.File(tmp_path / "empty.h5", "w").close()
-    with pytest.raises(ConfigurationError, match="which names no layers"):
-        read_saved_weights(tmp_path / "empty.h5")
+    check_refused("which names no layers", read_saved_weights, tmp_path / "empty.h5")
 
 
 @pytest.mark.parametrize(
@@ -204,13 +203,11 @@ def test_more_layers_or_weights_declared_than_there_are_is_refused(tmp_path, n_l
         file.attrs["nb_layers"] = n_layers
         file.create_group("layer_0").attrs["nb_params"] = n_params
         file["layer_0"]["param_0"] = np.ones(3)
-    with pytest.raises(ConfigurationError, match="must be a complete HDF5 file"):
-        read_saved_weights(tmp_path / "w.h5")
+    check_refused("must be a complete HDF5 file", read_saved_weights, tmp_path / "w.h5")
 
 
 def test_weights_that_are_no_regular_file_are_refused(tmp_path, irregular):
-    with pytest.raises(ConfigurationError, match="not a regular file"):
-        read_saved_weights(irregular(tmp_path / "w.h5"))
+    check_refused("not a regular file", read_saved_weights, irregular(tmp_path / "w.h5"))
 
 
 @pytest.mark.parametrize(

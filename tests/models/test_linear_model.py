@@ -1,7 +1,7 @@
 import numpy as np
-from linear_model import LinearAdapter
 
 from nnlo_opt.testing.model_conformance import ModelConformance
+from tests.helpers.linear_model import LinearAdapter
 
 
 class TestLinearAdapter(ModelConformance):

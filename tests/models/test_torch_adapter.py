@@ -6,7 +6,6 @@ import logging
 
 import numpy as np
 import pytest
-from adapters import N_CLASSES, N_FEATURES, gradient, growth, images, module, samples, state_of, torch, weights_of
 
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models.losses import LossTerm
@@ -14,12 +13,20 @@ from nnlo_opt.models.torch import framework as torch_module
 from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.vectors import aligned_empty
+from tests.helpers.adapters import (
+    N_CLASSES,
+    N_FEATURES,
+    gradient,
+    growth,
+    images,
+    module,
+    samples,
+    state_of,
+    torch,
+    weights_of,
+)
 
-pytestmark = [
-    pytest.mark.needs("torch"),
-    # TorchScript is the one saved form that can be trained.
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
-]
+pytestmark = pytest.mark.needs("torch")
 
 
 def mlp(*hidden, n_outputs=N_CLASSES, last=(), seed=0):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from adapters import Late, torch
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import losses
@@ -10,6 +9,8 @@ from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.models.losses import Labels, LossTerm, Output, make_terms
 from nnlo_opt.models.torch import framework as torch_module
 from nnlo_opt.models.torch import losses as torch_losses
+from tests.helpers.adapters import Late, torch
+from tests.helpers.refusals import check_refused
 
 needs_torch = pytest.mark.needs("torch")
 comparisons = Late("nnlo_opt.models.torch.comparison", torch_module)
@@ -131,8 +132,7 @@ def test_labels_that_fit(loss, output, label, fits):
     if fits:
         assert make_terms(loss, None, *terms)[0][0].loss == loss
     else:
-        with pytest.raises(ConfigurationError, match="Received: labels of shape"):
-            make_terms(loss, None, *terms)
+        check_refused("Received: labels of shape", make_terms, loss, None, *terms)
 
 
 # ---------------------------------------------------------------- where outputs come from

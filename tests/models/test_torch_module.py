@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adapters import gradient, module, torch, weights_of
-from launcher import python
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.models.framework import framework_named
 from nnlo_opt.models.losses import Labels, Output, make_terms
 from nnlo_opt.models.torch import framework as torch_module
+from tests.helpers.adapters import gradient, module, torch, weights_of
+from tests.helpers.launcher import python
+from tests.helpers.refusals import check_refused
 
-pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")]
+pytestmark = pytest.mark.needs("torch")
 EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"
 
 
@@ -55,8 +56,7 @@ def test_what_is_for_keras_is_refused_or_ignored():
         pass
     with pytest.raises(ConfigurationError, match="dtype policy is for Keras"), torch_module.building({}, "mixed"):
         pass
-    with pytest.raises(ConfigurationError, match="jit_compile` is for Keras"):
-        torch_module.adapter(torch.nn.Linear(1, 1), [], jit_compile=True)
+    check_refused("jit_compile` is for Keras", torch_module.adapter, torch.nn.Linear(1, 1), [], jit_compile=True)
 
 
 # ---------------------------------------------------------------- outputs
@@ -255,8 +255,7 @@ def test_the_mean_of_models_is_a_script_that_needs_no_code(tmp_path):
 
 def test_models_that_have_no_mean_are_refused(tmp_path):
     several = [module(lambda self, a, b: a + b, fc=torch.nn.Linear(1, 1))]
-    with pytest.raises(ConfigurationError, match="one input and one output"):
-        torch_module.save_mean(several, (1.0,), tmp_path / "mean.pt")
+    check_refused("one input and one output", torch_module.save_mean, several, (1.0,), tmp_path / "mean.pt")
 
 
 def test_outputs_are_measured_as_the_model_is():

@@ -114,10 +114,10 @@ def is_killed():
 
 
 def makes_mistakes():
-    if is_controller():
-        UntilEnough().serve()
-        return
-    worker = Worker()
+    play(UntilEnough, make_mistakes)
+
+
+def make_mistakes(worker):
     params = [np.zeros(4, np.float32)]
 
     def refused(call, *arguments):
@@ -135,12 +135,16 @@ def makes_mistakes():
     print("kept", worker.shared_params[0].sum())
 
 
-def has_another_model():
+def play(controller, work):
+    """Have the controller, which is made on its rank alone, serve one that does its work."""
     if is_controller():
-        UntilEnough().serve()
+        controller().serve()
     else:
-        worker = Worker()
-        worker.init_shared_params([np.zeros(3 + worker.rank, np.float32)])
+        work(Worker())
+
+
+def has_another_model():
+    play(UntilEnough, lambda worker: worker.init_shared_params([np.zeros(3 + worker.rank, np.float32)]))
 
 
 def is_no_controller():
@@ -148,17 +152,11 @@ def is_no_controller():
 
 
 def is_two_workers():
-    if is_controller():
-        UntilEnough().serve()
-    elif Worker().rank == 2:
-        Worker()
+    play(UntilEnough, lambda worker: Worker() if worker.rank == 2 else None)
 
 
 def overrides_nothing():
-    if is_controller():
-        Controller().serve()
-    else:
-        Worker().send_request("next")
+    play(Controller, lambda worker: worker.send_request("next"))
 
 
 def does_not_serve():
@@ -174,17 +172,11 @@ class Unfit(Controller):
 
 
 def answers_with_a_set():
-    if is_controller():
-        Unfit().serve()
-    else:
-        Worker().send_request("set")
+    play(Unfit, lambda worker: worker.send_request("set"))
 
 
 def raises():
-    if is_controller():
-        Unfit().serve()
-    else:
-        Worker().send_request("fail")
+    play(Unfit, lambda worker: worker.send_request("fail"))
 
 
 class LikePlatoons(channel.Lieutenant):
@@ -244,12 +236,12 @@ def soldier():
 
 
 def trains_torch():
-    if is_controller():
-        UntilEnough().serve()
-        return
+    play(UntilEnough, train_torch)
+
+
+def train_torch(worker):
     import torch
 
-    worker = Worker()
     torch.manual_seed(worker.rank)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.05)

@@ -11,9 +11,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from linear_model import LinearAdapter
-from loopback_team import tasks_from
-from memory_source import linear_source
 from mpi4py import MPI
 
 from nnlo_opt.block.task import FoldTask, FoldTaskFactory
@@ -42,6 +39,9 @@ from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunRequest
+from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.loopback_team import tasks_from
+from tests.helpers.memory_source import linear_source
 
 LIMIT_S = 30.0
 

@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-import launcher
 import pytest
+
+from tests.helpers import launcher
 
 FUNCTIONS = Path(__file__).parent / "allreduce_functions.py"
 

@@ -3,12 +3,11 @@
 import json
 from pathlib import Path
 
-import launcher
-import objectives
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.trials.objectives import dominates
+from tests.helpers import launcher, objectives
 
 pytestmark = pytest.mark.mpi
 

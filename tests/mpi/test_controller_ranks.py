@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import launcher
 import pytest
 
 from nnlo_opt.launcher.job import lets_ranks_outlive_others
 from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.testing.mpirun import find_mpirun
+from tests.helpers import launcher
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "controller.md"
 #: programs of the page by their names in the first line, and what they print

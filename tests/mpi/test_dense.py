@@ -1,15 +1,10 @@
 """The network that most ranks of tests train is a model adapter as others are."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 
 from nnlo_opt.models.losses import LossTerm
 from nnlo_opt.testing.model_conformance import ModelConformance
-
-sys.path.insert(0, str(Path(__file__).parent / "site"))
-import dense
+from tests.helpers.site import dense
 
 
 class TestDense(ModelConformance):

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import launcher
 import psutil
 import pytest
 
@@ -14,6 +13,7 @@ from nnlo_opt.doctor.examination import Examination
 from nnlo_opt.launcher.job import lets_ranks_outlive_others
 from nnlo_opt.runtime.environment import SESSION_FOLDER
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
+from tests.helpers import launcher
 
 pytestmark = pytest.mark.mpi
 

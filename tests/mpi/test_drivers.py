@@ -5,12 +5,11 @@ import re
 import zipfile
 from pathlib import Path
 
-import launcher
-import networks
 import pytest
-from launcher import data_of, events_of, results_of
 
 from nnlo_opt import load_run
+from tests.helpers import launcher, networks
+from tests.helpers.launcher import data_of, events_of, results_of
 
 pytestmark = pytest.mark.mpi
 

@@ -2,9 +2,10 @@
 
 import json
 
-import launcher
 import pytest
-from launcher import Job
+
+from tests.helpers import launcher
+from tests.helpers.launcher import Job
 
 pytestmark = [pytest.mark.mpi, pytest.mark.keras]
 SIZE = ["--latent-size", "20", "--batch", "20"]

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import launcher
-import objectives
 import pytest
-from test_launch import DRIVER, launch
 
 from nnlo_opt.reporting.results import read_ledger
+from tests.helpers import launcher, objectives
+from tests.helpers.objective_runs import DRIVER, launch
 
 pytestmark = pytest.mark.mpi
 

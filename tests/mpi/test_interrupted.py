@@ -6,13 +6,12 @@ import shlex
 import signal
 import time
 
-import launcher
-import objectives
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.runtime.environment import SESSION_FOLDER
 from nnlo_opt.testing.mpirun import find_mpirun
+from tests.helpers import launcher, objectives
 
 pytestmark = pytest.mark.mpi
 

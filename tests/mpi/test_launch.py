@@ -1,30 +1,20 @@
 """`nnlo-opt launch` and SIGUSR1 with real ranks."""
 
 import signal
-from pathlib import Path
 
-import launcher
-import objectives
 import psutil
 import pytest
-from launcher import events_of
 
 from nnlo_opt.reporting.results import read_ledger
+from tests.helpers import launcher, objectives
+from tests.helpers.launcher import events_of
+from tests.helpers.objective_runs import DRIVER, launch
 
 pytestmark = pytest.mark.mpi
 
-DRIVER = ["OptimizationDriver", "--model", "objective.py", "--hyper-opt", "random", "--checkpoint", "L"]
 #: trials of a minute
 LONG = objectives.SLOW.replace("(1, 2, 3)", "range(1, 1200)")
-
-
 RUN = "checkpoints/L"
-
-
-def launch(folder: Path, *driver: str, options: tuple[str, ...] = (), model: str = objectives.SLOW) -> launcher.Job:
-    """The launcher with five ranks, started."""
-    (folder / "objective.py").write_text(model)
-    return launcher.start(1, ["nnlo-opt", "launch", "-n", "5", *options, "--", *driver], folder)
 
 
 def gone(processes: list[psutil.Process]) -> bool:

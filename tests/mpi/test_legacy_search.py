@@ -4,8 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
-import launcher
 import pytest
+
+from tests.helpers import launcher
 
 SCRIPT = Path(__file__).parent / "search_of_nnlo.py"
 

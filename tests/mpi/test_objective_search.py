@@ -4,25 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
-import launcher
-import objectives
 import pytest
 
+from tests.helpers import launcher, objectives
+from tests.helpers.objective_runs import rows, search, summary
+
 pytestmark = pytest.mark.mpi
-
-
-def search(cwd: Path, text: str, n_ranks: int, *options: str, code: int = 0) -> launcher.Outcome:
-    (cwd / "objective.py").write_text(text)
-    command = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *options]
-    return launcher.run(n_ranks, command, cwd, code=code)
-
-
-def rows(cwd: Path) -> list[dict[str, str]]:
-    return launcher.results_of(cwd / "checkpoints/S")
-
-
-def summary(cwd: Path) -> dict:
-    return json.loads((cwd / "checkpoints/S/summary.json").read_text())
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import launcher
-import objectives
 import pytest
+
+from tests.helpers import launcher, objectives
 
 pytestmark = pytest.mark.mpi
 

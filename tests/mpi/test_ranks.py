@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-import launcher
 import pytest
 
 from nnlo_opt.launcher.job import lets_ranks_outlive_others
 from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.testing.mpirun import find_mpirun
+from tests.helpers import launcher
 
 FUNCTIONS = Path(__file__).parent / "rank_functions.py"
 CONFORMS = "the_transport_conforms"

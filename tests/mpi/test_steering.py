@@ -2,11 +2,10 @@
 
 import threading
 
-import launcher
-import objectives
 import pytest
 
 from nnlo_opt.cli import tool
+from tests.helpers import launcher, objectives
 
 pytestmark = [pytest.mark.mpi, pytest.mark.proof]
 

@@ -4,11 +4,10 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-import launcher
-import objectives
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
+from tests.helpers import launcher, objectives
 
 pytestmark = pytest.mark.mpi
 

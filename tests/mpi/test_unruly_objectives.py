@@ -5,12 +5,11 @@ import os
 import signal
 import time
 
-import launcher
-import objectives
 import pytest
-from test_objective_search import rows, search, summary
 
 from nnlo_opt.reporting.results import read_ledger
+from tests.helpers import launcher, objectives
+from tests.helpers.objective_runs import rows, search, summary
 
 pytestmark = [pytest.mark.mpi, pytest.mark.many]
 

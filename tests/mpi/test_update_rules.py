@@ -4,10 +4,10 @@ import json
 import re
 from pathlib import Path
 
-import launcher
-import networks
 import numpy as np
 import pytest
+
+from tests.helpers import launcher, networks
 
 pytestmark = pytest.mark.mpi
 

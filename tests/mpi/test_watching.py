@@ -1,10 +1,9 @@
 """A search watched from a second terminal, and the line at the bottom of its own, under real mpirun."""
 
-import launcher
-import objectives
 import pytest
 
 from nnlo_opt.reporting.terminal import CLEAR
+from tests.helpers import launcher, objectives
 
 pytestmark = [pytest.mark.mpi, pytest.mark.proof]
 

@@ -5,12 +5,11 @@ from functools import partial
 from pathlib import Path
 
 import h5py
-import launcher
-import networks
 import numpy as np
 import pytest
 
 from nnlo_opt.models.framework import PACKAGES
+from tests.helpers import launcher, networks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.many]
 

@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from manual_clock import ManualClock
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -21,6 +20,7 @@ from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.objective.rank import ObjectiveRank, ObjectiveSetup
 from nnlo_opt.trials.objectives import Comparison, Objective
+from tests.helpers.manual_clock import ManualClock
 
 SEVERAL = (Objective("size"), Objective("error", "max"), Objective("train_s"))
 
@@ -82,6 +82,21 @@ class Bench:
         while (received := self.coordinator.poll()) is not None:
             heard.append(received.message)
         return heard
+
+
+def failure(objective, *objectives):
+    """How the only call of an objective fails."""
+    *_, failed = Bench(objective, *objectives).call()
+    assert isinstance(failed, msg.FoldFailed)
+    return failed
+
+
+def reporting(epoch, value):
+    def objective(parameters, comm, report):
+        report(epoch, value)
+        return 1.0
+
+    return objective
 
 
 def test_the_objective_is_called_at_the_point_with_a_communicator_and_its_value_is_the_figure():
@@ -164,8 +179,7 @@ class NotANumber:
     ids=lambda v: str(v)[:20],
 )
 def test_a_value_that_is_no_finite_number_fails_the_trial_and_is_shown(value):
-    _, failed = Bench(lambda parameters, comm, report: value).call()
-    assert isinstance(failed, msg.FoldFailed)
+    failed = failure(lambda parameters, comm, report: value)
     assert "finite number" in failed.reason
     assert repr(value)[:10] in failed.reason
 
@@ -185,29 +199,17 @@ def test_a_value_that_is_no_real_number_fails_its_trial_returned_or_reported(val
     def objective(parameters, comm, report):
         return report(1, value) if reported else {"value": 1.0, "other": value}
 
-    failed = Bench(objective).call()[-1]
-    assert isinstance(failed, msg.FoldFailed)
-    assert ("at epoch 1" if reported else "as `other`") in failed.reason
+    assert ("at epoch 1" if reported else "as `other`") in failure(objective).reason
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "0.5"])
 def test_a_report_that_is_not_finite_fails_the_trial_with_the_epoch(value):
-    def objective(parameters, comm, report):
-        report(4, value)
-        return 1.0
-
-    _, failed = Bench(objective).call()
-    assert isinstance(failed, msg.FoldFailed)
-    assert "epoch 4" in failed.reason
+    assert "epoch 4" in failure(reporting(4, value)).reason
 
 
 @pytest.mark.parametrize("epoch", [0, -1, 2.5, "1", True, None, 2**60])
 def test_an_epoch_that_is_no_whole_number_from_1_fails_the_trial_and_is_shown(epoch):
-    def objective(parameters, comm, report):
-        report(epoch, 0.5)
-        return 1.0
-
-    messages = Bench(objective).call()
+    messages = Bench(reporting(epoch, 0.5)).call()
     assert [type(message) for message in messages] == [msg.FoldStarted, msg.FoldFailed]
     assert f"whole numbers from 1; received: {epoch!r}" in messages[-1].reason
 
@@ -268,8 +270,7 @@ def test_an_interruption_is_no_failure_of_the_trial():
 
 
 def test_a_value_that_raises_when_it_is_looked_at_fails_its_trial():
-    _, failed = Bench(lambda parameters, comm, report: NoItems()).call()
-    assert failed.reason.startswith("CancelledError: value (`")
+    assert failure(lambda parameters, comm, report: NoItems()).reason.startswith("CancelledError: value (`")
 
 
 def test_a_long_message_is_shortened_and_the_log_has_all_of_it(caplog):
@@ -278,7 +279,7 @@ def test_a_long_message_is_shortened_and_the_log_has_all_of_it(caplog):
     def objective(parameters, comm, report):
         raise ValueError("first " + "x" * 5_000_000 + " last")
 
-    _, failed = Bench(objective).call()
+    failed = failure(objective)
     assert failed.reason.startswith("ValueError: first x")
     reason, place = failed.reason.split(" (`")
     assert reason.endswith("[4,998,011 characters left out] " + "x" * 995 + " last")
@@ -382,7 +383,4 @@ def test_one_objective_picks_its_value_of_a_dict():
     ],
 )
 def test_a_dict_without_what_was_asked_for_fails_the_trial(value, name, words):
-    bench = Bench(lambda parameters, comm, report: value, Objective(name))
-    _, failed = bench.call()
-    assert isinstance(failed, msg.FoldFailed)
-    assert words in failed.reason
+    assert words in failure(lambda parameters, comm, report: value, Objective(name)).reason

@@ -5,12 +5,12 @@ import subprocess
 import sys
 
 import pytest
-from stories import trial as events_of_trial
-from stories import write_journal
 
 from nnlo_opt.reporting.follow import JournalFollower, Reporter
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal, encode_line
+from tests.helpers.stories import trial as events_of_trial
+from tests.helpers.stories import write_journal
 
 STARTED = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})
 

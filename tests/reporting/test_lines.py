@@ -9,6 +9,7 @@ from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.stories import assigned, completed, finished, suggested
 
 
 @pytest.mark.parametrize(
@@ -34,16 +35,13 @@ def test_points_and_metrics_are_one_line():
 
 def started(trial=0, time_s=1.0, point=None, fold=0, attempt=1, block=1):
     """The first events of a trial, whose assignment has its number."""
-    about = {"assignment": trial, "fold": fold, "attempt": attempt, "block": block, "team": 0, "n_ranks": 2}
-    suggested = ev.TrialSuggested(time_s=time_s, trial=trial, point=point or {})
-    return [suggested, ev.FoldAssigned(time_s=time_s, trial=trial, **about)]
+    where = assigned(trial, trial, time_s, fold=fold, attempt=attempt, block=block)
+    return [suggested(trial, point or {}, time_s), where]
 
 
 def ended(trial=0, figure=1.0, time_s=20.0, std=0.0):
     """The last events of such a trial."""
-    result = {"figure_of_merit": figure, "metrics": {}, "n_epochs": 1, "train_s": 1.0}
-    finished = ev.AssignmentFinished(time_s=time_s, assignment=trial, **result)
-    return [finished, ev.TrialCompleted(time_s=time_s, trial=trial, figure_of_merit=figure, figure_of_merit_std=std)]
+    return [finished(trial, figure, time_s), completed(trial, figure, time_s, std)]
 
 
 class Screen:
@@ -180,9 +178,8 @@ def test_a_trial_that_enters_the_pareto_set_is_marked():
     screen = Screen(identity={"objectives": ["a:min", "b:min"]})
     lines = []
     for trial, (a, b) in enumerate([(1.0, 2.0), (3.0, 4.0)]):
-        screen(ev.TrialSuggested(time_s=1.0, trial=trial, point={}))
-        result = {"figure_of_merit": a, "figure_of_merit_std": 0.0, "objectives": {"a": a, "b": b}}
-        lines += screen(ev.TrialCompleted(time_s=1.0, trial=trial, **result))
+        screen(suggested(trial, {}))
+        lines += screen(completed(trial, a, 1.0, objectives={"a": a, "b": b}))
     assert "complete: a 1 b 2 | new in the Pareto set of 1 trial | 1/3 done" in lines[0]
     assert "complete: a 3 b 4 | Pareto set of 1 trial | 2/3 done" in lines[1]
     assert screen.styles == ["good", ""]
@@ -206,27 +203,20 @@ def test_a_trial_that_is_completed_in_the_first_step_of_a_start_is_one_of_this_s
 
 def test_a_search_with_rungs_says_each_thing_once_and_counts_what_is_paused():
     screen = Screen(4, n_fold=2, pruning=PruningPlan(name="asha", eta=2, max_epochs=4))
-
-    def assigned(number, trial, fold):
-        about = {"assignment": number, "trial": trial, "fold": fold}
-        return ev.FoldAssigned(time_s=10.0, attempt=1, block=1, team=0, n_ranks=2, **about)
-
     lines = []
     for trial in (0, 1):
-        lines += screen(ev.TrialSuggested(time_s=10.0, trial=trial, point={"n": trial}))
+        lines += screen(suggested(trial, {"n": trial}, 10.0))
         for fold in (0, 1):
             number, report = 2 * trial + fold, {"metrics": {"value": 0.5 - 0.1 * trial}}
             reported = ev.EpochEnded(time_s=10.0, assignment=number, epoch=1, figure_of_merit=0.5 - trial / 8, **report)
             paused = ev.AssignmentPaused(time_s=10.0, assignment=number, epoch=1)
-            lines += screen(assigned(number, trial, fold), reported, paused)
+            lines += screen(assigned(number, trial, 10.0, fold=fold), reported, paused)
         promoted = [ev.TrialPromoted(time_s=12.0, trial=1, n_rungs=1)] * trial  # in the step in which it is paused
         lines += screen(ev.TrialPaused(time_s=10.0, trial=trial, figure_of_merit=0.5 - trial / 8), *promoted)
     for fold in (0, 1):
-        result = {"figure_of_merit": 0.25, "metrics": {}, "n_epochs": 4, "train_s": 1.0}
         began = ev.FoldBegan(time_s=12.0, assignment=4 + fold, epoch=1)
-        finished = ev.AssignmentFinished(time_s=20.0, assignment=4 + fold, **result)
-        lines += screen(assigned(4 + fold, 1, fold), began, finished)
-    lines += screen(ev.TrialCompleted(time_s=20.0, trial=1, figure_of_merit=0.25, figure_of_merit_std=0.0))
+        lines += screen(assigned(4 + fold, 1, 10.0, fold=fold), began, finished(4 + fold, 0.25, 20.0, n_epochs=4))
+    lines += screen(completed(1, 0.25, 20.0))
     lines += screen(ev.TrialPruned(time_s=20.0, trial=0, figure_of_merit=0.5, reason="not promoted"))
     assert [line.partition("] ")[2] for line in lines] == [
         "trial 0 starts on block 1: n=0",
@@ -246,7 +236,7 @@ def test_the_outcome_counts_only_states_that_occur():
     screen = Screen()
     assert outcome(screen.ledger) == "no trial yet"
     screen.trial(0)
-    screen(ev.TrialSuggested(time_s=11.0, trial=1, point={}))
+    screen(suggested(1, {}, 11.0))
     assert outcome(screen.ledger) == "1 pending, 1 complete"
 
 

@@ -2,8 +2,6 @@ import json
 import re
 
 import pytest
-from page_stories import EVIL, LEDGERS, SPACE, fail, point, restarted_with_losses, search
-from told_runs import Story
 
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.reporting.page import write_page
@@ -12,6 +10,8 @@ from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
+from tests.helpers.page_stories import EVIL, LEDGERS, SPACE, fail, point, restarted_with_losses, search
+from tests.helpers.told_runs import Story
 
 
 def data_in(folder):

@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from page_stories import LEDGERS, all_failed, empty, fail, point, search, with_folds
 
 from nnlo_opt.reporting.page import write_page
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
+from tests.helpers.page_stories import LEDGERS, all_failed, empty, fail, point, search, with_folds
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [

@@ -5,12 +5,12 @@ import matplotlib.pyplot
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from recorded import REST, SPACE, TRIALS, events_of, started, two_objectives
-from refusals import check_refused
 
 from nnlo_opt.reporting import plots
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.recorded import REST, SPACE, TRIALS, events_of, started, two_objectives
+from tests.helpers.refusals import check_refused
 
 PLOTS = {
     "history": plots.plot_history,

@@ -3,8 +3,6 @@ import io
 import json
 
 import pytest
-from stories import write_journal
-from told_runs import Story
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.reporting.results import read_ledger, results_frame, write_results
@@ -12,6 +10,8 @@ from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.sync_mark import MARK_NAME
+from tests.helpers.stories import assigned, completed, finished, write_journal
+from tests.helpers.told_runs import Story
 
 #: as users read them: nothing is renamed, reordered or removed
 DOCUMENTED = (
@@ -25,22 +25,18 @@ LAST = ("figure_so_far", "time_s")
 EVENTS = [
     ev.RunStarted(time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity={"direction": "min"}),
     ev.TrialSuggested(time_s=1.0, trial=0, point={"n": 8, "rate": 1e-3, "act": "relu", "sizes": [8, 16]}),
-    ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+    assigned(0),
     ev.FoldBegan(time_s=1.5, assignment=0),
     ev.AssignmentLost(time_s=2.0, assignment=0),
-    ev.FoldAssigned(time_s=2.0, assignment=1, trial=0, fold=0, attempt=2, block=2, team=1, n_ranks=2),
+    assigned(1, time_s=2.0, attempt=2, block=2, team=1),
     ev.FoldBegan(time_s=2.5, assignment=1, epoch=1),
-    ev.AssignmentFinished(
-        time_s=4.0, assignment=1, figure_of_merit=0.25, metrics={"loss": 1.0}, n_epochs=3, train_s=1.5
-    ),
-    ev.FoldAssigned(time_s=4.0, assignment=2, trial=0, fold=1, attempt=1, block=2, team=1, n_ranks=2),
+    finished(1, 0.25, 4.0, metrics={"loss": 1.0}, n_epochs=3, train_s=1.5),
+    assigned(2, time_s=4.0, fold=1, block=2, team=1),
     ev.FoldBegan(time_s=4.5, assignment=2),
-    ev.AssignmentFinished(
-        time_s=6.0, assignment=2, figure_of_merit=0.75, metrics={"loss": 1.0}, n_epochs=2, train_s=1.25
-    ),
-    ev.TrialCompleted(time_s=6.0, trial=0, figure_of_merit=0.5, figure_of_merit_std=0.25),
+    finished(2, 0.75, 6.0, metrics={"loss": 1.0}, n_epochs=2, train_s=1.25),
+    completed(0, 0.5, 6.0, 0.25),
     ev.TrialSuggested(time_s=6.0, trial=1, point={"n": 9, "rate": 0.1, "act": None, "sizes": [4]}),
-    ev.FoldAssigned(time_s=6.0, assignment=3, trial=1, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+    assigned(3, 1, 6.0),
     ev.FoldBegan(time_s=6.5, assignment=3),
     ev.EpochEnded(time_s=7.0, assignment=3, epoch=1, metrics={"loss": 1.0}),
     ev.AssignmentFailed(time_s=8.0, assignment=3, reason="fold 0:\nno memory, it says"),

@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 
 import pytest
-from stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, reported, trial
 
 from nnlo_opt.reporting.status import Progress, status_of
 from nnlo_opt.reporting.status_lines import (
@@ -19,6 +18,7 @@ from nnlo_opt.reporting.status_lines import (
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_state import RunState
+from tests.helpers.stories import SEARCH, TRAINING, UNDER_WAY, begun, completed, failed, finished, reported, trial
 
 
 def status(*events, at_s=20.0, at_work=True):
@@ -51,8 +51,7 @@ def test_the_end_is_expected_by_the_epochs_of_trials_under_way_as_well():
     together = [event for n in range(100) for event in begun(n, block=n, time_s=0.0)]
     epochs = [reported(n, 4, 0.5, 40.0) for n in range(100)]
     assert status(hundred, *together, *epochs, at_s=40.0).left_s == pytest.approx(10.0)
-    first = ev.AssignmentFinished(time_s=50.0, assignment=0, figure_of_merit=0.5, metrics={}, n_epochs=5, train_s=50.0)
-    done = [first, ev.TrialCompleted(time_s=50.0, trial=0, figure_of_merit=0.5, figure_of_merit_std=0.0)]
+    done = [finished(0, 0.5, 50.0, n_epochs=5, train_s=50.0), completed(0, 0.5, 50.0)]
     assert status(hundred, *together, *epochs, *done, at_s=50.0).left_s < 15.0
     resumed = [hundred.replaced(time_s=100.0, unix_s=200.0), *begun(0, time_s=100.0, epoch=4)]
     assert status(*resumed, reported(0, 5, 0.5, 110.0), at_s=110.0).left_s == pytest.approx(10.0 / 0.2 * 99.0)

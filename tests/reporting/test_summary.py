@@ -1,11 +1,11 @@
 import json
 
 import pytest
-from told_runs import Story
 
 from nnlo_opt.reporting.results import block_utilization, summarise
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.told_runs import Story
 
 
 def test_a_run_that_has_just_begun_has_figures_of_nothing():

@@ -1,10 +1,10 @@
 import re
 
 import pytest
-from told_runs import Story
 
 from nnlo_opt.reporting.table import MOST_ROWS, trials_table
 from nnlo_opt.trials import events as ev
+from tests.helpers.told_runs import Story
 
 
 def ledger_with(figures, direction="min", n_fold=1, n_epochs=3):

@@ -4,9 +4,7 @@ from contextlib import closing, redirect_stdout
 from pathlib import Path
 
 import pytest
-from manual_clock import ManualClock
 from rich.console import Console
-from stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, lines_of, reported, trial, write_journal
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.reporting.status import status_of
@@ -16,6 +14,8 @@ from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import RunLock
 from nnlo_opt.trials.run_state import RunState
+from tests.helpers.manual_clock import ManualClock
+from tests.helpers.stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, lines_of, reported, trial, write_journal
 
 DONE = ev.RunCompleted(time_s=30.0, reason="all trials are done")
 

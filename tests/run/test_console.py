@@ -4,10 +4,9 @@ import os
 import sys
 import threading
 
-from manual_clock import ManualClock
-from refusals import refusal
-
 from nnlo_opt.run.start.console import ROOM_S, SAY_S, Console, WaitForSpace
+from tests.helpers.manual_clock import ManualClock
+from tests.helpers.refusals import refusal
 
 
 def test_a_log_file_that_is_no_regular_file_is_refused(tmp_path, irregular):

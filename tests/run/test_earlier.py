@@ -5,13 +5,9 @@ import math
 import sqlite3
 from contextlib import closing
 
-import effort
 import pytest
-from exported import SPACE, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import check_refused
-from stories import START, trial, write_journal
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import make_exporter
@@ -21,6 +17,10 @@ from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers import effort
+from tests.helpers.exported import SPACE, story
+from tests.helpers.refusals import check_refused
+from tests.helpers.stories import START, trial, write_journal
 
 IDENTITY = RunIdentity(figure_of_merit="val_loss", direction="max")
 OURS = Space([Real(0, 1, name="x"), Integer(1, 9, name="n"), Categorical([None, "a", 2], name="c")])
@@ -199,10 +199,8 @@ class TestStudies:
         with pytest.raises(ConfigurationError, match=r"with max, but this run has min\. Leave it out"):
             observations_of_runs([path], IDENTITY.replaced(direction="min"), OURS)
         self.study(tmp_path, "log", "two", directions=["minimize", "maximize"])
-        with pytest.raises(ConfigurationError, match="it has `s`, `two`; write"):
-            read_earlier(path)
-        with pytest.raises(ConfigurationError, match="it has `s`, `two`; write"):
-            read_earlier(f"{path}:three")
+        check_refused("it has `s`, `two`; write", read_earlier, path)
+        check_refused("it has `s`, `two`; write", read_earlier, f"{path}:three")
         with pytest.raises(ConfigurationError, match=r"a study of one objective\. Received: .* with 2"):
             read_earlier(f"{path}:two")
 
@@ -212,11 +210,10 @@ class TestStudies:
             observations_of_runs([tmp_path / "o.log"], IDENTITY.replaced(figure_of_merit="1 - val_acc"), SPACE)
 
     @pytest.mark.parametrize("place", ["sqlite:///none.db", "none.log:study", "text.log", "mysql://nowhere.invalid/db"])
-    def test_what_is_no_study_is_refused_in_a_sentence(self, tmp_path, monkeypatch, place):
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "text.log").write_text("hello\n")
+    def test_what_is_no_study_is_refused_in_a_sentence(self, here, place):
+        (here / "text.log").write_text("hello\n")
         with pytest.raises(
             ConfigurationError, match=r"must name (an Optuna study that can be read|one study .* has none)"
         ):
             read_earlier(place)
-        assert not (tmp_path / "none.db").exists()
+        assert not (here / "none.db").exists()

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.run.start.identity import check_same, identity_of
@@ -12,6 +11,7 @@ from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.trials.identity import DataFiles, RunIdentity
 from nnlo_opt.trials.run_directory import RunRequest
+from tests.helpers.refusals import check_refused
 
 SPACE = Space([Integer(1, 8, name="n"), Real(1e-4, 1e-1, "log-uniform", name="train.learning_rate")])
 FINDINGS = Findings(

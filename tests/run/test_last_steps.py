@@ -1,8 +1,6 @@
 from types import SimpleNamespace
 
 import pytest
-from manual_clock import ManualClock
-from told_runs import Story
 
 from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.files import make_directory
@@ -18,6 +16,8 @@ from nnlo_opt.run.afterwards.last_steps import (
 )
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
+from tests.helpers.manual_clock import ManualClock
+from tests.helpers.told_runs import Story
 
 
 def test_checkpoints_of_folds_that_continue_are_kept(tmp_path):

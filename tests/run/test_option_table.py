@@ -1,11 +1,11 @@
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.cli import tool
 from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
 from nnlo_opt.run.options.values import optimization_options, training_options
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Objective
+from tests.helpers.refusals import check_refused
 
 
 def test_every_option_stands_in_the_table_once():

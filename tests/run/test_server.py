@@ -6,9 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loopback_team import linear_tasks
-from manual_clock import ManualClock
-from memory_source import linear_source
 
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.block.master.master import Master, MasterSetup
@@ -29,6 +26,9 @@ from nnlo_opt.run.rank.roles import RankRoles
 from nnlo_opt.run.rank.server import LOOK_S, RankServer
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import unrecorded
+from tests.helpers.loopback_team import linear_tasks
+from tests.helpers.manual_clock import ManualClock
+from tests.helpers.memory_source import linear_source
 
 
 class NothingToDo:

@@ -3,20 +3,17 @@ import zipfile
 import h5py
 import numpy as np
 import pytest
-from refusals import check_refused
-from stories import START, write_journal
 
 import nnlo_opt
-from nnlo_opt.cli import tool
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.earlier_runs import BEST_MODEL_OPTIONS, best_model, model_of_run
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import open_model
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory, save_weights
+from tests.helpers.refusals import check_refused
+from tests.helpers.stories import START, assigned, completed, finished, suggested, write_journal
+from tests.helpers.workloads import workload_of
 
 MODULE = """
 def get_model(width=2):
@@ -44,27 +41,19 @@ def run(tmp_path):
         model = {"name": "net", "source": str(source), "sha256": open_model(str(source)).sha256} | model
         identity = {"search_space": {"parameters": [{"name": "width"}]}, "model": model, "direction": "min"}
         identity |= {"data": {"files": [[str(tmp_path / "data.h5"), 4]]}, "training": {"loss": "MSELoss"}}
-        fold = {"trial": 0, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2}
-        result = {"metrics": {}, "n_epochs": 1, "train_s": 1.0}
         settings = {"command_line": ["OptimizationDriver", "--model", str(source), *words]}
-        events = [
-            START.replaced(identity=identity, settings=settings),
-            ev.TrialSuggested(time_s=1.0, trial=0, point={"width": 2}),
-        ]
+        events = [START.replaced(identity=identity, settings=settings), suggested(0, {"width": 2})]
         for number, figure in enumerate([0.5, 0.25]):
-            events.append(ev.FoldAssigned(time_s=1.0, assignment=number, fold=number, **fold))
-            events.append(ev.AssignmentFinished(time_s=2.0, assignment=number, figure_of_merit=figure, **result))
+            events += [assigned(number, fold=number), finished(number, figure)]
             save_weights(fold_directory(place, 0, number), WEIGHTS * (-1) ** number, STATE)
-        events.append(ev.TrialCompleted(time_s=2.0, trial=0, figure_of_merit=0.375, figure_of_merit_std=0.125))
+        events.append(completed(0, 0.375, std=0.125))
         return write_journal(place, [*events, ev.RunCompleted(time_s=3.0, reason="all trials are done")])
 
     return write
 
 
 def again(run):
-    return ModuleWorkload(
-        driver_options("TrainingDriver", ["--from-run", f"{run}:0"]), ProcessContext(), searches=False
-    )
+    return workload_of("--from-run", f"{run}:0")
 
 
 def predicted(sign):
@@ -115,17 +104,15 @@ def test_data_that_lead_to_other_files_are_read_if_a_search_from_python_has_read
 
 @pytest.mark.needs("torch")
 @pytest.mark.proof
-def test_the_best_model_is_saved_from_any_folder_without_the_command_of_the_run(run, monkeypatch, capsys):
+def test_the_best_model_is_saved_from_any_folder_without_the_command_of_the_run(run, monkeypatch, printed):
     place = run()
     monkeypatch.chdir("/")
-    assert tool.main(["best-model", str(place)]) == 0
-    assert "with the weights of fold 1" in capsys.readouterr().out
+    assert "with the weights of fold 1" in printed("best-model", place)
     assert zipfile.is_zipfile(place / "best_model.pt")
 
 
 @pytest.mark.needs("torch")
 @pytest.mark.proof
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_the_best_model_is_the_saved_one_if_it_cannot_be_made_again(run, tmp_path):
     import torch
 

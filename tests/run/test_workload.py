@@ -7,7 +7,6 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.data.lists import write_sums
@@ -22,12 +21,10 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import leaves
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.vectors import aligned_empty
+from tests.helpers.refusals import check_refused
+from tests.helpers.workloads import prepared, workload_of
 
-pytestmark = [
-    pytest.mark.keras,
-    # Keras's own conversion of variables, when it saves a model.
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),
-]
+pytestmark = pytest.mark.keras
 
 FORKED = """
 def get_model(width=4):
@@ -61,11 +58,8 @@ def workplace(tmp_path):
 
     def make(source, *arguments):
         (tmp_path / "model.py").write_text(source)
-        data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
-        options = driver_options("TrainingDriver", ["--model", str(tmp_path / "model.py"), *data, *arguments])
-        made = ModuleWorkload(options, ProcessContext(), searches=False)
-        made.prepare()
-        return made
+        data = ["--train-data", tmp_path / "data.list", "--val-data", tmp_path / "data.list"]
+        return prepared("--model", tmp_path / "model.py", *data, *arguments)
 
     return make
 
@@ -88,8 +82,7 @@ def test_data_that_the_command_line_does_not_name(workplace, tmp_path, monkeypat
     workplace(f"{FORKED}\ndef get_train(): return {str(tmp_path / 'data.list')!r}\ndef get_val(): return ['data.h5']\n")
     monkeypatch.chdir(tmp_path)
     for named, n_said in ([], 2), (["--val-data", "data.list"], 1):
-        options = driver_options("TrainingDriver", ["--model", "model.py", *named])
-        remarks = ModuleWorkload(options, ProcessContext(), searches=False).inspect(None).remarks
+        remarks = workload_of("--model", "model.py", *named).inspect(None).remarks
         assert (
             list(remarks[:n_said])
             == [
@@ -191,23 +184,20 @@ def test_samples_that_are_trained_on_are_no_test_data(workplace, tmp_path):
 def test_data_that_a_module_names_file_by_file_have_no_checksums(workplace, tmp_path):
     source = f"def get_model():\n    pass\n\ndef get_train():\n    return [{str(tmp_path / 'data.h5')!r}]\n"
     workplace(source)
-    options = driver_options("TrainingDriver", ["--model", str(tmp_path / "model.py"), "--verify-data"])
-    made = ModuleWorkload(options, ProcessContext(), searches=False)
+    made = workload_of("--model", tmp_path / "model.py", "--verify-data")
     check_refused("file by file; give `--train-data`", made.inspect, None)
 
 
 def test_an_objective_that_takes_something_else_is_refused_before_the_first_trial(tmp_path):
     path = tmp_path / "objective.py"
     path.write_text("def objective(x, y): return x")
-    options = driver_options("OptimizationDriver", ["--model", str(path)])
-    with pytest.raises(ConfigurationError, match="must take `parameters`"):
-        ModuleWorkload(options, ProcessContext(), searches=True).inspect(Space([Real(0, 1, name="x")]))
+    made = workload_of("--model", path, program="OptimizationDriver")
+    check_refused("must take `parameters`", made.inspect, Space([Real(0, 1, name="x")]))
 
 
 def test_a_torch_model_without_torch_is_refused_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    options = driver_options("TrainingDriver", ["--model", str(tmp_path / "net.pt")])
-    check_refused("`pip install 'nnlo_opt[torch]'`", ModuleWorkload(options, ProcessContext(), searches=False).prepare)
+    check_refused("`pip install 'nnlo_opt[torch]'`", workload_of("--model", tmp_path / "net.pt").prepare)
 
 
 def test_files_are_read_by_another_process_first(workplace, tmp_path):
@@ -219,12 +209,11 @@ def test_files_are_read_by_another_process_first(workplace, tmp_path):
     check_refused("data.h5; reading it ends the process (Segmentation fault)", place.inspect, None)
 
 
-def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(workplace, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "data.list").write_text("data.h5\n")
-    (tmp_path / "figure.py").write_text("def own(fold): return 0.0\n")
-    (tmp_path / "model.py").write_text("import os\nos.chdir('elsewhere')\n" + FORKED)
+def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(workplace, here):
+    (here / "elsewhere").mkdir()
+    (here / "data.list").write_text("data.h5\n")
+    (here / "figure.py").write_text("def own(fold): return 0.0\n")
+    (here / "model.py").write_text("import os\nos.chdir('elsewhere')\n" + FORKED)
     given = ["--train-data", "data.list", "--cache-data", "cache", "--features-name", "features/a"]
     options = driver_options("TrainingDriver", ["--model", "model.py", *given, "--labels-name", "labels/a"])
     options = replace(options, comparison=Comparison(function="figure.py:own"))
@@ -232,6 +221,6 @@ def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(wor
     assert made.data.training.source.info.n_samples == 40
     made.data.training.source.read(np.arange(3))
     assert made.maker.figure.name == "own"
-    assert made.maker.definition.source.resolve() == tmp_path / "model.py"
+    assert made.maker.definition.source.resolve() == here / "model.py"
     assert made.maker.definition.sha256
-    assert [path.name for path in (tmp_path / "cache").iterdir()]
+    assert [path.name for path in (here / "cache").iterdir()]

@@ -1,10 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launcher import python
 
 from nnlo_opt.runtime import devices
 from nnlo_opt.runtime.devices import Drivers, GpuRequest, Gpus, NodeShare, core_share, find_gpus, place, share_node
+from tests.helpers.launcher import python
 
 ALL = frozenset(range(16))
 

@@ -1,7 +1,8 @@
 """The output of a rank, in processes of their own: it takes the logging and the descriptors of its process."""
 
 import pytest
-from launcher import python
+
+from tests.helpers.launcher import python
 
 SAYS = """
 import logging, os, sys

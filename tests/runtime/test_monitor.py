@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from launcher import python
-from manual_clock import ManualClock
 
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.runtime.monitor import MemoryGauge, Monitor, make_monitor
+from tests.helpers.launcher import python
+from tests.helpers.manual_clock import ManualClock
 
 
 class ListGauge:

@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from launcher import python
 
 from nnlo_opt.runtime.process import check_files, end_if_forked
+from tests.helpers.launcher import python
 
 FORKS = """
 import os

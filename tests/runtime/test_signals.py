@@ -1,7 +1,8 @@
 import signal
 
 import pytest
-from launcher import python
+
+from tests.helpers.launcher import python
 
 STRUCK = """
 import signal, time

@@ -5,7 +5,6 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from manual_clock import ManualClock
 
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, plan_single_block, rank_label
@@ -17,6 +16,7 @@ from nnlo_opt.runtime.timeline import (
     merge_timelines,
     part_path,
 )
+from tests.helpers.manual_clock import ManualClock
 
 
 class SkewedClock(ManualClock):

@@ -11,11 +11,11 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launcher import seen_within
 
 from nnlo_opt.runtime.peers import Heart, Peer
 from nnlo_opt.runtime.pulse import SLOW, Pulse
 from nnlo_opt.runtime.watchdog import Watch, Watchdog
+from tests.helpers.launcher import seen_within
 
 pytestmark = pytest.mark.many
 

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launcher import python
-from refusals import check_refused
-from searches import best_of, suggest_all
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.genetic import GeneticSearch
@@ -23,6 +20,9 @@ from nnlo_opt.testing.search_conformance import (
     SearchConformance,
     SimulatedSearch,
 )
+from tests.helpers.launcher import python
+from tests.helpers.refusals import check_refused
+from tests.helpers.searches import best_of, suggest_all
 
 pytestmark = pytest.mark.many
 

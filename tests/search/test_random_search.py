@@ -1,15 +1,15 @@
 import math
 
 import numpy as np
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from searches import suggest_all
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.search_conformance import SearchConformance
+from tests.helpers.effort import examples
+from tests.helpers.searches import suggest_all
 
 
 class TestRandomSearch(SearchConformance):

@@ -1,12 +1,12 @@
 from pathlib import Path
 
 import pytest
-from launcher import python
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.registry import make_search, search_names
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space import Integer, Space
+from tests.helpers.launcher import python
 
 SPACE = Space([Integer(0, 99, name="n")])
 

@@ -5,10 +5,7 @@ import signal
 from contextlib import closing
 from pathlib import Path
 
-import launcher
 import pytest
-from effort import some_of
-from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.search.base import History
@@ -18,6 +15,9 @@ from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.space.loading import load_space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE
+from tests.helpers import launcher
+from tests.helpers.effort import some_of
+from tests.helpers.refusals import check_refused
 
 ROOT = Path(__file__).parents[2]
 SPACE = Space([Real(0, 1, name="x"), Categorical([None, "a", [1, 2]], name="c")])
@@ -101,8 +101,7 @@ def test_spaces_are_loaded_and_prints_do_no_harm(search, tmp_path):
         "ranges = [Real(0, 1, name='x')]\n"
     )
     assert search.load_space(str(path)) == Space([Real(0, 1, name="x")])
-    with pytest.raises(ConfigurationError, match=r"nothing\.py"):
-        search.load_space("nothing.py")
+    check_refused("nothing.py", search.load_space, "nothing.py")
     assert search.load_space(str(path)).names == ("x",)
 
 
@@ -115,10 +114,16 @@ def feasible(parameters):
 """
 
 
-def test_a_constraint_stays_where_its_function_is(search, tmp_path):
+@pytest.fixture
+def constrained(tmp_path):
+    """A file with a space and its constraint."""
     path = tmp_path / "space.py"
     path.write_text(CONSTRAINED)
-    space = search.load_space(str(path))
+    return path
+
+
+def test_a_constraint_stays_where_its_function_is(search, constrained):
+    space = search.load_space(str(constrained))
     assert space.constraint.function is None
     search.start("random", space, 5, {})
     for number in range(20):
@@ -134,13 +139,11 @@ def test_a_constraint_of_a_model_module_is_loaded_when_the_search_starts(search,
     search.start("random", space, 5, {})
     assert sum(suggested(search).point.values()) < 0.5
     path.write_text(path.read_text().replace("< 0.5", "< 0.6"))
-    with pytest.raises(ConfigurationError, match=r"model\.py must be the same wherever it is read"):
-        search.start("random", space, 5, {})
+    check_refused("model.py must be the same wherever it is read", search.start, "random", space, 5, {})
 
 
-def test_a_point_that_the_constraint_refuses_is_declined_with_the_next_suggestion(search, tmp_path):
-    (tmp_path / "space.py").write_text(CONSTRAINED)
-    search.start("random", search.load_space(str(tmp_path / "space.py")), 5, {})
+def test_a_point_that_the_constraint_refuses_is_declined_with_the_next_suggestion(search, constrained):
+    search.start("random", search.load_space(str(constrained)), 5, {})
     for x in (0.375, 0.125):
         search.enqueue({"x": x, "y": 0.25})
     first, second = suggested(search), suggested(search)
@@ -150,35 +153,37 @@ def test_a_point_that_the_constraint_refuses_is_declined_with_the_next_suggestio
     assert first.point == {"x": 0.125, "y": 0.25}
 
 
-def test_values_are_fixed_where_the_space_is_loaded(search, tmp_path):
-    path = tmp_path / "space.py"
-    path.write_text(CONSTRAINED)
-    space = search.load_space(str(path), {"x": "0.25"})
+def test_values_are_fixed_where_the_space_is_loaded(search, constrained):
+    space = search.load_space(str(constrained), {"x": "0.25"})
     search.start("random", space, 5, {})
     point = suggested(search).point
     assert point["x"] == 0.25
     assert point["y"] < 0.25
-    with pytest.raises(ConfigurationError, match="`--fix x=`"):
-        search.load_space(str(path), {"x": "2"})
+    check_refused("`--fix x=`", search.load_space, str(constrained), {"x": "2"})
+
+
+def breaks_down(path, does):
+    """Have a constraint do something else as soon as there is a file, which is returned."""
+    flag = path.with_name("broken")
+    broken = f"    if os.path.exists({str(flag)!r}):\n        {does}\n    return"
+    path.write_text(CONSTRAINED.replace("    return", broken))
+    return flag
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [("1 / 0", "ZeroDivisionError"), ("None", "Received: None"), ("False", "must accept some points")],
 )
-def test_a_constraint_that_breaks_down_during_the_search_is_a_sentence(search, tmp_path, answer, words):
-    path, flag = tmp_path / "space.py", tmp_path / "broken"
-    broken = f"    if os.path.exists({str(flag)!r}):\n        return {answer}\n    return"
-    path.write_text(CONSTRAINED.replace("    return", broken))
-    search.start("random", search.load_space(str(path)), 5, {})
+def test_a_constraint_that_breaks_down_during_the_search_is_a_sentence(search, constrained, answer, words):
+    flag = breaks_down(constrained, f"return {answer}")
+    search.start("random", search.load_space(str(constrained)), 5, {})
     flag.touch()
     check_refused(words, suggested, search)
 
 
 def test_wrong_requests_are_sentences(search):
     for point, words in (({"depth": 3}, "`depth`, which is no parameter"), ({"x": 99.0}, "x=99.0")):
-        with pytest.raises(ConfigurationError, match=words):
-            search.start("random", SPACE, 0, {"start_points": [point]})
+        check_refused(words, search.start, "random", SPACE, 0, {"start_points": [point]})
     search.start("random", SPACE, 0, {})
 
 
@@ -260,12 +265,10 @@ def test_a_process_that_is_killed_or_stopped_is_replaced_by_one_that_suggests_th
 @pytest.mark.parametrize(
     ("does", "words"), [("os._exit(9)", "status 9"), ("while True: pass", r"not answered .*line 7 in feasible")]
 )
-def test_a_process_that_fails_twice_at_a_suggestion_is_a_sentence(tmp_path, monkeypatch, does, words):
-    path, flag, said = tmp_path / "space.py", tmp_path / "broken", []
-    broken = f"    if os.path.exists({str(flag)!r}):\n        {does}\n    return"
-    path.write_text(CONSTRAINED.replace("    return", broken))
+def test_a_process_that_fails_twice_at_a_suggestion_is_a_sentence(constrained, monkeypatch, does, words):
+    flag, said = breaks_down(constrained, does), []
     with closing(SearchProcess(timeout_s=1.0, say=said.append)) as process:
-        process.start("random", process.load_space(str(path)), 5, {})
+        process.start("random", process.load_space(str(constrained)), 5, {})
         monkeypatch.setattr("nnlo_opt.search.process._START_TIMEOUT_S", 2.0)  # it is stuck as soon as it starts again
         flag.touch()
         with pytest.raises(NnloError, match="as the one before it at this suggestion") as error:

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
-from effort import some_of
-from searches import long_history
 
 from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, History
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.skopt_search import MAX_TRIALS, SkoptSearch, informative_rows, neighbours
 from nnlo_opt.space import Real, Space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, run_search
+from tests.helpers.effort import some_of
+from tests.helpers.searches import long_history
 
 pytestmark = pytest.mark.many
 

@@ -7,10 +7,10 @@ from nnlo_opt.run.start.earlier import observations_of_runs
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.warm_start import adopted_observations, observations_of
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.identity import RunIdentity
-from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.trial import FoldResult, Trial
+from tests.helpers.refusals import check_refused
+from tests.helpers.stories import START, completed, suggested, write_journal
 
 THEIRS = Space([Real(0, 1, name="x"), Integer(1, 9, name="n"), Real(0, 1, name="old")])
 OURS = Space([Integer(1, 5, name="n"), Real(0, 1, name="x")])
@@ -73,16 +73,10 @@ def test_a_standard_error_that_says_nothing_is_not_known(std):
 
 def a_run(folder, **identity):
     folder.mkdir()
-    journal = Journal(folder / "journal.jsonl")
-    started = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={**IDENTITY, **identity})
-    events = [started]
-    for number, n in enumerate((2, 8, 3)):
-        events.append(ev.TrialSuggested(time_s=1.0, trial=number, point={"x": 0.5, "n": n, "old": 0.0}))
-        if number < 2:
-            events.append(ev.TrialCompleted(time_s=2.0, trial=number, figure_of_merit=n / 10, figure_of_merit_std=0.0))
-    journal.append(events)
-    journal.close()
-    return folder
+    points = [{"x": 0.5, "n": n, "old": 0.0} for n in (2, 8, 3)]
+    suggestions = [suggested(number, point) for number, point in enumerate(points)]
+    started = START.replaced(identity={**IDENTITY, **identity})
+    return write_journal(folder, [started, *suggestions, completed(0, 0.2), completed(1, 0.8)])
 
 
 def test_runs_are_read_from_their_journals(tmp_path):
@@ -112,5 +106,4 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, identity, words):
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="which holds a `journal"):
-        observations_of_runs([tmp_path], RunIdentity.of(IDENTITY), OURS)
+    check_refused("which holds a `journal", observations_of_runs, [tmp_path], RunIdentity.of(IDENTITY), OURS)

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from nnlo_opt.simulate.workload import BUILTIN, Objective, Workload, lognormal
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal, read_events
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.effort import examples
 
 BRANIN = BUILTIN["branin"]
 TEN_S = Workload(objective=BRANIN, durations=lognormal(10.0))

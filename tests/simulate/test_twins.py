@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from loopback_run import Shape, System
-from loopback_team import LoneTeam, linear_tasks
-from memory_source import linear_source
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.run_messages import Shutdown
@@ -23,6 +20,9 @@ from nnlo_opt.simulate.workload import Objective, Workload, lognormal
 from nnlo_opt.space import Categorical, Integer, Space
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.journal import Journal, read_events
+from tests.helpers.loopback_run import Shape, System
+from tests.helpers.loopback_team import LoneTeam, linear_tasks
+from tests.helpers.memory_source import linear_source
 
 SOURCE = linear_source(24)
 N_EPOCHS = 3

@@ -4,13 +4,13 @@ from itertools import product
 
 import numpy as np
 import pytest
-import random_spaces as some
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import check_refused
 
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
+from tests.helpers import random_spaces as some
+from tests.helpers.effort import examples
+from tests.helpers.refusals import check_refused
 
 SPACE = Space(
     [

@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 from nnlo_opt.space.fixing import fix
+from tests.helpers.refusals import check_refused
 
 SPACE = Space(
     [

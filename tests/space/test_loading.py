@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 import skopt.space
-from refusals import check_refused
 
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.space.loading import load_space, space_from_dimensions
+from tests.helpers.refusals import check_refused
 
 ROOT = Path(__file__).parents[2]
 OURS = "from nnlo_opt.space import Categorical, Integer, Real, Space\n"

@@ -2,14 +2,14 @@ import math
 
 import numpy as np
 import pytest
-import random_spaces as some
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Real, parameter_from_json
 from nnlo_opt.space.space import Space
+from tests.helpers import random_spaces as some
+from tests.helpers.refusals import check_refused
 
 
 @given(parameter=some.reals() | some.integers(), unit=st.floats(0, 1))

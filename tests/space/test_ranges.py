@@ -4,13 +4,13 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-import random_spaces as some
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.space import Integer, Real
 from nnlo_opt.space.parameters import parameter_from_json
 from nnlo_opt.space.values import LIKELY_WIDTH, position_of, quantile_of
+from tests.helpers import random_spaces as some
 
 
 @given(parameter=some.grids())

@@ -3,9 +3,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refusal
 
 from nnlo_opt.training.schedules import LearningRateSchedule
+from tests.helpers.refusals import refusal
 
 TEXTS = ["constant", "cosine", "linear", "exponential:0.9", "step:2:0.5"]
 

@@ -3,32 +3,18 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
+from tests.helpers.any_values import OF_TYPE, by_name, finite, plain
+from tests.helpers.effort import examples
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | finite | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-BY_TYPE = {
-    int: st.integers(-1, 2**40),
-    float: finite,
-    str: st.text(max_size=40),
-    bool: st.booleans(),
-    float | None: st.none() | finite,
-    list[int]: st.lists(st.integers(0, 2**40), max_size=4),
-    dict[str, Any]: st.dictionaries(st.text(max_size=8), plain, max_size=4),
+BY_TYPE = OF_TYPE | {
     list[dict[str, Any]]: st.lists(  # the observations in a RunStarted
-        st.fixed_dictionaries({"point": st.dictionaries(st.text(max_size=8), plain, max_size=3), "value": finite}),
-        max_size=3,
+        st.fixed_dictionaries({"point": by_name(plain), "value": finite}), max_size=3
     ),
-    dict[str, float]: st.dictionaries(st.text(max_size=8), finite, max_size=4),
 }
 
 EVENT_TYPES = {cls.__name__: cls for cls in ev.Event.__subclasses__()}

@@ -1,10 +1,10 @@
 """Causes of failures: what counts as the same one, and which trials share it."""
 
 import pytest
-from stories import SEARCH, failed, trial
 
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Failure, cause_of, failures
+from tests.helpers.stories import SEARCH, failed, trial
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ import re
 from contextlib import closing
 
 import pytest
-from launcher import python
-from stories import lines_of
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.safe_path import SafePath
@@ -14,6 +12,8 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials import journal as module
 from nnlo_opt.trials.journal import Journal, decode_line, encode_line, load_events, read_events
 from nnlo_opt.trials.sync_mark import MARK_NAME, Mark, SyncMark, read_mark
+from tests.helpers.launcher import python
+from tests.helpers.stories import lines_of
 
 EVENTS = [
     ev.RunStarted(time_s=0.0, unix_s=1.5e9, n_ranks=3, n_blocks=1, identity={"seed": 0, "x": [1, None]}),

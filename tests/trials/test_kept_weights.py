@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import START, trial
 
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.kept_weights import WeightKeeper, kept_trials
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.stories import START, trial
 
 FIGURES = st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4]), min_size=1, max_size=9)
 

@@ -1,16 +1,17 @@
 import copy
 
 import pytest
-from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stories import lines_of
 
 from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger, mean_and_std
 from nnlo_opt.trials.trial import AssignmentEnd, Loss, Trial, TrialState
+from tests.helpers import stories
+from tests.helpers.effort import examples
+from tests.helpers.stories import lines_of
 
 STARTED = ev.RunStarted(time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity={"seed": 3}, settings={"a": 1})
 
@@ -20,15 +21,11 @@ def suggested(trial, time_s=1.0):
 
 
 def assigned(assignment, trial, fold=0, attempt=1, time_s=2.0):
-    return ev.FoldAssigned(
-        time_s=time_s, assignment=assignment, trial=trial, fold=fold, attempt=attempt, block=1, team=0, n_ranks=2
-    )
+    return stories.assigned(assignment, trial, time_s, fold=fold, attempt=attempt)
 
 
 def finished(assignment, figure=0.5, time_s=3.0):
-    return ev.AssignmentFinished(
-        time_s=time_s, assignment=assignment, figure_of_merit=figure, metrics={"loss": 1.0}, n_epochs=2, train_s=0.5
-    )
+    return stories.finished(assignment, figure, time_s, metrics={"loss": 1.0}, n_epochs=2, train_s=0.5)
 
 
 def failed(assignment, time_s=3.0):
@@ -48,7 +45,7 @@ def stopped(assignment, time_s=3.0):
 
 
 def completed(trial, figure=0.5, time_s=4.0):
-    return ev.TrialCompleted(time_s=time_s, trial=trial, figure_of_merit=figure, figure_of_merit_std=0.25)
+    return stories.completed(trial, figure, time_s, std=0.25)
 
 
 def trial_failed(trial, time_s=4.0):

@@ -1,8 +1,8 @@
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trials.objectives import Comparison, Objective, losses, pick
+from tests.helpers.refusals import check_refused
 
 LOSS, ACC, SIZE = Objective("val_loss"), Objective("val_acc", "max"), Objective("n_weights")
 

@@ -1,14 +1,12 @@
 import os
 
 import pytest
-from stories import START, lines_of, trial
 
-from nnlo_opt.cli import tool
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import RunRequest, open_run
+from tests.helpers.stories import START, lines_of, trial
 
 DAMAGED = "journal.jsonl.damaged-1"
 
@@ -58,7 +56,7 @@ def test_a_second_repair_finds_nothing_to_do_and_a_second_damage_has_a_name_of_i
     assert (run / DAMAGED).exists()
 
 
-def test_a_run_whose_end_was_lost_continues_from_the_rest(run, capsys):
+def test_a_run_whose_end_was_lost_continues_from_the_rest(run, refused, printed):
     directory = open_run(RunRequest(root=run.parent, name="cut"), "cut")
     directory.journal.append([START, *trial(0), *trial(1)])
     directory.close()
@@ -66,13 +64,9 @@ def test_a_run_whose_end_was_lost_continues_from_the_rest(run, capsys):
     whole = path.read_bytes()
     n_left = sum(map(len, whole.splitlines(keepends=True)[:6]))
     path.write_bytes(whole[:n_left])
-    assert tool.main(["show", str(directory.path)]) == EXIT_WRONG_REQUEST
-    assert f"{n_left:,} bytes are sound of {len(whole):,}" in capsys.readouterr().err
-    assert tool.main(["repair", str(directory.path)]) == EXIT_OK
-    assert (
-        f"Missing at the end of the file: {len(whole) - n_left:,} bytes that had been on the disk."
-        in capsys.readouterr().out
-    )
+    assert f"{n_left:,} bytes are sound of {len(whole):,}" in refused("show", directory.path)
+    missing = f"Missing at the end of the file: {len(whole) - n_left:,} bytes that had been on the disk."
+    assert missing in printed("repair", directory.path)
     assert (directory.path / DAMAGED).read_bytes() == whole[:n_left]
     again = open_run(RunRequest(root=run.parent, name="cut", restore=True), "cut")
     assert len(again.ledger.trials) == 1
@@ -90,45 +84,38 @@ def test_a_damaged_first_line_is_replaced_by_a_later_start_of_the_same_run(run):
     assert len(read_ledger(directory.path).trials) == 1
 
 
-def test_the_command_says_what_was_lost(run, capsys):
-    assert tool.main(["show", str(run)]) == EXIT_WRONG_REQUEST
-    error = capsys.readouterr().err
+def test_the_command_says_what_was_lost(run, refused, printed):
+    error = refused("show", run)
     assert "damaged in line 7" in error
     assert f"`nnlo-opt repair {run}`" in error
-    assert tool.main(["repair", str(run)]) == EXIT_OK
-    out = capsys.readouterr().out
+    out = printed("repair", run)
     for words in ("Lost lines: 7.", "Lost trials: 1.", "2 is now 1", "TrialCompleted of trial 1", DAMAGED):
         assert words in out
-    assert tool.main(["repair", str(run)]) == EXIT_OK
-    assert "is sound: nothing to repair" in capsys.readouterr().out
+    assert "is sound: nothing to repair" in printed("repair", run)
 
 
-def test_a_torn_tail_is_no_damage(run, capsys):
+def test_a_torn_tail_is_no_damage(run, printed):
     data = b"".join(LINES)[:-5]
     (run / "journal.jsonl").write_bytes(data)
-    assert tool.main(["repair", str(run)]) == EXIT_OK
+    assert "nothing to repair" in printed("repair", run)
     assert (run / "journal.jsonl").read_bytes() == data
-    assert "nothing to repair" in capsys.readouterr().out
 
 
-def test_what_cannot_be_repaired_or_is_no_run_is_said(run, tmp_path, capsys):
+def test_what_cannot_be_repaired_or_is_no_run_is_said(run, tmp_path, refused):
     (run / "journal.jsonl").write_bytes(b"hello\n")
-    assert tool.main(["repair", str(run)]) == EXIT_WRONG_REQUEST
-    assert "sound RunStarted" in capsys.readouterr().err
+    assert "sound RunStarted" in refused("repair", run)
     assert (run / "journal.jsonl").read_bytes() == b"hello\n"
-    assert tool.main(["repair", str(tmp_path / "none")]) == EXIT_WRONG_REQUEST
-    assert "must hold a journal.jsonl" in capsys.readouterr().err
+    assert "must hold a journal.jsonl" in refused("repair", tmp_path / "none")
 
 
-def test_a_run_that_a_coordinator_holds_is_refused(run, capsys):
+def test_a_run_that_a_coordinator_holds_is_refused(run, refused):
     sound = b"".join(LINES)
     damaged = (run / "journal.jsonl").read_bytes()
     (run / "journal.jsonl").write_bytes(sound)
     directory = open_run(RunRequest(root=run.parent, name=run.name, restore=True), run.name)
     try:
         (run / "journal.jsonl").write_bytes(damaged)
-        assert tool.main(["repair", str(run)]) == EXIT_WRONG_REQUEST
-        assert f"process {os.getpid()} on " in capsys.readouterr().err
+        assert f"process {os.getpid()} on " in refused("repair", run)
         assert (run / "journal.jsonl").read_bytes() == damaged
     finally:
         directory.close()

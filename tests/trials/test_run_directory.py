@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError, JournalError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_directory import RunRequest, choose_name, open_run, refuse_existing
+from tests.helpers.refusals import check_refused
 
 STARTED = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})
 COMPLETED = ev.RunCompleted(time_s=1.0, reason="all done")

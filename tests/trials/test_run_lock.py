@@ -4,7 +4,6 @@ import threading
 from contextlib import closing
 
 import pytest
-from launcher import seen_within
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import with_checksum
@@ -12,6 +11,8 @@ from nnlo_opt.trials import run_lock
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.run_directory import RunRequest, open_run
 from nnlo_opt.trials.run_lock import LOCK_NAME, OWNER_NAME, RunLock, forget_owner, read_owner, this_process
+from tests.helpers.launcher import seen_within
+from tests.helpers.refusals import check_refused
 
 
 def owned_by(run, **changes):
@@ -142,8 +143,7 @@ def test_a_forked_child_of_the_owner_neither_writes_nor_lets_go(tmp_path):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         lock.check()
         assert read_owner(tmp_path) == this_process()
-        with pytest.raises(ConfigurationError, match="another process holds"):
-            RunLock(tmp_path, 0.0)
+        check_refused("another process holds", RunLock, tmp_path, 0.0)
 
 
 def test_a_run_that_was_let_go_of_can_be_held_again(tmp_path):

@@ -1,12 +1,12 @@
 from pathlib import Path
 
 import pytest
-from stories import START, lines_of, trial
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import salvage
+from tests.helpers.stories import START, lines_of, trial
 
 GOLDEN = (Path(__file__).parent.parent / "golden" / "journal-format-1.jsonl").read_bytes()
 EVENTS = [START, *trial(0), *trial(1), *trial(2), ev.RunCompleted(time_s=9.0, reason="done")]

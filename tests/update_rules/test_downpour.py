@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from linear_model import LinearAdapter
 
 from nnlo_opt.update_rules.downpour import SummingWorker, combine
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.vectors import BLOCK
+from tests.helpers.linear_model import LinearAdapter
 
 N_FEATURES = 5
 

@@ -2,12 +2,8 @@
 
 from dataclasses import replace
 
-import linear_teams
 import numpy as np
 import pytest
-from launcher import python
-from linear_teams import data_of, options_of, tree_of, val_losses
-from loopback_team import LoopbackTeam
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
@@ -22,6 +18,11 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.identity import DataFiles
 from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, RuleOption, UpdateRule, WorkerHalf
+from tests.helpers import linear_teams
+from tests.helpers.launcher import python
+from tests.helpers.linear_teams import data_of, options_of, tree_of, val_losses
+from tests.helpers.loopback_team import LoopbackTeam
+from tests.helpers.refusals import check_refused
 
 DATA = data_of(36, 9, n_features=3)
 RATE = 0.01
@@ -118,8 +119,7 @@ def test_one_worker_of_a_new_rule_does_the_same_by_messages_and_in_memory(tmp_pa
 
 def test_what_a_new_rule_cannot_do_is_refused_by_name():
     for changes in ({"synchronous": True}, {"sync_every": 2}, {"staleness": "scale"}):
-        with pytest.raises(ConfigurationError, match="`--mode sign`"):
-            TrainingOptions(mode="sign", **changes)
+        check_refused("`--mode sign`", TrainingOptions, mode="sign", **changes)
 
 
 def test_options_of_a_new_rule_are_those_of_a_training():
@@ -137,10 +137,8 @@ def test_ranks_are_checked_for_a_new_rule():
     data = DataFiles(files=(), n_train=9, n_validation=0)
     found = Findings(model="m", kind="model", source="", sha256="", space=space, data=data, n_train_smallest=9)
     assert least_workers(asked, found) == 4
-    with pytest.raises(ConfigurationError, match="`--sign-votes` must be at most 2"):
-        check_shares(asked, plan_single_block(3), found)
-    with pytest.raises(ConfigurationError, match="`--n-processes` must be 1"):
-        asked.training.rule.check_groups(1, 2)
+    check_refused("`--sign-votes` must be at most 2", check_shares, asked, plan_single_block(3), found)
+    check_refused("`--n-processes` must be 1", asked.training.rule.check_groups, 1, 2)
 
 
 #: a process in which a rule is registered before anything else is imported, as by a line in the registry

@@ -128,7 +128,7 @@ def images_from_file(name: str, path: Path) -> ImageSet:
 def images_from_npz(name: str, path: Path) -> ImageSet:
     """Return the images of a file like Keras's `mnist.npz`: arrays x_train, y_train, x_test, y_test."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             x_train, y_train, x_test, y_test = (arrays[key] for key in _ARRAYS)
     except Exception as error:  # zip, zlib and npy readers raise half a dozen kinds
         raise ConfigurationError(

@@ -4,8 +4,6 @@ import json
 from typing import NamedTuple
 
 import numpy as np
-from loopback_team import LoneTeam, linear_tasks
-from memory_source import linear_source
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
@@ -13,6 +11,8 @@ from nnlo_opt.data.folds import Fold, single_fold
 from nnlo_opt.data.source import DataSource
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from tests.helpers.loopback_team import LoneTeam, linear_tasks
+from tests.helpers.memory_source import linear_source
 
 
 class Data(NamedTuple):

@@ -13,8 +13,6 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from linear_model import LinearAdapter
-from manual_clock import ManualClock
 
 from nnlo_opt.block.task import FoldTaskFactory, TaskFactory
 from nnlo_opt.block.worker.worker import Memory, Worker
@@ -36,6 +34,8 @@ from nnlo_opt.run.rank.roles import RankRoles, RoleSetup
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.trials.run_directory import RunRequest
+from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.manual_clock import ManualClock
 
 Reported = TypeVar("Reported", bound=Message)
 

@@ -8,16 +8,29 @@ from nnlo_opt.trials.journal import Journal, encode_line
 START = ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=3, n_blocks=1, identity={"seed": 0, "n_fold": 1})
 
 
+def suggested(trial, point=None, time_s=1.0):
+    return ev.TrialSuggested(time_s=time_s, trial=trial, point={"x": trial} if point is None else point)
+
+
+def assigned(assignment, trial=0, time_s=1.0, **place):
+    place = {"fold": 0, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2} | place
+    return ev.FoldAssigned(time_s=time_s, assignment=assignment, trial=trial, **place)
+
+
+def finished(assignment, figure=0.5, time_s=2.0, **more):
+    result = {"figure_of_merit": figure, "metrics": {}, "n_epochs": 1, "train_s": 1.0} | more
+    return ev.AssignmentFinished(time_s=time_s, assignment=assignment, **result)
+
+
+def completed(trial, figure=0.5, time_s=2.0, std=0.0, **objectives):
+    return ev.TrialCompleted(time_s=time_s, trial=trial, figure_of_merit=figure, figure_of_merit_std=std, **objectives)
+
+
 def trial(number, figure=0.5):
     """All that happens in one trial of one fold."""
     t = 1.0 + number
-    return [
-        ev.TrialSuggested(time_s=t, trial=number, point={"x": number}),
-        ev.FoldAssigned(time_s=t, assignment=number, trial=number, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-        ev.FoldBegan(time_s=t, assignment=number),
-        ev.AssignmentFinished(time_s=t, assignment=number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=0.5),
-        ev.TrialCompleted(time_s=t, trial=number, figure_of_merit=figure, figure_of_merit_std=0.0),
-    ]
+    ends = finished(number, figure, t, train_s=0.5), completed(number, figure, t)
+    return [*begun(number, t), *ends]
 
 
 #: a search of 4 trials with 5 epochs each on 2 blocks
@@ -31,12 +44,8 @@ TRAINING = SEARCH.replaced(n_blocks=1, identity={**SEARCH.identity, "search_spac
 
 def begun(number, time_s=10.0, block=1, fold=0, epoch=0):
     """The first events of a trial under way, whose assignment has its number."""
-    about = {"assignment": number, "fold": fold, "attempt": 1, "block": block, "team": 0, "n_ranks": 2}
-    return [
-        ev.TrialSuggested(time_s=time_s, trial=number, point={"x": number}),
-        ev.FoldAssigned(time_s=time_s, trial=number, **about),
-        ev.FoldBegan(time_s=time_s, assignment=number, epoch=epoch),
-    ]
+    where = assigned(number, number, time_s, block=block, fold=fold)
+    return [suggested(number, time_s=time_s), where, ev.FoldBegan(time_s=time_s, assignment=number, epoch=epoch)]
 
 
 def reported(number, epoch, figure, time_s):

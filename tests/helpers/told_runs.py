@@ -2,6 +2,7 @@
 
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.stories import assigned, completed, finished
 
 
 class Story:
@@ -26,22 +27,17 @@ class Story:
 
     def assign(self, time_s, trial, *, block=1, fold=0, team=0):
         assignment, attempt = len(self.ledger.assignments), self.ledger.trials[trial].n_attempts(fold) + 1
-        where = {"block": block, "team": team, "n_ranks": 2}
-        self.apply(
-            ev.FoldAssigned(time_s=time_s, assignment=assignment, trial=trial, fold=fold, attempt=attempt, **where)
-        )
+        self.apply(assigned(assignment, trial, time_s, block=block, fold=fold, team=team, attempt=attempt))
         return assignment
 
     def begin(self, time_s, assignment, waited_s=None):
         self.apply(ev.FoldBegan(time_s=time_s, assignment=assignment, waited_s=waited_s))
 
     def finish(self, time_s, assignment, figure=0.5, **more):
-        result = {"figure_of_merit": figure, "metrics": {}, "n_epochs": 1, "train_s": 1.0} | more
-        self.apply(ev.AssignmentFinished(time_s=time_s, assignment=assignment, **result))
+        self.apply(finished(assignment, figure, time_s, **more))
 
     def complete(self, time_s, trial, figure=0.5, std=0.0, **objectives):
-        completed = {"figure_of_merit": figure, "figure_of_merit_std": std} | objectives
-        self.apply(ev.TrialCompleted(time_s=time_s, trial=trial, **completed))
+        self.apply(completed(trial, figure, time_s, std, **objectives))
 
     def lose(self, time_s, assignment):
         self.apply(ev.AssignmentLost(time_s=time_s, assignment=assignment))

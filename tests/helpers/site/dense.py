@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from linear_model import NumpyAdapter
 from numpy.typing import NDArray
 
 from nnlo_opt.errors import ConfigurationError
@@ -20,6 +19,7 @@ from nnlo_opt.models import losses
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
 from nnlo_opt.models.losses import LossTerm, Output, figures_of
+from tests.helpers.linear_model import NumpyAdapter
 
 NOUN = "a dense network"
 SUFFIX = ".npz"

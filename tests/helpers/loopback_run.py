@@ -8,10 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from loopback_team import LoopbackTeam, linear_tasks
-from manual_clock import ManualClock
-from memory_source import linear_source
-from state_steps import check
 
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
@@ -28,6 +24,10 @@ from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.journal import Journal, read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import TrialState
+from tests.helpers.loopback_team import LoopbackTeam, linear_tasks
+from tests.helpers.manual_clock import ManualClock
+from tests.helpers.memory_source import linear_source
+from tests.helpers.state_steps import check
 
 N_TRIALS = 7
 SOURCE = linear_source(24)

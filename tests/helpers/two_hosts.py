@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import launcher
-
 from nnlo_opt.testing.mpirun import find_mpirun
+from tests.helpers import launcher
 
 HOSTS = ("nnlo-host-1", "nnlo-host-2")
 AGENT = """#!/bin/bash

@@ -28,8 +28,8 @@ T = TypeVar("T")
 BIN = Path(sys.executable).parent
 #: Open MPI's folder of each job, outside the folder that the job has to itself
 SESSIONS = tempfile.TemporaryDirectory(prefix="mpi-")
-#: with the framework `dense`
-SITE = Path(__file__).parent / "site"
+#: the framework `dense`, and the root of the repository, which has these helpers
+FOLDERS = (str(Path(__file__).parent / "site"), str(Path(__file__).parents[2]))
 
 
 #: what one-rank processes import that have to do with no framework, and without initialising MPI
@@ -43,7 +43,7 @@ LIGHT = (
 
 def environment() -> dict[str, str]:
     """Return what ranks find in their environment: they know `dense`, and TensorFlow says nothing."""
-    path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [*FOLDERS, os.environ.get("PYTHONPATH")]))
     return {**os.environ, **ENVIRONMENT, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path}
 
 

@@ -2,6 +2,7 @@
 
 from nnlo_opt.space import Categorical, Integer, Ordinal, Real, Space, When
 from nnlo_opt.trials import events as ev
+from tests.helpers.stories import assigned, completed, finished
 
 SPACE = Space(
     [
@@ -45,8 +46,7 @@ def of_trial(number, point, figure):
     yield ev.TrialSuggested(time_s=begin, trial=number, point=point)
     for fold in (0, 1):
         assignment = 2 * number + fold
-        place = {"fold": fold, "block": block, "team": 2 * block + fold, "n_ranks": 1, "attempt": 1}
-        yield ev.FoldAssigned(time_s=begin, assignment=assignment, trial=number, **place)
+        yield assigned(assignment, number, begin, fold=fold, block=block, team=2 * block + fold, n_ranks=1)
         yield ev.FoldBegan(time_s=begin + 1.0, assignment=assignment)
     for fold in (0, 1):
         assignment, end = 2 * number + fold, begin + 9.0
@@ -60,15 +60,14 @@ def of_trial(number, point, figure):
         if figure is None:
             yield ev.AssignmentStopped(time_s=end, assignment=assignment)
             continue
-        result = {"figure_of_merit": last, "metrics": {"val_loss": last}, "n_epochs": 2, "train_s": 8.0}
-        yield ev.AssignmentFinished(time_s=end, assignment=assignment, **result)
+        yield finished(assignment, last, end, metrics={"val_loss": last}, n_epochs=2, train_s=8.0)
     ended = {"time_s": begin + 9.0, "trial": number}
     if isinstance(figure, str):
         yield ev.TrialFailed(**ended, reason=figure)
     elif figure is None:
         yield ev.TrialPruned(**ended, figure_of_merit=2.0, reason="rank 3 of 3")
     else:
-        yield ev.TrialCompleted(**ended, figure_of_merit=figure, figure_of_merit_std=0.125)
+        yield completed(number, figure, begin + 9.0, 0.125)
 
 
 def events_of(trials=TRIALS, **identity):
@@ -85,6 +84,6 @@ def two_objectives():
     for number, (accuracy, size) in enumerate([(0.9, 1000.0), (0.8, 10.0), (0.7, 50_000.0)]):
         events.append(ev.TrialSuggested(time_s=1.0, trial=number, point={"lr": 0.1, **REST, "act": None}))
         means = {"val_acc": accuracy, "n_weights": size}
-        spread = {"figure_of_merit_std": 0.0, "objectives_std": dict.fromkeys(means, 0.0)}
-        events.append(ev.TrialCompleted(time_s=2.0, trial=number, figure_of_merit=accuracy, objectives=means, **spread))
+        spread = dict.fromkeys(means, 0.0)
+        events.append(completed(number, accuracy, objectives=means, objectives_std=spread))
     return events

@@ -2,13 +2,13 @@
 
 import math
 
-from told_runs import Story
-
 from nnlo_opt.space.conditions import When
 from nnlo_opt.space.parameters import Categorical, Integer, Real
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers.stories import reported
+from tests.helpers.told_runs import Story
 
 #: text that would end the script, or be HTML, if it were not escaped
 EVIL = "</script><script>alert(1)</script><!-- & <b>"
@@ -37,15 +37,7 @@ def search(n_trials, figure=lambda number: 0.1 + 0.01 * number, **identity):
         story.begin(10.0 * number + 1, assignment)
         for epoch in (1, 2):
             value = figure(number) / epoch * 2
-            story.apply(
-                ev.EpochEnded(
-                    time_s=10.0 * number + 1 + epoch,
-                    assignment=assignment,
-                    epoch=epoch,
-                    metrics={},
-                    figure_of_merit=value,
-                )
-            )
+            story.apply(reported(assignment, epoch, value, 10.0 * number + 1 + epoch))
         story.finish(10.0 * number + 9, assignment, figure(number))
         story.complete(10.0 * number + 9, trial, figure(number))
     return story

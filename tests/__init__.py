@@ -1,0 +1,1 @@
+"""Tests of nnlo_opt, with what they share in `helpers`."""

@@ -1,0 +1,29 @@
+"""Searches of an objective on real ranks, in `checkpoints/S` of a folder; runs of the launcher, in `checkpoints/L`."""
+
+import json
+from pathlib import Path
+
+from tests.helpers import launcher, objectives
+
+#: words that the launcher starts
+DRIVER = ["OptimizationDriver", "--model", "objective.py", "--hyper-opt", "random", "--checkpoint", "L"]
+
+
+def launch(folder: Path, *driver: str, options: tuple[str, ...] = (), model: str = objectives.SLOW) -> launcher.Job:
+    """The launcher with five ranks, started."""
+    (folder / "objective.py").write_text(model)
+    return launcher.start(1, ["nnlo-opt", "launch", "-n", "5", *options, "--", *driver], folder)
+
+
+def search(cwd: Path, text: str, n_ranks: int, *options: str, code: int = 0) -> launcher.Outcome:
+    (cwd / "objective.py").write_text(text)
+    command = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *options]
+    return launcher.run(n_ranks, command, cwd, code=code)
+
+
+def rows(cwd: Path) -> list[dict[str, str]]:
+    return launcher.results_of(cwd / "checkpoints/S")
+
+
+def summary(cwd: Path) -> dict:
+    return json.loads((cwd / "checkpoints/S/summary.json").read_text())
