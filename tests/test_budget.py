@@ -11,35 +11,35 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_252, 33_048
+MOST_LINES, MOST_TEST_LINES = 33_050, 33_070
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
-    "": (601,),
+    "": (601, 608),
     "allreduce": (321,),
-    "analysis": (294,),
-    "api": (548,),
-    "block": (2653,),
-    "cli": (2597,),
-    "comm": (1373,),
-    "compat": (2257,),
+    "analysis": (292,),
+    "api": (547,),
+    "block": (2577,),
+    "cli": (2592,),
+    "comm": (1373, 1451),
+    "compat": (2257, 2244),
     "controller": (362,),
-    "coordinator": (1136,),
-    "data": (1823,),
+    "coordinator": (1133,),
+    "data": (1818,),
     "doctor": (407,),
-    "export": (593,),
-    "launcher": (348,),
-    "models": (3177,),
-    "objective": (343,),
-    "reporting": (1685,),
-    "run": (4394,),
+    "export": (577,),
+    "launcher": (346,),
+    "models": (3152,),
+    "objective": (343, 347),
+    "reporting": (1685, 1692),
+    "run": (4294,),
     "runtime": (1024,),
-    "search": (2029,),
-    "simulate": (510,),
-    "space": (947,),
+    "search": (1983,),
+    "simulate": (501,),
+    "space": (942,),
     "testing": (710,),
-    "training": (382,),
-    "trials": (1838,),
-    "update_rules": (900,),
+    "training": (382, 403),
+    "trials": (1829,),
+    "update_rules": (898,),
 }
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 

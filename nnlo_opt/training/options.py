@@ -86,7 +86,7 @@ class TrainingOptions:
         object.__setattr__(self, "of_rules", {**default_values(), **self.of_rules})
         for name, unit in _COUNTS.items():
             check_whole(option_name(name), getattr(self, name), unit=unit)
-        for name, choices in (("optimizer", OPTIMIZERS), ("mode", MODES), ("exchange", EXCHANGES)):
+        for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
             require_known(f"`{option_name(name)}`", getattr(self, name), choices)
         if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(

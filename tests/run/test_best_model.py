@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from told_runs import Story
+from tests.helpers.told_runs import Story
 
 from nnlo_opt.comm.run_messages import ModelExported
 from nnlo_opt.errors import OutOfTimeError
