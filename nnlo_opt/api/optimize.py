@@ -16,7 +16,6 @@ from nnlo_opt.api.run import Results, Run
 from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
-from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.options.kinds import FLAG
 from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.run.options.values import Options, optimization_options
@@ -176,13 +175,12 @@ def definition_of(target: object) -> ModelDefinition:
         # A command that is given the file of this module calls the same function.
         return ModelDefinition.from_names(vars(module), _file_of(module))
     kind = FUNCTIONS.get(name, "objective")
-    own = target if kind == "model" else objective_of(target, "this script")
     around = getattr(target, "__globals__", {}) if kind == "model" else {}
     return ModelDefinition(
         name="objective" if name == "<lambda>" else name,
         kind=kind,
         source=Path(getattr(getattr(target, "__code__", None), "co_filename", "script")),
-        functions={key: value for key, value in around.items() if callable(value)} | {_FUNCTION_OF[kind]: own},
+        functions={key: value for key, value in around.items() if callable(value)} | {_FUNCTION_OF[kind]: target},
         parameter_range=getattr(target, "parameter_range", None),
         function=name,
         fingerprint=_fingerprint(target),

@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -20,6 +21,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.objective.signature import RunningTrial
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.run.options.kinds import whole
 from nnlo_opt.run.options.table import Option
@@ -32,26 +34,7 @@ from nnlo_opt.run.start.session import LONG_S
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import refuse_forked
-from nnlo_opt.space.space import Point
 from nnlo_opt.user_files import shortened
-
-
-@dataclass(frozen=True, slots=True)
-class AskedTrial:
-    """Trial that the caller runs."""
-
-    number: int
-    #: value of every parameter by name
-    parameters: Point
-    _study: "Study" = field(repr=False, compare=False)
-
-    def report(self, epoch: int, value: float) -> bool:
-        """Report a value after an epoch, counted from 1, for `pruner`; return False if the trial is to stop.
-
-        Raises:
-            TrialError: the epoch is no whole number from 1, or the value no finite number; nothing is recorded.
-        """
-        return self._study._report(self, epoch, value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +49,8 @@ class _Call:
     last_epoch: int = 0
     #: True once the coordinator has ordered it to stop
     stop_asked: bool = False
+    #: as it was handed out; None before
+    trial: RunningTrial | None = None
 
 
 class Study:
@@ -136,7 +121,7 @@ class Study:
             self._session.close()
             raise
 
-    def ask(self) -> AskedTrial | None:
+    def ask(self) -> RunningTrial | None:
         """Return the next trial; None if the search is over, or needs a value first."""
         self._check_process()
         if self._is_closed:
@@ -153,11 +138,17 @@ class Study:
             return None
         call = self._assigned.popleft()
         self._calls[call.order.trial] = call
-        return AskedTrial(call.order.trial, dict(call.order.point), self)
+        call.trial = RunningTrial(
+            number=call.order.trial,
+            parameters=dict(call.order.point),
+            _run=self._run.directory.path,
+            _report=partial(self._report, call),
+        )
+        return call.trial
 
     def tell(
         self,
-        trial: AskedTrial,
+        trial: RunningTrial,
         value: float | Mapping[str, float] | None = None,
         *,
         error: BaseException | str | None = None,
@@ -200,7 +191,7 @@ class Study:
             self._session.close()
             self._cleanup.close()
 
-    def __iter__(self) -> Iterator[AskedTrial]:
+    def __iter__(self) -> Iterator[RunningTrial]:
         """Ask for one trial after another until there is none."""
         while (trial := self.ask()) is not None:
             yield trial
@@ -213,8 +204,8 @@ class Study:
 
     # ------------------------------------------------------------ in place of the ranks
 
-    def _report(self, trial: AskedTrial, epoch: int, value: float) -> bool:
-        call = self._call(trial)
+    def _report(self, call: _Call, epoch: int, value: float) -> bool:
+        self._call(call.trial)
         reported = epoch_reported(call.order, epoch, value)
         call.last_epoch = reported.epoch
         call.rank.send(0, reported)
@@ -224,10 +215,9 @@ class Study:
     def _check_process(self) -> None:
         refuse_forked(self._pid, "A study", f"Hand values back to process {self._pid}, for example by a pipe.")
 
-    def _call(self, trial: AskedTrial) -> _Call:
+    def _call(self, trial: RunningTrial | None) -> _Call:
         self._check_process()
-        is_own = isinstance(trial, AskedTrial) and trial._study is self
-        call = self._calls.get(trial.number) if is_own and not self._is_closed else None
+        call = None if self._is_closed else next((c for c in self._calls.values() if c.trial is trial), None)
         if call is None:
             raise ConfigurationError(
                 "A value must be for a trial that this study was asked for and that has not ended. Received: "

@@ -14,6 +14,7 @@ class CallObjective(AssignmentMessage):
     """Call the objective at this point, together with all ranks of the block."""
 
     point: dict[str, Json]
+    trial: int = 0
 
 
 class ObjectiveArrived(AssignmentMessage):

@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
@@ -18,13 +19,11 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
+from nnlo_opt.objective.signature import Objective, RunningTrial
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
 from nnlo_opt.trials.objectives import Comparison
-
-Report = Callable[[int, float], bool]
-Objective = Callable[[dict[str, Any], Any, Report], Any]
 
 #: seconds in which ranks have to return after one has raised; they may be computing, and notice it at their next call
 GRACE_S = 600.0
@@ -57,8 +56,10 @@ class ObjectiveSetup(Value):
     orders: Transport
     #: transport between the ranks of the block
     block: Transport
-    #: the user's function of (parameters, comm, report)
+    #: calls the user's function
     objective: Objective
+    #: directory of the run
+    directory: Path
     #: returns the communicator for one call; None without MPI. Collective: every rank of the block
     make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
     clock: Clock
@@ -111,7 +112,7 @@ class ObjectiveRank:
         match message:
             case msg.RunFold():
                 self.taken = message.assignment
-                call = CallObjective(assignment=message.assignment, point=message.point)
+                call = CallObjective(assignment=message.assignment, trial=message.trial, point=message.point)
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
                 self._order = message
@@ -164,7 +165,14 @@ class ObjectiveRank:
         try:
             self._comm = comm = self._setup.make_comm(self)
             try:
-                value = self._setup.objective(dict(call.point), comm, self._report)
+                trial = RunningTrial(
+                    number=call.trial,
+                    parameters=dict(call.point),
+                    comm=comm,
+                    _run=self._setup.directory,
+                    _report=self._report,
+                )
+                value = self._setup.objective(trial)
             finally:
                 end_if_forked(self._pid)
                 check_files()

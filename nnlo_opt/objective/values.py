@@ -67,8 +67,8 @@ def epoch_reported(order: RunFold, epoch: Any, value: Any) -> EpochReported:
     """Return the report of a user's code about an epoch; TrialError unless `epoch` and `value` are numbers."""
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 1 <= int(epoch) <= 2**53:
         raise TrialError(
-            f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; count them by "
-            "`range(1, n + 1)`"
+            f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; write "
+            "`report(epoch, value)`, and count epochs by `range(1, n + 1)`"
         )
     figure = finite_number(value, f"the objective must report a finite number at epoch {epoch}")
     return EpochReported(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,13 +20,17 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.objective.rank import ObjectiveRank, ObjectiveSetup
+from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.trials.objectives import Comparison, Objective
 
 SEVERAL = (Objective("size"), Objective("error", "max"), Objective("train_s"))
 
 
 def rank_of(orders, block, objective, make_comm, clock, **others):
-    setup = ObjectiveSetup(orders=orders, block=block, objective=objective, make_comm=make_comm, clock=clock, **others)
+    call = objective_of(objective, "here", [])
+    setup = ObjectiveSetup(
+        orders=orders, block=block, objective=call, directory=Path(), make_comm=make_comm, clock=clock, **others
+    )
     return ObjectiveRank(setup)
 
 

@@ -160,7 +160,8 @@ class RankRoles:
         setup = ObjectiveSetup(
             orders=placement.orders,
             block=block,
-            objective=self._setup.workload.objective,
+            objective=self._setup.workload.objective(run.parameters),
+            directory=Path(run.directory),
             make_comm=self._make_comm,
             clock=self._setup.clock,
             coordinate=self._setup.coordinate,

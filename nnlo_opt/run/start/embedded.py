@@ -4,7 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.rank import BlockComm, Objective, Report
+from nnlo_opt.objective.signature import Objective, RunningTrial
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
@@ -26,7 +26,7 @@ from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import only_here
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.space import Space
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
@@ -123,14 +123,13 @@ class ScriptWorkload(ModuleWorkload):
     #: first exception that the user's function raised on this rank; None before there is one
     raised: Exception | None = None
 
-    @property
-    def objective(self) -> Objective:
-        """The user's function, whose first exception is kept."""
-        function = super().objective
+    def objective(self, names: Collection[str]) -> Objective:
+        """Return what calls the user's function, whose first exception is kept."""
+        function = super().objective(names)
 
-        def call(parameters: Point, comm: BlockComm | None, report: Report) -> object:
+        def call(trial: RunningTrial) -> object:
             try:
-                return function(parameters, comm, report)
+                return function(trial)
             except NnloError:
                 raise  # of another rank, or of a communicator that was given up
             except Exception as error:

@@ -364,6 +364,7 @@ class Session(ABC):
         opened = OpenRun(
             directory=str(directory.path.resolve()),
             is_objective=findings.is_objective,
+            parameters=[] if self.is_one_training else [*findings.search_space.names],
             least_children=least_workers(self.options, findings),
             is_temporary=not self.host.keeps_files,
         )

@@ -1,5 +1,6 @@
 """Workload of a command, opened once for all trials."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,8 +12,7 @@ from nnlo_opt.comm.messages import Json, StartFold
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
 from nnlo_opt.models.early import without_framework
-from nnlo_opt.objective.rank import Objective
-from nnlo_opt.objective.signature import objective_of
+from nnlo_opt.objective.signature import Objective, objective_of
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.workload.findings import Findings
@@ -136,11 +136,10 @@ class ModuleWorkload:
         model = cast(Predictor, task.adapter).synced_model()
         return figure.function(fold, model, task.validation_batches(all_workers=True))
 
-    @property
-    def objective(self) -> Objective:
-        """The function of an objective module, as it is called; ConfigurationError if it cannot be."""
+    def objective(self, names: Collection[str]) -> Objective:
+        """Return what calls the function of an objective module with parameters of these `names`."""
         definition = self.maker.definition
-        return objective_of(definition.objective, str(definition.source))
+        return objective_of(definition.objective, str(definition.source), names)
 
     # ------------------------------------------------------------ trained models
 
