@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, ClassVar
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.safe_path import own_bytes
 
 
@@ -230,6 +230,17 @@ def describe(error: BaseException) -> str:
     text = str(error.msg) if isinstance(error, SyntaxError) and error.msg else message_of(error)
     text = " ".join(text.split()).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an exception in one sentence: this package's own as they are, any other with type and line of the user."""
+    text = message_of(error)
+    if isinstance(error, NnloError):
+        return text
+    where = f" ({place})" if (place := place_of(error)) else ""
+    if isinstance(error, MemoryError):
+        return f"out of memory: {text or 'Python could not allocate'}{where}"
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + where
 
 
 def line_in(path: Path, error: BaseException) -> str:

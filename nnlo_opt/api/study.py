@@ -12,7 +12,6 @@ from typing import Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.optimize import SearchResult, SpaceLike, search_options, space_of
-from nnlo_opt.block.answers import reason_of
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
@@ -32,7 +31,7 @@ from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import refuse_forked
 from nnlo_opt.space.space import Point
-from nnlo_opt.user_files import shortened
+from nnlo_opt.user_files import reason_of, shortened
 
 
 @dataclass(frozen=True, slots=True)

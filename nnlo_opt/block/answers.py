@@ -12,7 +12,7 @@ from nnlo_opt.errors import BrokenProcessError, NnloError, ProtocolError
 from nnlo_opt.runtime.log import WHOLE, log_path
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
-from nnlo_opt.user_files import message_of, place_of, shortened
+from nnlo_opt.user_files import reason_of, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -20,17 +20,6 @@ logger = logging.getLogger(__name__)
 PASSED_ON = (KeyboardInterrupt, RanksLost, ProtocolError, BrokenProcessError)
 #: most characters of a traceback in the journal
 LONGEST_TRACEBACK = 20_000
-
-
-def reason_of(error: BaseException) -> str:
-    """Return an exception in one sentence: this package's own as they are, any other with type and line of the user."""
-    text = message_of(error)
-    if isinstance(error, NnloError):
-        return text
-    where = f" ({place})" if (place := place_of(error)) else ""
-    if isinstance(error, MemoryError):
-        return f"out of memory: {text or 'Python could not allocate'}{where}"
-    return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + where
 
 
 def fold_failed(assignment: int | None, error: BaseException, world_rank: int) -> msg.FoldFailed:

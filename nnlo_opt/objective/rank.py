@@ -24,7 +24,8 @@ from nnlo_opt.runtime.process import check_files, end_if_forked
 from nnlo_opt.trials.objectives import Comparison
 
 Report = Callable[[int, float], bool]
-Objective = Callable[[dict[str, Any], Any, Report], Any]
+#: runs the user's program at a point, with a communicator and `report`; returns what the program returns
+Program = Callable[[Any, Report], Any]
 
 #: seconds in which ranks have to return after one has raised; they may be computing, and notice it at their next call
 GRACE_S = 600.0
@@ -42,6 +43,16 @@ class BlockComm(Protocol):
         """Free the communicator. Collective: every rank of the block."""
 
 
+class Programs(Protocol):
+    """Workload of a rank whose trials are calls of the user's program."""
+
+    def open(self, start: CallObjective) -> Program:
+        """Return the program at the point of `start`."""
+
+    def close(self) -> None:
+        """Release what the last program has used."""
+
+
 class StuckBlockError(NnloError):
     """Raised if a rank does not return from an objective in which another rank raised: the job has to end."""
 
@@ -57,8 +68,7 @@ class ObjectiveSetup(Value):
     orders: Transport
     #: transport between the ranks of the block
     block: Transport
-    #: the user's function of (parameters, comm, report)
-    objective: Objective
+    programs: Programs
     #: returns the communicator for one call; None without MPI. Collective: every rank of the block
     make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
     clock: Clock
@@ -164,8 +174,9 @@ class ObjectiveRank:
         try:
             self._comm = comm = self._setup.make_comm(self)
             try:
-                value = self._setup.objective(dict(call.point), comm, self._report)
+                value = self._setup.programs.open(call)(comm, self._report)
             finally:
+                self._setup.programs.close()
                 end_if_forked(self._pid)
                 check_files()
             self.meet(_RETURN)

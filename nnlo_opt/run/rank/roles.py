@@ -154,13 +154,14 @@ class RankRoles:
         placement = self.placement
         if not run.is_objective or placement.endpoints is None:
             return None
+        self._setup.workload.read()  # the time of the first trial is without it
         # A team of one has two endpoints, master and worker; an objective needs one, with no other rank.
         is_alone = placement.training_comm is None or placement.training_comm.Get_size() == 1
         block = LoopbackNetwork(1).end(0) if is_alone else placement.endpoints.worker_end
         setup = ObjectiveSetup(
             orders=placement.orders,
             block=block,
-            objective=self._setup.workload.objective,
+            programs=self._setup.workload,
             make_comm=self._make_comm,
             clock=self._setup.clock,
             coordinate=self._setup.coordinate,

@@ -11,13 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nnlo_opt.comm.objective_messages import CallObjective
+from nnlo_opt.comm.rank_group import FailedElsewhereError, RankGroup, abort_on_error
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.rank import BlockComm, Objective, Report
+from nnlo_opt.objective.rank import BlockComm, Program, Report
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
-from nnlo_opt.run.start.agreement import FailedElsewhereError, RankGroup, abort_on_error
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.search import SearchSession, plan_search
 from nnlo_opt.run.start.serving_ranks import ServingRanks
@@ -26,7 +27,7 @@ from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import only_here
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.space import Space
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
@@ -123,21 +124,20 @@ class ScriptWorkload(ModuleWorkload):
     #: first exception that the user's function raised on this rank; None before there is one
     raised: Exception | None = None
 
-    @property
-    def objective(self) -> Objective:
-        """The user's function, whose first exception is kept."""
-        function = super().objective
+    def open_program(self, start: CallObjective) -> Program:
+        """Return the user's program, whose first exception is kept."""
+        program = super().open_program(start)
 
-        def call(parameters: Point, comm: BlockComm | None, report: Report) -> object:
+        def run(comm: BlockComm | None, report: Report) -> object:
             try:
-                return function(parameters, comm, report)
+                return program(comm, report)
             except NnloError:
                 raise  # of another rank, or of a communicator that was given up
             except Exception as error:
                 self.raised = self.raised or error
                 raise
 
-        return call
+        return run
 
 
 # ---------------------------------------------------------------- one start

@@ -1,17 +1,20 @@
 """Workload of a command, opened once for all trials."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, validation_batch
 from nnlo_opt.comm.messages import Json, StartFold
+from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
+from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.early import without_framework
-from nnlo_opt.objective.rank import Objective
+from nnlo_opt.objective.rank import Program
 from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
@@ -83,14 +86,29 @@ class ModuleWorkload:
     def _inspection(self) -> Inspection:
         return Inspection(self.options, self.maker, self.data, searches=self.searches)
 
+    def read(self) -> ModelDefinition:
+        """Return the definition of the model or the objective; the first call executes the user's module."""
+        return self.maker.definition
+
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
         self.maker.prepare()
 
     # ------------------------------------------------------------ trials
 
-    def open(self, start: StartFold) -> FoldTask:
-        """Build model and data for `start`; what the first needs is read and imported then."""
+    @overload
+    def open(self, start: StartFold) -> FoldTask: ...
+
+    @overload
+    def open(self, start: CallObjective) -> Program: ...
+
+    def open(self, start: StartFold | CallObjective) -> FoldTask | Program:
+        """Return the training of `start`, with model and data, or the user's program at its point.
+
+        What the first training needs is read and imported then.
+        """
+        if isinstance(start, CallObjective):
+            return self.open_program(start)
         if not self._has_opened:
             self.prepare()
             self._has_opened = True
@@ -98,7 +116,7 @@ class ModuleWorkload:
         return self.open_task(start if self.searches else start.replaced(trial=0))
 
     def close(self) -> None:
-        """Release the model of the last task."""
+        """Release what the last trial has used: the model of a training."""
         if self._tasks is not None:
             self._tasks.close()
 
@@ -123,6 +141,11 @@ class ModuleWorkload:
             )
         return self._tasks.open(start)
 
+    def open_program(self, start: CallObjective) -> Program:
+        """Return the user's program at the point of `start`; ConfigurationError if it cannot be called."""
+        definition = self.read()
+        return partial(objective_of(definition.objective, str(definition.source)), dict(start.point))
+
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         """Return a model with fresh weights, which depend on the seed alone; TrialError if it cannot be built."""
         return self.maker.build(parameters, options, seed, self.data)
@@ -135,12 +158,6 @@ class ModuleWorkload:
             return figure.function(fold)
         model = cast(Predictor, task.adapter).synced_model()
         return figure.function(fold, model, task.validation_batches(all_workers=True))
-
-    @property
-    def objective(self) -> Objective:
-        """The function of an objective module, as it is called; ConfigurationError if it cannot be."""
-        definition = self.maker.definition
-        return objective_of(definition.objective, str(definition.source))
 
     # ------------------------------------------------------------ trained models
 
