@@ -32,7 +32,7 @@ FRAMEWORKS = ("tensorflow", "jax", "torch")
 #: seconds between two looks for processes that have died without closing their pipe
 _LOOK_S = 0.5
 #: seconds that idle processes have to leave
-_LEAVE_S = 1.0
+_LEAVE_S = 0.3
 
 
 def refuse_threads() -> None:
@@ -66,7 +66,7 @@ class ForkEnd(Transport):
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         with suppress(OSError):
-            self._connection.send_bytes(encode(message, payload))
+            self._connection.send_bytes(encode(message, payload).tobytes())
 
     def poll(self) -> Received | None:
         try:
@@ -115,7 +115,7 @@ class ForkedRanks(Transport):
         for connection, rank in self._ranks.items():
             if rank == dest:
                 with suppress(OSError):  # its death is noticed by `poll`
-                    connection.send_bytes(encode(message, payload))
+                    connection.send_bytes(encode(message, payload).tobytes())
 
     def poll(self) -> Received | None:
         for connection in wait([*self._ranks], 0.0):
@@ -157,7 +157,9 @@ class ForkedRanks(Transport):
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-        reformed = TeamReformed(alive=[rank], world_ranks=[rank], n_masters=1, taken=self._assigned.get(rank, -1), goes_on=-1)
+        reformed = TeamReformed(
+            alive=[rank], world_ranks=[rank], n_masters=1, taken=self._assigned.get(rank, -1), goes_on=-1
+        )
         self._news.append(Received(rank, reformed, None))
 
     def _fork(self, rank: int) -> None:
@@ -183,7 +185,7 @@ class ForkedRanks(Transport):
             signal.set_wakeup_fd(-1)
             threading.Thread(target=_end_with, args=(self._life,), daemon=True).start()
             random.seed(f"{self._seed} {end.rank}")
-            np.random.seed([self._seed, end.rank])  # noqa: NPY002  (the user's code draws from it)
+            np.random.seed([self._seed, end.rank])
             serve(self._make_rank(end), end)
         except RanksLost:
             pass

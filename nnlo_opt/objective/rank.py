@@ -17,7 +17,7 @@ from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
-from nnlo_opt.errors import NnloError, ProtocolError, TrialError
+from nnlo_opt.errors import MisuseError, NnloError, ProtocolError, TrialError
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
@@ -72,8 +72,9 @@ class ObjectiveSetup(Value):
     #: returns the communicator for one call; None without MPI. Collective: every rank of the block
     make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
     clock: Clock
-    #: lets the coordinator take in a report, on a rank that shares its process; None on any other
-    coordinate: Callable[[], None] | None = None
+    #: lets the coordinator take in a report, on a rank that shares its process, and returns False if it has failed;
+    #: None on any other rank
+    coordinate: Callable[[], bool] | None = None
     #: rules by which trials are compared, which name the values that the objective has to return
     comparison: Comparison = Comparison()
     #: the rank as it was before its team regrouped; None at first
@@ -220,8 +221,10 @@ class ObjectiveRank:
         if elsewhere:
             rank, at = min(elsewhere.items())
             self._give_up(
-                "every rank of a block must make the same collective calls, `report` included; block rank 0 "
-                f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
+                MisuseError(
+                    "every rank of a block must make the same collective calls, `report` included; block rank 0 "
+                    f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
+                )
             )
         self._arrived.clear()
         if reported is not None:
@@ -237,12 +240,12 @@ class ObjectiveRank:
         try:
             reported = epoch_reported(order, epoch, value)
         except TrialError as error:
-            self._give_up(str(error))
+            self._give_up(error)
         self._told_to_go_on = False
         self._orders.send(ROOT, reported)
         self._last_epoch = reported.epoch
-        if self._setup.coordinate is not None:
-            self._setup.coordinate()
+        if self._setup.coordinate is not None and not self._setup.coordinate():
+            return
         try:
             self._look_for_orders()
         except RanksLost:
@@ -257,12 +260,17 @@ class ObjectiveRank:
         self._look_for_orders()
         return self._told_to_go_on or self._stop_asked
 
-    def _give_up(self, reason: str) -> NoReturn:
+    def _give_up(self, error: TrialError) -> NoReturn:
         """Fail the call on every rank, even if the objective catches the error raised here."""
-        host = socket.gethostname()
-        failed = msg.FoldFailed(assignment=self._assignment, reason=reason, world_rank=self._world_rank, host=host)
+        failed = msg.FoldFailed(
+            assignment=self._assignment,
+            reason=str(error),
+            traceback=str(error) if isinstance(error, MisuseError) else "",
+            world_rank=self._world_rank,
+            host=socket.gethostname(),
+        )
         self._spread(failed)
-        raise TrialError(reason)
+        raise error
 
     def _await(self, done: Callable[[], bool]) -> None:
         def look() -> bool:
@@ -353,7 +361,8 @@ class ObjectiveRank:
             raise
         except BaseException as error:  # the value is an object of the user
             failed = fold_failed(self._assignment, error, self._world_rank)
-            return failed.replaced(traceback="") if isinstance(error, TrialError) else failed
+            is_no_mistake = isinstance(error, TrialError) and not isinstance(error, MisuseError)
+            return failed.replaced(traceback="") if is_no_mistake else failed
 
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:

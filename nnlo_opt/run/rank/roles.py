@@ -44,8 +44,9 @@ class RoleSetup:
     writes_checkpoints: bool = True
     #: makes the user's callbacks on worker 1; None: there are none on any rank
     make_callbacks: Callable[[], EpochCallbacks] | None = None
-    #: lets the coordinator work while a call of the objective lasts, on rank 0; it never raises. None on any other rank
-    coordinate: Callable[[], None] | None = None
+    #: lets the coordinator work while a call of the objective lasts, on rank 0; it never raises, and returns False if
+    #: the coordinator has failed. None on any other rank
+    coordinate: Callable[[], bool] | None = None
     #: what a rank raises if another rank of its team has died; None: the team regroups
     ends_with_a_death: str | None = None
 

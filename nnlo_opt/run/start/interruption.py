@@ -2,9 +2,13 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 
 class Interruption:
@@ -49,3 +53,18 @@ class Interruption:
             raise
         finally:
             self._is_in_call = False
+
+    def deferred(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+        """Return a function of this package for the user's code, which an interruption ends when it has returned."""
+
+        def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Returned:
+            n_before, self._is_in_call = self.n_asked, False
+            try:
+                returned = function(*arguments, **named)
+            finally:
+                self._is_in_call = True
+            if self.n_asked > n_before:
+                raise KeyboardInterrupt
+            return returned
+
+        return call
