@@ -1,4 +1,4 @@
-"""Ranks of a search in one process: processes forked from it, each of which calls the objective.
+"""Ranks that are forked from the process of a search, and call the objective.
 
 A fork shares all that the objective refers to, so that lambdas, closures, open files and locks need no pickling. The
 messages are those of every other transport, and travel over pipes.
@@ -94,7 +94,7 @@ class ForkedRanks(Transport):
         self._ranks: dict[Connection, int] = {}
         #: rank -> assignment that it was given last
         self._assigned: dict[int, int] = {}
-        #: deaths that are not told yet
+        #: deaths that the coordinator has not heard of
         self._news: deque[Received] = deque()
         #: pipe that only this process can write to: its end is the death of this process
         self._life, self._mine = os.pipe()
