@@ -1,24 +1,25 @@
-"""Hyperparameter search from Python: `optimize(objective, space, num_iterations=20).best_point`."""
+"""Hyperparameter search from Python: `optimize(objective, space, num_iterations=20).best_parameters`."""
 
 import hashlib
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from nnlo_opt.analysis.frames import trials_frame
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.run import Results
+from nnlo_opt.api.run import Results, Run
+from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
 from nnlo_opt.errors import ConfigurationError, NnloError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
 from nnlo_opt.objective.signature import objective_of
-from nnlo_opt.run.options.kinds import whole
-from nnlo_opt.run.options.table import OPTIMIZATION_OPTIONS, Option
+from nnlo_opt.run.options.kinds import FLAG, whole
+from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.run.options.values import Options, optimization_options
 from nnlo_opt.run.start.embedded import run_search
 from nnlo_opt.runtime.environment import is_rank
@@ -26,16 +27,18 @@ from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
 from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions
 from nnlo_opt.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.space.space import Space
+from nnlo_opt.space.values import is_number
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.user_files import EXECUTING, of_user
 
 if TYPE_CHECKING:
-    from nnlo_opt.analysis.frames import Frame
     from nnlo_opt.comm.mpi.world import Communicator
 
 #: a search space: parameters in a list or by name, a `Space`, or the file or dotted name of its module
 SpaceLike: TypeAlias = Space | Sequence[Parameter] | Mapping[str, Parameter] | str | os.PathLike[str]
-_NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python}
+#: arguments of a search
+_NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python} - {"no_shuffle"} | {"shuffle"}
+_SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,20 @@ class SearchResult(Results):
     #: run directory, with journal, `results.csv` and the best model; None if the search had no `checkpoint`
     directory: Path | None
 
-    def frame(self) -> "Frame":
-        """Return one row for each trial, with the columns of `results.csv`."""
-        return trials_frame(self.ledger)
+    def best_model(self) -> Any:
+        """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
+        if self.directory is None:
+            raise ConfigurationError(
+                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, as "
+                '`checkpoint="mine"`.'
+            )
+        return Run(self.directory).best_model()
 
     def __repr__(self) -> str:
         return f"<SearchResult: {self._found}>"
 
 
+@in_python()
 def optimize(
     target: Callable[..., object] | ModuleType | str | os.PathLike[str],
     /,
@@ -68,7 +77,7 @@ def optimize(
     """Search hyperparameters in this process; under `mpirun` every rank calls it, and all get the result.
 
         result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=30)
-        print(result.best_point, result.figure_of_merit)
+        print(result.best_parameters, result.figure_of_merit)
 
     Collective: every rank of the communicator, with the same arguments.
 
@@ -104,6 +113,7 @@ def optimize(
     checked = search_options(options, str(definition.source))
     full_space = space_of(space, definition, checked.fix)
     comm = comm or job_communicator()
+    warn_of_defaults(options, comm)
     if N_PARALLEL.read(n_parallel) > 1:
         _check_parallel(n_parallel, options, definition, comm)
     try:
@@ -141,14 +151,40 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     The run has a name only if it is to be kept.
     """
     if unknown := [name for name in given if name not in _NAMES]:
+        what = f"a search from Python does not have.{did_you_mean(unknown[0], _NAMES)}"
+        if unknown[0] in OTHER_NAMES:
+            what = f"is `{OTHER_NAMES[unknown[0]]}` here."
         raise ConfigurationError(
-            f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which a search from "
-            f"Python does not have.{did_you_mean(unknown[0], _NAMES)} docs/reference/options.md lists them."
+            f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which {what} "
+            "docs/reference/options.md lists them."
         )
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")
-    checked = optimization_options({**given, "model": model})
+    of_table = {
+        "no_shuffle": not _SHUFFLE.read(given.get("shuffle", True)),
+        "direction": OTHER_DIRECTIONS.get(str(direction := given.get("direction")), direction),
+        "model": model,
+    }
+    checked = optimization_options({name: value for name, value in given.items() if name != "shuffle"} | of_table)
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
+
+
+def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None") -> None:
+    """Warn, on rank 0, of arguments that were left out, or have no effect, and whose user may expect something else."""
+    if comm is not None and comm.Get_rank():
+        return
+    if given.get("num_iterations") is None and given.get("hyper_opt") != "grid":
+        n_trials = BY_NAME["num_iterations"].default
+        warnings.warn(
+            f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.",
+            stacklevel=4,
+        )
+    if comm is None and given.get("block_size") is not None:
+        warnings.warn(
+            "`block_size` is the number of ranks of `mpirun` that work on a trial together. Received: "
+            f"{given['block_size']} without `mpirun`, so that this process alone works on each.",
+            stacklevel=4,
+        )
 
 
 def job_communicator() -> "Communicator | None":
@@ -226,11 +262,19 @@ def space_of(
     return finish_space(space_from_dimensions(given, source), feasible, source, fixed)
 
 
+def _meant(given: object) -> str:
+    """Return the parameter that a value of a dictionary may stand for, as code."""
+    if not isinstance(given, list | tuple):
+        return f"Constant({given!r})" if isinstance(given, int | float | str) else "Real(0, 1)"
+    is_range = len(given) == 2 and all(map(is_number, given))
+    return f"Real({given[0]!r}, {given[1]!r})" if is_range else f"Categorical({[*given]!r})"
+
+
 def _named(name: str, parameter: Parameter) -> Parameter:
     if not hasattr(parameter, "to_json"):
         raise ConfigurationError(
             f"Every value of a search space must be a parameter. Received: {parameter!r} for {name!r}. Write it as "
-            f"`{{{name!r}: Real(0, 1)}}`."
+            f"`{{{name!r}: {_meant(parameter)}}}`."
         )
     if parameter.name not in ("", name):
         raise ConfigurationError(

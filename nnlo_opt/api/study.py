@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.optimize import N_PARALLEL, SearchResult, SpaceLike, search_options, space_of
+from nnlo_opt.api.optimize import N_PARALLEL, SearchResult, SpaceLike, search_options, space_of, warn_of_defaults
+from nnlo_opt.api.words import in_python
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
@@ -82,9 +83,11 @@ class Study:
         ConfigurationError: the arguments are wrong, or the run is another search.
     """
 
+    @in_python()
     def __init__(self, space: SpaceLike, *, n_parallel: int = 1, **options: Unpack[SearchArguments]) -> None:
         source = str(getattr(sys.modules["__main__"], "__file__", "a script"))
         checked = search_options(options, source)
+        warn_of_defaults(options, None)
         full_space = space_of(space, fixed=checked.fix)
         n_blocks = N_PARALLEL.read(n_parallel)
         topology = Topology.plan(1 + n_blocks, 1)

@@ -33,7 +33,7 @@ def everybody_searches(block_size=2):
         return (total - 2) ** 2 if report(1, total) else np.inf
 
     result = nnlo_opt.optimize(objective, SPACE, block_size=block_size, **FEW)
-    same([trial.point for trial in result.trials])
+    same([trial.parameters for trial in result.trials])
     same((result.figure_of_merit, result.ended_because))
     assert len(result.trials) == 6
     assert result.directory is None
@@ -56,7 +56,7 @@ def a_run_is_kept_and_resumed():
     resumed = nnlo_opt.optimize(
         objective, SPACE, checkpoint=folder / "run", opt_restore=True, **{**FEW, "num_iterations": 9}
     )
-    assert [trial.point for trial in resumed.trials[:6]] == [trial.point for trial in first.trials]
+    assert [trial.parameters for trial in resumed.trials[:6]] == [trial.parameters for trial in first.trials]
     assert len(resumed.trials) == 9
 
 

@@ -117,7 +117,7 @@ def test_an_interrupted_search_returns_what_it_has_and_is_resumed(tmp_path, how)
     assert states(result) == {"complete": 2, "preempted": 1}
     resumed = nnlo_opt.optimize(interrupts_at(0), SPACE, opt_restore=True, **run)
     assert states(resumed) == {"complete": 6}
-    assert resumed.best_point == nnlo_opt.optimize(interrupts_at(0), SPACE, **FEW).best_point
+    assert resumed.best_parameters == nnlo_opt.optimize(interrupts_at(0), SPACE, **FEW).best_parameters
 
 
 def test_a_second_interruption_is_raised():

@@ -46,7 +46,7 @@ def test_anything_that_the_objective_refers_to_is_shared_without_pickling(monkey
         result = nnlo_opt.optimize(objective, SPACE, n_parallel=3, **FEW)
     assert Counter(trial.state.value for trial in result.trials) == {"complete": 6}
     assert (tmp_path / "open.txt").read_text() == "called\n" * 6
-    assert result.best_point == nnlo_opt.optimize(lambda p: p["x"] ** 2, SPACE, **FEW).best_point
+    assert result.best_parameters == nnlo_opt.optimize(lambda p: p["x"] ** 2, SPACE, **FEW).best_parameters
     assert not children()
 
 
@@ -69,7 +69,7 @@ def test_a_process_that_dies_is_a_failed_attempt():
 
     result = nnlo_opt.optimize(dies, SPACE, n_parallel=2, max_attempts=2, **FEW)
     for trial in result.trials:
-        died = trial.point["x"] > 0
+        died = trial.parameters["x"] > 0
         assert (trial.state.value, len(trial.assignments)) == (("failed", 2) if died else ("complete", 1))
     assert not children()
 
@@ -103,7 +103,7 @@ def test_a_run_is_kept_and_resumed(tmp_path):
 
     nnlo_opt.optimize(objective, SPACE, n_parallel=2, num_iterations=3, **run)
     result = nnlo_opt.optimize(objective, SPACE, n_parallel=3, num_iterations=6, opt_restore=True, **run)
-    assert result.best_point == nnlo_opt.optimize(objective, SPACE, **FEW).best_point
+    assert result.best_parameters == nnlo_opt.optimize(objective, SPACE, **FEW).best_parameters
 
 
 SLOW = """

@@ -30,8 +30,8 @@ def test_the_examples_of_the_docstrings_are_true(write):
 
 def test_a_run_has_its_best_trial_and_its_tables(write):
     run = load_run(write(events_of()))
-    assert run.best is run.trial(0)
-    assert (run.best_point["lr"], run.figure_of_merit, run.ended_because) == (0.01, 0.25, "all trials are done")
+    assert run.best == run.trial(0)
+    assert (run.best_parameters["lr"], run.figure_of_merit, run.ended_because) == (0.01, 0.25, "all trials are done")
     assert run.pareto == []
     assert [len(run.to_dataframe(table)) for table in ("trials", "folds", "epochs", "assignments")] == [6, 8, 18, 12]
 
