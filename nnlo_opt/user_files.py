@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any, ClassVar
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.safe_path import own_bytes
 
 
@@ -232,6 +232,17 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def reason_of(error: BaseException) -> str:
+    """Return an exception in one sentence: this package's own as they are, any other with type and line of the user."""
+    text = message_of(error)
+    if isinstance(error, NnloError):
+        return text
+    where = f" ({place})" if (place := place_of(error)) else ""
+    if isinstance(error, MemoryError):
+        return f"out of memory: {text or 'Python could not allocate'}{where}"
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + where
+
+
 def line_in(path: Path, error: BaseException) -> str:
     """Return the innermost line of users' code that raised `error`, as ", line 12"; empty if there is none.
 
@@ -246,6 +257,14 @@ def place_of(error: BaseException) -> str:
     """Return the innermost line of users' code that raised `error`, as "`model.py`, line 12"; empty without one."""
     file, line = _place(error)
     return f"`{_shown(file)}`, line {line}" if line else ""
+
+
+def of_user(error: BaseException) -> TracebackType | None:
+    """Return the traceback of `error` from the first line of users' code on; the whole one if there is none."""
+    trace = error.__traceback__
+    while trace is not None and not _is_of_user(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace or error.__traceback__
 
 
 def _place(error: BaseException, own: str = "") -> tuple[str, int]:

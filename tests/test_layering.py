@@ -116,6 +116,7 @@ NAMED_BY_RUN = [
 #: within one package an adapter may be put together of parts
 OWN_PACKAGE = {
     "comm.mpi.transport": ["comm.mpi.ulfm"],
+    "comm.rank_group": ["comm.mpi.world"],
     "comm.mpi.world": ["comm.mpi.transport", "comm.mpi.ulfm"],
     "models.builders": ["models.keras.framework", "models.torch.framework"],
     "models.framework": ["models.keras.framework", "models.torch.framework"],

@@ -36,7 +36,7 @@ from nnlo_opt.files import ALL_FINITE, with_checksum
 from nnlo_opt.launcher.supervisor import Standing
 from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.reporting import results, table
-from nnlo_opt.run.afterwards.finish import history_of
+from nnlo_opt.run.afterwards.best_model import history_of
 from nnlo_opt.run.options import table as option_table
 from nnlo_opt.run.options import values as run_options
 from nnlo_opt.run.workload import hdf5_check

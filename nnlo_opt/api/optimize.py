@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.run import Results, Run
 from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
-from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.errors import ConfigurationError, NnloError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
-from nnlo_opt.run.options.kinds import FLAG
+from nnlo_opt.objective.forked import refuse_threads
+from nnlo_opt.run.options.kinds import FLAG, whole
 from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.run.options.values import Options, optimization_options
 from nnlo_opt.run.start.embedded import run_search
@@ -27,7 +28,7 @@ from nnlo_opt.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.space.space import Space
 from nnlo_opt.space.values import is_number
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.user_files import EXECUTING
+from nnlo_opt.user_files import EXECUTING, of_user
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator
@@ -67,7 +68,8 @@ def optimize(
     /,
     space: SpaceLike | None = None,
     *,
-    catch: bool = True,
+    catch: bool | None = None,
+    n_parallel: int = 1,
     comm: "Communicator | None" = None,
     **options: Unpack[SearchArguments],
 ) -> SearchResult:
@@ -88,11 +90,15 @@ def optimize(
         space: a list of parameters, a dict of parameters by name, a `Space`, or a file or module that defines one;
             by default `parameter_range` of the target.
         catch: if True, a trial whose objective raises has failed, and the search continues; if False, the search ends
-            and the exception is raised here.
+            and the exception is raised here; None: as False until a trial has succeeded, as True afterwards.
+        n_parallel: number of processes that call the objective, without mpirun. Several are forked from this one, so
+            that anything may be an objective; one that dies is a failed attempt of its trial.
         comm: communicator of mpi4py; by default all ranks under mpirun, and none otherwise.
         options: options of OptimizationDriver with their names, for example `num_iterations`, `hyper_opt`, `seed`,
             `batch`, `train_data` or `checkpoint`; docs/reference/options.md lists them. Without `checkpoint` nothing is
             left on disk. With it the run can be resumed by `opt_restore=True`.
+
+    Ctrl-C, or the button of a notebook, ends the search, and the result has what has ended. A second one raises.
 
     Raises:
         ConfigurationError: the arguments are wrong; no trial has begun.
@@ -104,15 +110,45 @@ def optimize(
         )
     definition = definition_of(target)
     checked = search_options(options, str(definition.source))
+    full_space = space_of(space, definition, checked.fix)
     comm = comm or job_communicator()
     warn_of_defaults(options, comm)
-    full_space, keeps_files = space_of(space, definition, checked.fix), options.get("checkpoint") is not None
-    ledger, directory = run_search(checked, full_space, definition, comm, keeps_files=keeps_files, catch=catch)
+    if N_PARALLEL.read(n_parallel) > 1:
+        _check_parallel(n_parallel, options, definition, comm)
+    try:
+        ledger, directory = run_search(checked, full_space, definition, comm, catch=catch, n_parallel=n_parallel)
+    except Exception as error:
+        # The reader looks for lines of their own.
+        raise error.with_traceback(None if isinstance(error, NnloError) else of_user(error)) from None
     return SearchResult(ledger, directory)
 
 
+#: the argument of that name
+N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel")
+
+
+def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: ModelDefinition, comm: object) -> None:
+    """Raise ConfigurationError if the trials of this search cannot run in processes forked from this one."""
+    received = ""
+    if comm is not None:
+        received = "under mpirun, whose ranks run the trials. Leave it out"
+    elif definition.kind != "objective":
+        received = "for a model. Leave it out, and start the script with `mpirun`, which trains in blocks of ranks"
+    elif "block_size" in given:
+        received = f"with `block_size={given['block_size']}`. Leave one of them out"
+    if received:
+        raise ConfigurationError(
+            "`n_parallel` forks processes of one rank each, which call an objective. Received: "
+            f"`n_parallel={n_parallel}` {received}."
+        )
+    refuse_threads()
+
+
 def search_options(given: Mapping[str, Any], model: str) -> Options:
-    """Return checked options of a search of `model`; ConfigurationError for an unknown, wrong or missing one."""
+    """Return checked options of a search of `model`; ConfigurationError for an unknown, wrong or missing one.
+
+    The run has a name only if it is to be kept.
+    """
     if unknown := [name for name in given if name not in _NAMES]:
         what = f"a search from Python does not have.{did_you_mean(unknown[0], _NAMES)}"
         if unknown[0] in OTHER_NAMES:
@@ -128,7 +164,8 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
         "direction": OTHER_DIRECTIONS.get(str(direction := given.get("direction")), direction),
         "model": model,
     }
-    return optimization_options({name: value for name, value in given.items() if name != "shuffle"} | of_table)
+    checked = optimization_options({name: value for name, value in given.items() if name != "shuffle"} | of_table)
+    return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
 
 
 def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None") -> None:

@@ -14,9 +14,9 @@ from nnlo_opt.analysis import frames
 from nnlo_opt.api.words import python_words
 from nnlo_opt.errors import ConfigurationError, TrialError, require_known
 from nnlo_opt.reporting import plots
-from nnlo_opt.reporting.lines import counted, outcome, point_text
 from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.table import ranked
+from nnlo_opt.reporting.words import counted, outcome, point_text
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger

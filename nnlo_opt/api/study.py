@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.optimize import SearchResult, SpaceLike, search_options, space_of, warn_of_defaults
+from nnlo_opt.api.optimize import N_PARALLEL, SearchResult, SpaceLike, search_options, space_of, warn_of_defaults
 from nnlo_opt.api.words import in_python
-from nnlo_opt.block.answers import reason_of
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
@@ -23,8 +22,6 @@ from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.signature import RunningTrial
 from nnlo_opt.objective.values import epoch_reported, finished_fold
-from nnlo_opt.run.options.kinds import whole
-from nnlo_opt.run.options.table import Option
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.embedded import temporary_run
 from nnlo_opt.run.start.host import Script
@@ -34,7 +31,7 @@ from nnlo_opt.run.start.session import LONG_S
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import refuse_forked
-from nnlo_opt.user_files import shortened
+from nnlo_opt.user_files import reason_of, shortened
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,11 +74,11 @@ class Study:
         checked = search_options(options, source)
         warn_of_defaults(options, None)
         full_space = space_of(space, fixed=checked.fix)
-        n_blocks = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel").read(n_parallel)
+        n_blocks = N_PARALLEL.read(n_parallel)
         topology = Topology.plan(1 + n_blocks, 1)
         network = LoopbackNetwork(topology.world_size)
         self._ranks = [network.end(team.master_rank) for team in topology.teams]
-        self._keeps_files = options.get("checkpoint") is not None
+        self._keeps_files = checked.run.name is not None
         #: number of this process; a process that is forked from it has a copy of the study, and may not use it
         self._pid = os.getpid()
         #: removes the journal if it is temporary

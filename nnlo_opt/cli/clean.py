@@ -13,10 +13,10 @@ from pathlib import Path
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.cli.runs import runs_in
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
-from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.table import wrapped
 from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.reporting.words import counted
 from nnlo_opt.run.options.kinds import FLAG
 from nnlo_opt.run.options.table import BY_NAME, Option
 from nnlo_opt.runtime.timeline import PARTS_NAME, TIMELINE_NAME

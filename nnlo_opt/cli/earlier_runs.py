@@ -8,9 +8,9 @@ from typing import Any
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.reporting.lines import point_text
 from nnlo_opt.reporting.terminal import fitted
-from nnlo_opt.run.afterwards.finish import BEST_MODEL, best_fold, weights_text, without_validation
+from nnlo_opt.reporting.words import point_text
+from nnlo_opt.run.afterwards.best_model import BEST_MODEL, best_fold, weights_text, without_validation
 from nnlo_opt.run.afterwards.trained_models import TrainedModels, prepare
 from nnlo_opt.run.options.table import MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
 from nnlo_opt.run.options.values import Options, optimization_options, training_options

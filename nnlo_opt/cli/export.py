@@ -8,10 +8,10 @@ from pathlib import Path
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
-from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.page import PAGE_NAME, write_page
 from nnlo_opt.reporting.results import read_ledger, read_run, write_results
 from nnlo_opt.reporting.terminal import fitted
+from nnlo_opt.reporting.words import counted
 from nnlo_opt.run.options.kinds import FLAG, PATH, one_of
 from nnlo_opt.run.options.table import Option
 from nnlo_opt.runtime.environment import fit_on_one_thread

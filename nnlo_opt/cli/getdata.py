@@ -22,7 +22,7 @@ from nnlo_opt.data.sets.image_files import IMAGE_SHAPES, Images, ImageSet, bundl
 from nnlo_opt.data.sets.showers import LARGEST, SMALLEST, shower_set
 from nnlo_opt.data.sets.simulated import SIMULATED, simulated
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.reporting.lines import counted
+from nnlo_opt.reporting.words import counted
 from nnlo_opt.run.options.kinds import PATH, SHARE, TEXT, whole
 from nnlo_opt.run.options.table import SEED, Option
 

@@ -9,8 +9,8 @@ from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.launcher.planning import LEAST_S, NOTICE_S, SCHEDULERS, JobPlan, Memory
-from nnlo_opt.run.options.checks import check_teams
 from nnlo_opt.run.options.kinds import duration, one_of, whole
+from nnlo_opt.run.options.rank_checks import check_teams
 from nnlo_opt.run.options.table import BY_NAME, Option
 from nnlo_opt.training.options import MODES
 from nnlo_opt.update_rules.registry import RULES

@@ -17,10 +17,10 @@ from nnlo_opt.cli.arguments import Parser, checked_run, run_named
 from nnlo_opt.coordinator.instructions import searched_s
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.files import parse_object
-from nnlo_opt.reporting.lines import duration, value_text
 from nnlo_opt.reporting.results import read_ledger, summarise
 from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.reporting.words import duration, value_text
 from nnlo_opt.run.options.table import RUNS
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials.identity import RunIdentity, StartSettings

@@ -16,8 +16,8 @@ from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
-from nnlo_opt.reporting.lines import counted, duration
 from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.reporting.words import counted, duration
 from nnlo_opt.run.options.kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
 from nnlo_opt.run.options.table import BY_NAME, SEED, TARGET, Option
 from nnlo_opt.runtime.environment import fit_on_one_thread

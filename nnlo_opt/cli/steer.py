@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nnlo_opt.cli.arguments import Parser, checked_run, whole_number
 from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError
-from nnlo_opt.reporting.lines import counted, point_text
 from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.reporting.words import counted, point_text
 from nnlo_opt.run.options.kinds import FLAG, duration
 from nnlo_opt.run.options.table import Option
 from nnlo_opt.run.start.inbox import Enqueue, Stop, points_waiting, submit

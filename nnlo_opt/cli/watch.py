@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from nnlo_opt.analysis.frames import sorted_by
 from nnlo_opt.cli.arguments import Parser, checked_run
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.reporting.lines import counted, figure_text, outcome
 from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.status_lines import print_status
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.reporting.words import counted, figure_text, outcome
 from nnlo_opt.run.options.kinds import FLAG, TEXT, TIME, whole
 from nnlo_opt.run.options.table import Option
 from nnlo_opt.trials.ledger import Ledger

@@ -22,9 +22,9 @@ import numpy as np
 
 from nnlo_opt.comm import objective_messages as msg
 from nnlo_opt.comm.messages import Json, Message
+from nnlo_opt.comm.rank_group import FailedElsewhereError, abort_on_error
 from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, receive
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError
-from nnlo_opt.run.start.agreement import FailedElsewhereError, abort_on_error
 from nnlo_opt.runtime.process import only_here
 from nnlo_opt.space.values import plain
 from nnlo_opt.update_rules import easgd

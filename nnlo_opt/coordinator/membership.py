@@ -73,6 +73,11 @@ class Membership:
         teams = (self.teams[team.index] for team in self._topology.teams_of(block))
         return [team for team in teams if self.states[team.index] is TeamState.READY]
 
+    @property
+    def responsive(self) -> list[Team]:
+        """Teams that can train now, and that have not been too long in a trial."""
+        return [t for t in self.teams if self.states[t.index] is TeamState.READY and t.index not in self.suspects]
+
     def may_train(self, block: int) -> bool:
         """Return True if a team of the block trains, or may train after it has reformed."""
         return any(self.states[team.index] in _MAY_TRAIN for team in self._topology.teams_of(block))

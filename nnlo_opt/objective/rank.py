@@ -17,8 +17,9 @@ from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
+from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
-from nnlo_opt.errors import NnloError, ProtocolError, TrialError
+from nnlo_opt.errors import MisuseError, NnloError, ProtocolError, TrialError
 from nnlo_opt.objective.signature import Objective, RunningTrial
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
@@ -41,6 +42,16 @@ class BlockComm(Protocol):
         """Free the communicator. Collective: every rank of the block."""
 
 
+class Programs(Protocol):
+    """Workload of a rank whose trials are calls of the user's program."""
+
+    def open(self, start: CallObjective) -> Objective:
+        """Return what calls the program in the trial of `start`."""
+
+    def close(self) -> None:
+        """Release what the last program has used."""
+
+
 class StuckBlockError(NnloError):
     """Raised if a rank does not return from an objective in which another rank raised: the job has to end."""
 
@@ -56,15 +67,15 @@ class ObjectiveSetup(Value):
     orders: Transport
     #: transport between the ranks of the block
     block: Transport
-    #: calls the user's function
-    objective: Objective
-    #: directory of the run
-    directory: Path
+    programs: Programs
+    #: the run of the trials
+    run: OpenRun
     #: returns the communicator for one call; None without MPI. Collective: every rank of the block
     make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
     clock: Clock
-    #: lets the coordinator take in a report, on a rank that shares its process; None on any other
-    coordinate: Callable[[], None] | None = None
+    #: lets the coordinator take in a report, on a rank that shares its process, and returns False if it has failed;
+    #: None on any other rank
+    coordinate: Callable[[], bool] | None = None
     #: rules by which trials are compared, which name the values that the objective has to return
     comparison: Comparison = Comparison()
     #: the rank as it was before its team regrouped; None at first
@@ -112,7 +123,10 @@ class ObjectiveRank:
         match message:
             case msg.RunFold():
                 self.taken = message.assignment
-                call = CallObjective(assignment=message.assignment, trial=message.trial, point=message.point)
+                names = self._setup.run.parameters
+                call = CallObjective(
+                    assignment=message.assignment, trial=message.trial, point=message.point, names=names
+                )
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
                 self._order = message
@@ -169,11 +183,12 @@ class ObjectiveRank:
                     number=call.trial,
                     parameters=dict(call.point),
                     comm=comm,
-                    _run=self._setup.directory,
+                    _run=Path(self._setup.run.directory),
                     _report=self._report,
                 )
-                value = self._setup.objective(trial)
+                value = self._setup.programs.open(call)(trial)
             finally:
+                self._setup.programs.close()
                 end_if_forked(self._pid)
                 check_files()
             self.meet(_RETURN)
@@ -217,8 +232,10 @@ class ObjectiveRank:
         if elsewhere:
             rank, at = min(elsewhere.items())
             self._give_up(
-                "every rank of a block must make the same collective calls, `report` included; block rank 0 "
-                f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
+                MisuseError(
+                    "every rank of a block must make the same collective calls, `report` included; block rank 0 "
+                    f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
+                )
             )
         self._arrived.clear()
         if reported is not None:
@@ -234,12 +251,12 @@ class ObjectiveRank:
         try:
             reported = epoch_reported(order, epoch, value)
         except TrialError as error:
-            self._give_up(str(error))
+            self._give_up(error)
         self._told_to_go_on = False
         self._orders.send(ROOT, reported)
         self._last_epoch = reported.epoch
-        if self._setup.coordinate is not None:
-            self._setup.coordinate()
+        if self._setup.coordinate is not None and not self._setup.coordinate():
+            return
         try:
             self._look_for_orders()
         except RanksLost:
@@ -254,12 +271,17 @@ class ObjectiveRank:
         self._look_for_orders()
         return self._told_to_go_on or self._stop_asked
 
-    def _give_up(self, reason: str) -> NoReturn:
+    def _give_up(self, error: TrialError) -> NoReturn:
         """Fail the call on every rank, even if the objective catches the error raised here."""
-        host = socket.gethostname()
-        failed = msg.FoldFailed(assignment=self._assignment, reason=reason, world_rank=self._world_rank, host=host)
+        failed = msg.FoldFailed(
+            assignment=self._assignment,
+            reason=str(error),
+            traceback=str(error) if isinstance(error, MisuseError) else "",
+            world_rank=self._world_rank,
+            host=socket.gethostname(),
+        )
         self._spread(failed)
-        raise TrialError(reason)
+        raise error
 
     def _await(self, done: Callable[[], bool]) -> None:
         def look() -> bool:
@@ -350,7 +372,8 @@ class ObjectiveRank:
             raise
         except BaseException as error:  # the value is an object of the user
             failed = fold_failed(self._assignment, error, self._world_rank)
-            return failed.replaced(traceback="") if isinstance(error, TrialError) else failed
+            is_no_mistake = isinstance(error, TrialError) and not isinstance(error, MisuseError)
+            return failed.replaced(traceback="") if is_no_mistake else failed
 
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:

@@ -3,10 +3,10 @@
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.files import make_directory
@@ -41,6 +41,10 @@ class RunningTrial:
         """
         self._answers.append(self._report(epoch, value))
         return self._answers[-1]
+
+    def reporting_by(self, wrapped: Callable[[Callable[[int, float], bool]], Callable[[int, float], bool]]) -> Self:
+        """Return the same trial with another way to report."""
+        return replace(self, _report=wrapped(self._report))
 
     def should_prune(self) -> bool:
         """Return True if the trial is to stop, as the last report has answered: return any value then."""

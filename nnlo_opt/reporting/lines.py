@@ -2,10 +2,19 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from nnlo_opt.reporting.expected_end import epoch_s, expected_end_s
+from nnlo_opt.reporting.words import (
+    counted,
+    duration,
+    metrics_text,
+    outcome_for_block,
+    point_text,
+    shortened,
+    values_text,
+)
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.failures import cause_of
 from nnlo_opt.trials.ledger import Ledger
@@ -16,51 +25,6 @@ if TYPE_CHECKING:  # what prints a state needs none of these, and starts fast
     from nnlo_opt.coordinator.policy import Policy
     from nnlo_opt.training.options import TrainingOptions
     from nnlo_opt.trials.identity import Training
-
-#: longest reason shown on a terminal, in characters
-MOST_CHARACTERS = 300
-
-
-def duration(seconds: float) -> str:
-    """Return a number of seconds as h:mm:ss."""
-    whole = max(0, round(seconds))
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-def value_text(value: Any) -> str:
-    """Return a short text for a parameter's value: floats have four significant digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def point_text(point: Mapping[str, Any]) -> str:
-    """Return a point of the search space on one line."""
-    return " ".join(f"{name}={value_text(value)}" for name, value in point.items())
-
-
-def metrics_text(metrics: Mapping[str, float]) -> str:
-    """Return metrics on one line, with four decimals; the value that an objective reports is a figure of merit."""
-    return " ".join(f"figure of merit {v:.6g}" if name == "value" else f"{name} {v:.4f}" for name, v in metrics.items())
-
-
-def values_text(values: Mapping[str, float]) -> str:
-    """Return the values of objectives on one line, with six significant digits."""
-    return " ".join(f"{name} {value:.6g}" for name, value in values.items())
-
-
-def shortened(reason: str) -> str:
-    """Return a reason cut to the width of a terminal; the journal and results.csv hold the full text."""
-    return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
-
-
-def counted(n: int, noun: str) -> str:
-    """Return a number with its noun: 1 trial, 2 trials."""
-    return f"{n:,} {noun}{'s' * (n != 1)}"
-
-
-def figure_text(name: str, direction: str) -> str:
-    """Return the definition of the figure of merit in a sentence."""
-    return f"Figure of merit: {'what the objective returns' if name == 'value' else name}, {direction}imised."
-
 
 _TrialEnd: TypeAlias = ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned
 
@@ -105,7 +69,7 @@ class _Lines(ABC):
                 self._line(event, f"{self._fold(event.assignment, ledger)} resumes after epoch {event.epoch}")
             case ev.RanksLost():
                 dead = f"{ev.ranks_text(event.ranks)} of block {event.block} died"
-                self._line(event, f"{dead}; {_outcome_for_block(event.n_alive, event.n_ranks)}", "bad")
+                self._line(event, f"{dead}; {outcome_for_block(event.n_alive, event.n_ranks)}", "bad")
             case ev.AssignmentPreempted():
                 self._line(event, f"{self._fold(event.assignment, ledger)} stops: {event.reason}")
 
@@ -247,28 +211,3 @@ class TrainingLines(_Lines):
 
     def _fold(self, number: int, ledger: Ledger) -> str:
         return f"fold {ledger.assignments[number].fold}" if self._n_fold > 1 else "training"
-
-
-def _outcome_for_block(n_alive: int, n_ranks: int) -> str:
-    """Return the clause on a block that has `n_alive` ranks left, of them `n_ranks` that train."""
-    if n_ranks:
-        spare = f", {n_alive - n_ranks} spare" * (n_alive > n_ranks)
-        return f"the block continues with {n_ranks} rank{'s' * (n_ranks > 1)}{spare}"
-    return f"the block is spare, as its last {n_alive} cannot train" if n_alive else "the block is lost"
-
-
-def losses_text(ledger: Ledger) -> str:
-    """Return a sentence on the ranks that died in the last session and on their blocks; empty if no rank died."""
-    session = ledger.sessions[-1]
-    parts = [
-        f"{ev.ranks_text(sorted(ranks))} of block {block} ({_outcome_for_block(*session.ranks_left[block])})"
-        for block, ranks in sorted(session.lost_ranks.items())
-    ]
-    return f"Died: {'; '.join(parts)}." if parts else ""
-
-
-def outcome(ledger: Ledger, *, at_work: bool = True) -> str:
-    """Return the number of trials in each state, on one line; `at_work`: a process may be at work on the run."""
-    words = {} if at_work else {"running": "in progress when it was interrupted"}
-    counts = ", ".join(f"{n} {words.get(state, state)}" for state, n in ledger.n_by_state().items() if n)
-    return counts or "no trial yet"

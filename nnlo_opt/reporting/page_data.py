@@ -16,8 +16,8 @@ from typing import Any
 from nnlo_opt.analysis.frames import parameter_names, row_of, time_s
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.files import parse_object
-from nnlo_opt.reporting.lines import outcome, value_text
 from nnlo_opt.reporting.results import summarise
+from nnlo_opt.reporting.words import outcome, value_text
 from nnlo_opt.safe_path import MOST_BYTES
 from nnlo_opt.space.parameters import Categorical, Constant, Ordinal
 from nnlo_opt.space.space import Space, described

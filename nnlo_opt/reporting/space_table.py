@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnlo_opt.reporting.lines import value_text
 from nnlo_opt.reporting.table import text_table
 from nnlo_opt.reporting.terminal import WIDE
+from nnlo_opt.reporting.words import value_text
 from nnlo_opt.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.space.parameters import KINDS, Integer, Ordinal, Parameter, Real
 from nnlo_opt.space.space import Point, Space

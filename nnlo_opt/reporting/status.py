@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nnlo_opt.reporting.expected_end import epoch_s, epochs_of, epochs_reached, expected_end_s
-from nnlo_opt.reporting.lines import losses_text
 from nnlo_opt.reporting.results import best_of, block_utilization, lost_of
+from nnlo_opt.reporting.words import losses_text
 from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_state import RunState, state_of

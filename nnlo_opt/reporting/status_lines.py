@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.reporting.lines import counted, duration, point_text, shortened
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.status import Progress, Row, Status, progress_of, status_of
+from nnlo_opt.reporting.words import counted, duration, point_text, shortened
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.run_state import RunState

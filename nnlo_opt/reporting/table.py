@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from nnlo_opt.analysis.frames import last_metrics, parameter_names, time_s
-from nnlo_opt.reporting.lines import counted, shortened, value_text
 from nnlo_opt.reporting.terminal import WIDE
+from nnlo_opt.reporting.words import counted, shortened, value_text
 from nnlo_opt.runtime.log import log_path
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.failures import failures

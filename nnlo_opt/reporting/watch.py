@@ -18,8 +18,9 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.reporting import status_lines as texts
 from nnlo_opt.reporting.follow import JournalFollower
-from nnlo_opt.reporting.lines import ProgressLines, TrainingLines, counted, duration
+from nnlo_opt.reporting.lines import ProgressLines, TrainingLines
 from nnlo_opt.reporting.status import Status, progress_of, status_of
+from nnlo_opt.reporting.words import counted, duration
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import load_events
 from nnlo_opt.trials.ledger import Ledger

@@ -2,9 +2,9 @@
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
@@ -14,6 +14,23 @@ from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_constraint, load_space
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.events import Observation
+
+#: values of `op`
+_REQUESTS = ("load_space", "start", "adopt", "record", "enqueue", "suggest")
+P = ParamSpec("P")
+
+
+def _answered(action: Callable[P, dict[str, Any]]) -> Callable[P, dict[str, Any]]:
+    """Return a function that answers `ok`, with what `action` returns, or the sentence of its ConfigurationError."""
+
+    def answer(*arguments: P.args, **named: P.kwargs) -> dict[str, Any]:
+        try:
+            return {"ok": True, **action(*arguments, **named)}
+        except ConfigurationError as error:
+            return {"ok": False, "error": str(error)}
+
+    return answer
 
 
 class SearchSession:
@@ -49,52 +66,45 @@ class SearchSession:
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Return the answer to `request`; None for a request without an answer."""
-        match request["op"]:
-            case "load_space":
-                return _answered(lambda: self._load_space(request))
-            case "start":
-                return _answered(lambda: self._start(request))
-            case "adopt":
-                history = self._started()[1]
-                for observation in request["observations"]:
-                    history.adopt(observation)
-                return None
-            case "record":
-                history = self._started()[1]
-                for record in request["trials"]:
-                    history.record(**record)
-                return None
-            case "enqueue":
-                self._enqueue(request["point"])
-                return None
-            case "suggest":
-                return {"request": request["request"], **self._suggest()}
-            case other:
-                known = "load_space, start, adopt, record, enqueue or suggest"
-                raise ValueError(f"A request must be {known}. Received: {other!r}.")
+        given = dict(request)
+        op = given.pop("op")
+        if op not in _REQUESTS:
+            raise ValueError(f"A request must be {' or '.join(_REQUESTS)}. Received: {op!r}.")
+        answer: dict[str, Any] | None = getattr(self, f"_{op}")(**given)
+        return answer
 
-    def _load_space(self, request: dict[str, Any]) -> dict[str, Any]:
-        space = load_space(request["source"], request["fixed"])
+    @_answered
+    def _load_space(self, source: str, fixed: Mapping[str, str]) -> dict[str, Any]:
+        space = load_space(source, fixed)
         self._constraint = space.constraint
         return {"space": space.to_json()}
 
-    def _start(self, request: dict[str, Any]) -> dict[str, Any]:
-        space = Space.from_json(request["space"])
-        if space.constraint is not None:
-            space = Space(space.parameters, self._with_function(space.constraint))
-        options = dict(request["options"])
-        n_objectives = options.pop("n_objectives", 1)
+    @_answered
+    def _start(self, algorithm: str, space: dict[str, Any], seed: int, options: dict[str, Any]) -> dict[str, Any]:
+        points = Space.from_json(space)
+        if points.constraint is not None:
+            points = Space(points.parameters, self._with_function(points.constraint))
+        own = dict(options)
+        n_objectives = own.pop("n_objectives", 1)
 
         def make() -> SearchAlgorithm:
-            return make_search(request["algorithm"], space, request["seed"], options)
+            return make_search(algorithm, points, seed, own)
 
-        algorithm: SearchAlgorithm = make()
-        history = History(space)
+        search, history = make(), History(points)
         if n_objectives > 1:
-            algorithm = ScalarisedSearch(make, request["seed"], n_objectives)
-            history = VectorHistory(space, n_objectives)
-        self._search = StartPointSearch(algorithm, self._enqueued), history
+            search, history = ScalarisedSearch(make, seed, n_objectives), VectorHistory(points, n_objectives)
+        self._search = StartPointSearch(search, self._enqueued), history
         return {}
+
+    def _adopt(self, observations: Sequence[Observation]) -> None:
+        history = self._started()[1]
+        for observation in observations:
+            history.adopt(observation)
+
+    def _record(self, trials: Sequence[dict[str, Any]]) -> None:
+        history = self._started()[1]
+        for trial in trials:
+            history.record(**trial)
 
     def _with_function(self, constraint: Constraint) -> Constraint:
         known = self._constraint
@@ -113,27 +123,20 @@ class SearchSession:
         except ConfigurationError as error:
             self._declined.append((point, str(error)))
 
-    def _suggest(self) -> dict[str, Any]:
+    def _suggest(self, request: int) -> dict[str, Any]:
         algorithm, history = self._started()
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         try:
             point = algorithm.suggest(history.settled())
         except ConfigurationError as error:
-            return {"refused": str(error)}
+            return {"request": request, "refused": str(error)}
         except Exception:
-            return {"error": traceback.format_exc()}
+            return {"request": request, "error": traceback.format_exc()}
         cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
         declined, self._declined = self._declined, []
-        return {"point": point, "cpu_s": cpu_s, "wall_s": wall_s, "declined": declined}
+        return {"request": request, "point": point, "cpu_s": cpu_s, "wall_s": wall_s, "declined": declined}
 
     def _started(self) -> tuple[SearchAlgorithm, History]:
         if self._search is None:
             raise ValueError("A search must be started before it records or suggests.")
         return self._search
-
-
-def _answered(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    try:
-        return {"ok": True, **action()}
-    except ConfigurationError as error:
-        return {"ok": False, "error": str(error)}

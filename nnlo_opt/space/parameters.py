@@ -6,7 +6,7 @@ surrogates need no knowledge of priors and kinds.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -305,21 +305,22 @@ class _Choice:
     Values differ if their JSON text differs: 1, 1.0 and True are three values.
     """
 
-    categories: tuple[Any, ...]
-    name: str
-    condition: When | None
+    categories: Sequence[Any]
+    name: str = ""
+    condition: When | None = field(default=None, kw_only=True)
 
     #: name of the class in JSON
     KIND: ClassVar[str]
 
-    def __init__(self, categories: Iterable[Any], name: str = "", *, condition: When | None = None) -> None:
-        check_condition(condition, name)
-        if isinstance(categories, (str, bytes)) or not isinstance(categories, Iterable):
+    def __post_init__(self) -> None:
+        name = self.name
+        check_condition(self.condition, name)
+        if isinstance(self.categories, (str, bytes)) or not isinstance(self.categories, Iterable):
             raise ConfigurationError(
-                f"The categories of {titled(name)} must be a list of values. Received: {categories!r}. "
+                f"The categories of {titled(name)} must be a list of values. Received: {self.categories!r}. "
                 "Put them in square brackets."
             )
-        values = tuple(frozen(category, titled(name)) for category in categories)
+        values = tuple(frozen(category, titled(name)) for category in self.categories)
         if len(values) < 2:
             raise ConfigurationError(
                 f"There must be at least 2 categories in {titled(name)}. Received: {[thawed(v) for v in values]}. "
@@ -332,8 +333,6 @@ class _Choice:
                 "Remove the repetition."
             )
         object.__setattr__(self, "categories", values)
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "condition", condition)
 
     @property
     def n_values(self) -> int:
@@ -376,7 +375,7 @@ class _Choice:
         return f"{type(self).__name__}({[thawed(category) for category in self.categories]})"
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class Categorical(_Choice):
     """Parameter with one of several values without an order, each equally likely.
 
@@ -394,7 +393,7 @@ class Categorical(_Choice):
     KIND = "categorical"
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class Ordinal(_Choice):
     """Parameter with one of several ordered values, for example 16, 32, 64; neighbours are expected to perform alike.
 
@@ -409,20 +408,19 @@ class Ordinal(_Choice):
         ConfigurationError: if an argument breaks these rules.
     """
 
-    likely: Any
+    likely: Any = field(default=None, kw_only=True)
 
     KIND = "ordinal"
 
-    def __init__(
-        self, categories: Iterable[Any], name: str = "", *, likely: Any = None, condition: When | None = None
-    ) -> None:
-        _Choice.__init__(self, categories, name, condition=condition)
-        if likely is not None and self._index_of(likely) is None:
+    def __post_init__(self) -> None:
+        _Choice.__post_init__(self)
+        if self.likely is not None and self._index_of(self.likely) is None:
             raise ConfigurationError(
-                f"The `likely` value of {titled(name, 'Ordinal')} must be one of its values. Received: {likely!r}, not "
-                f"in {[thawed(category) for category in self.categories]}. Correct it."
+                f"The `likely` value of {titled(self.name, 'Ordinal')} must be one of its values. Received: "
+                f"{self.likely!r}, not in {[thawed(category) for category in self.categories]}. Correct it."
             )
-        object.__setattr__(self, "likely", None if likely is None else frozen(likely, titled(name)))
+        if self.likely is not None:
+            object.__setattr__(self, "likely", frozen(self.likely, titled(self.name)))
 
     def from_unit(self, unit: float) -> Value:
         position = unit if self.likely is None else position_of(unit, self._position(self.likely))

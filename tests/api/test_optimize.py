@@ -177,7 +177,7 @@ def test_a_search_that_only_fails_stops_with_the_line_of_the_caller(capfd):
     def raises(parameters):
         return 1 / (parameters["x"] - parameters["x"])
 
-    result = nnlo_opt.optimize(raises, SPACE, num_iterations=50, hyper_opt="random", max_failures=3)
+    result = nnlo_opt.optimize(raises, SPACE, num_iterations=50, hyper_opt="random", max_failures=3, catch=True)
     with nnlo_opt.Study(SPACE, num_iterations=50, hyper_opt="random", max_failures=3) as study:
         for trial in study:
             study.tell(trial, error=f"{trial.parameters['x']} is too large")
@@ -200,7 +200,7 @@ def test_without_catch_the_exception_reaches_the_caller():
     with pytest.raises(ZeroDivisionError, match="too small"):
         nnlo_opt.optimize(raises, SPACE, catch=False, **FEW)
     assert len(calls) == 3
-    result = nnlo_opt.optimize(raises, SPACE, **FEW)
+    result = nnlo_opt.optimize(raises, SPACE, catch=True, **FEW)
     assert result.best is None
     with pytest.raises(TrialError, match=r"No trial succeeded\. The first reason: .*ZeroDivisionError"):
         _ = result.best_parameters

@@ -4,7 +4,6 @@ from linear_model import LinearAdapter
 from loopback_team import linear_tasks
 from memory_source import linear_source
 
-from nnlo_opt.block.answers import reason_of
 from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.block.worker.training import Partners
 from nnlo_opt.block.worker.worker import Worker, WorkerSetup
@@ -14,6 +13,7 @@ from nnlo_opt.comm.transport import Collective
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
 from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.user_files import reason_of
 
 N_FEATURES = 3
 SOURCE = linear_source(25, N_FEATURES)

@@ -25,6 +25,7 @@ from nnlo_opt.comm.mpi.ulfm import plain_exit
 from nnlo_opt.comm.mpi.world import WORLD, World, finalize
 from nnlo_opt.comm.node import Neighbour
 from nnlo_opt.comm.objective_messages import Dismissed, Leave
+from nnlo_opt.comm.rank_group import RankGroup
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import receive, wait_until
 from nnlo_opt.data.folds import single_fold
@@ -32,7 +33,6 @@ from nnlo_opt.errors import TrialError
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
-from nnlo_opt.run.start.agreement import RankGroup
 from nnlo_opt.run.start.embedded import ScriptRank, read_shared_events, temporary_run
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.training import TrainingSession

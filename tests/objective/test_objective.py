@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,6 +17,7 @@ from manual_clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.objective_messages import CallObjective
+from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.objective.rank import ObjectiveRank, ObjectiveSetup
 from nnlo_opt.objective.signature import objective_of
@@ -26,10 +26,25 @@ from nnlo_opt.trials.objectives import Comparison, Objective
 SEVERAL = (Objective("size"), Objective("error", "max"), Objective("train_s"))
 
 
-def rank_of(orders, block, objective, make_comm, clock, **others):
-    call = objective_of(objective, "here", [])
+class Calls:
+    """Workload whose trials are calls of a function."""
+
+    def __init__(self, objective):
+        self.objective = objective
+        self.n_open = 0
+
+    def open(self, start):
+        self.n_open += 1
+        return objective_of(self.objective, "here", start.names)
+
+    def close(self):
+        self.n_open -= 1
+
+
+def rank_of(orders, block, programs, make_comm, clock, **others):
+    run = OpenRun(directory="run")
     setup = ObjectiveSetup(
-        orders=orders, block=block, objective=call, directory=Path(), make_comm=make_comm, clock=clock, **others
+        orders=orders, block=block, programs=programs, run=run, make_comm=make_comm, clock=clock, **others
     )
     return ObjectiveRank(setup)
 
@@ -54,7 +69,8 @@ class Bench:
         self.clock = ManualClock()
         self.comms = []
         self.coordinator = network.end(0)
-        self.rank = rank_of(network.end(1), block, objective, self._make_comm, self.clock, **others)
+        self.programs = Calls(objective)
+        self.rank = rank_of(network.end(1), block, self.programs, self._make_comm, self.clock, **others)
         self.n_calls = 0
 
     def _make_comm(self, gate):
@@ -86,6 +102,15 @@ def test_the_objective_is_called_at_the_point_with_a_communicator_and_its_value_
     assert (finished.assignment, finished.figure_of_merit, finished.metrics) == (0, 9.0, {"value": 9.0})
     assert seen == [{"x": 3, "kind": "a"}]
     assert not bench.comms[0].is_open
+
+
+def test_a_program_is_open_during_its_call_and_closed_after_it_even_if_it_raises():
+    seen = []
+    bench = Bench(lambda parameters, comm, report: seen.append(bench.programs.n_open) or 1 / parameters["x"])
+    for x in (1, 0):
+        bench.call(x=x)
+        assert bench.programs.n_open == 0
+    assert seen == [1, 1]
 
 
 def test_the_objective_may_change_its_parameters_without_harm():
@@ -274,7 +299,7 @@ def test_a_rank_that_raised_leaves_the_next_call_to_be_taken():
         raise ValueError("raised")
 
     block, orders = LoopbackNetwork(2), LoopbackNetwork(2)
-    rank = rank_of(orders.end(1), block.end(1), objective, lambda gate: AloneComm(), ManualClock())
+    rank = rank_of(orders.end(1), block.end(1), Calls(objective), lambda gate: AloneComm(), ManualClock())
     root = block.end(0)
     root.send(1, msg.FoldFailed(assignment=0, reason="raised", world_rank=1))
     root.send(1, CallObjective(assignment=1, point={}))

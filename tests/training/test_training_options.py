@@ -5,7 +5,7 @@ import re
 import pytest
 from refusals import refusal
 
-from nnlo_opt.run.options.checks import idle_options
+from nnlo_opt.run.options.space_checks import idle_options
 from nnlo_opt.space import Categorical, Space
 from nnlo_opt.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
 from nnlo_opt.update_rules.optimizers import make_optimizer

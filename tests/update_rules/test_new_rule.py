@@ -12,7 +12,8 @@ from loopback_team import LoopbackTeam
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.checks import check_shares, idle_options, least_workers
+from nnlo_opt.run.options.rank_checks import check_shares, least_workers
+from nnlo_opt.run.options.space_checks import idle_options
 from nnlo_opt.run.options.values import training_options
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space.parameters import Real

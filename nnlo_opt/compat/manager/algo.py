@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.checks import check_training
+from nnlo_opt.run.options.training_checks import check_training
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from nnlo_opt.block.task import FoldTask, model_seed
 from nnlo_opt.comm.messages import StartFold
+from nnlo_opt.comm.rank_group import RankGroup
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.compat.manager.data import Data, H5Data
 from nnlo_opt.compat.manager.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled
@@ -29,7 +30,6 @@ from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.framework import Framework, framework_for, imported_in
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.start.agreement import RankGroup
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.run_data import RunData, TrainingData
 from nnlo_opt.run.workload.workload import ModuleWorkload
@@ -128,9 +128,12 @@ class ManagerWorkload(ModuleWorkload):
         super().__init__(options, context, searches=False, maker=maker, data=ManagerData(settings, options, maker))
         self._settings = settings
 
-    def open(self, start: StartFold) -> FoldTask:
+    def open_task(self, start: StartFold) -> FoldTask:
+        """Build model and data for `start`; the framework is imported."""
+        return self._cut(super().open_task(start))
+
+    def _cut(self, task: FoldTask) -> FoldTask:
         """Return a task whose epoch ends with the next validation."""
-        task = super().open(start)
         if self.options.training.epochs == self._settings.num_epochs:
             return task
         n_between = self._settings.algo.samples_between_validations(task.n_train, task.options.batch)
@@ -196,7 +199,7 @@ class GeneratedWorkload(ManagerWorkload):
         adapter = self.build({}, options, model_seed(self.options.seed, start))
         validates = validation if validation.is_empty else validation.deal(start.n_workers, {start.worker - 1})
         generate = self._generator(validates)
-        return FoldTask(
+        task = FoldTask(
             adapter=adapter,
             stream=stream,
             validation=lambda: map(as_samples, generate()),
@@ -206,6 +209,7 @@ class GeneratedWorkload(ManagerWorkload):
             n_validation=0 if validation.is_empty else 1,
             steps_a_pass=None if train.by_files else -(-len(train.sizes or ()) // start.n_workers),
         )
+        return self._cut(task)
 
     def close(self) -> None:
         """Release the model, and end the generator."""

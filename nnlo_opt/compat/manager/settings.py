@@ -12,7 +12,8 @@ from nnlo_opt.compat.manager.model import ModelBuilder
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.checks import check_teams, check_training
+from nnlo_opt.run.options.rank_checks import check_teams
+from nnlo_opt.run.options.training_checks import check_training
 from nnlo_opt.run.options.values import DataOptions, Options
 from nnlo_opt.space.values import check_whole
 from nnlo_opt.training.options import TrainingOptions

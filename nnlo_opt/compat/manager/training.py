@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnlo_opt.comm.rank_group import RankGroup, abort_on_error
 from nnlo_opt.compat.manager.recipe import workload_of
 from nnlo_opt.compat.manager.settings import Settings
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.reporting.lines import TrainingLines
-from nnlo_opt.run.afterwards.finish import best_fold, history_of
+from nnlo_opt.run.afterwards.best_model import best_fold, history_of
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
-from nnlo_opt.run.start.agreement import RankGroup, abort_on_error
 from nnlo_opt.run.start.embedded import ScriptRank, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.training import TrainingSession

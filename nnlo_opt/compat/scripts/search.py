@@ -11,9 +11,9 @@ from typing import Any
 
 import nnlo_opt
 from nnlo_opt.api.optimize import space_of
+from nnlo_opt.comm.rank_group import RankGroup
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
-from nnlo_opt.run.start.agreement import RankGroup
 
 #: options of `optimize` by the names of arguments of `ProcessBlock`, which ignores all other arguments
 _OPTIONS = {

@@ -15,7 +15,7 @@ from nnlo_opt.errors import CheckpointError, ConfigurationError, TrialError
 from nnlo_opt.models.adapter import Predictor
 from nnlo_opt.models.builders import builtin_names, model_file, open_model
 from nnlo_opt.models.framework import framework_for
-from nnlo_opt.run.afterwards.finish import BEST_MODEL, best_fold
+from nnlo_opt.run.afterwards.best_model import BEST_MODEL, best_fold
 from nnlo_opt.run.options.values import DataOptions, Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.workload.model_maker import ModelMaker

@@ -27,7 +27,7 @@ from nnlo_opt.trials.deaths import Death, leave_note
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
-    from nnlo_opt.run.start.agreement import RankGroup
+    from nnlo_opt.comm.rank_group import RankGroup
 
 logger = logging.getLogger(__name__)
 

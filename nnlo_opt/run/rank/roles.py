@@ -44,8 +44,9 @@ class RoleSetup:
     writes_checkpoints: bool = True
     #: makes the user's callbacks on worker 1; None: there are none on any rank
     make_callbacks: Callable[[], EpochCallbacks] | None = None
-    #: lets the coordinator work while a call of the objective lasts, on rank 0; it never raises. None on any other rank
-    coordinate: Callable[[], None] | None = None
+    #: lets the coordinator work while a call of the objective lasts, on rank 0; it never raises, and returns False if
+    #: the coordinator has failed. None on any other rank
+    coordinate: Callable[[], bool] | None = None
     #: what a rank raises if another rank of its team has died; None: the team regroups
     ends_with_a_death: str | None = None
 
@@ -154,14 +155,15 @@ class RankRoles:
         placement = self.placement
         if not run.is_objective or placement.endpoints is None:
             return None
+        self._setup.workload.read()  # the time of the first trial is without it
         # A team of one has two endpoints, master and worker; an objective needs one, with no other rank.
         is_alone = placement.training_comm is None or placement.training_comm.Get_size() == 1
         block = LoopbackNetwork(1).end(0) if is_alone else placement.endpoints.worker_end
         setup = ObjectiveSetup(
             orders=placement.orders,
             block=block,
-            objective=self._setup.workload.objective(run.parameters),
-            directory=Path(run.directory),
+            programs=self._setup.workload,
+            run=run,
             make_comm=self._make_comm,
             clock=self._setup.clock,
             coordinate=self._setup.coordinate,

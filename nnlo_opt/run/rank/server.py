@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from nnlo_opt.block.answers import PASSED_ON, Results, failures_to, reason_of
+from nnlo_opt.block.answers import PASSED_ON, Results, failures_to
 from nnlo_opt.block.master.master import Master
 from nnlo_opt.block.master.submaster import SubMaster
 from nnlo_opt.block.worker.group import WorkerGroupMember
@@ -32,7 +32,7 @@ from nnlo_opt.runtime.process import end_if_forked
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.checkpoint import of_message
-from nnlo_opt.user_files import place_of
+from nnlo_opt.user_files import place_of, reason_of
 
 logger = logging.getLogger(__name__)
 

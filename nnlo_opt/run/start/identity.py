@@ -1,8 +1,13 @@
-"""Identity of a run, whose change between two starts is refused by its name."""
+"""Facts about a start for the journal: the identity of the run, whose change is refused, with the settings."""
 
+import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
+import nnlo_opt
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import parse_json
@@ -15,6 +20,8 @@ from nnlo_opt.trials.identity import DataFiles, RunIdentity
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 
+#: packages that take part in a run
+_PACKAGES = ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "tensorflow", "h5py")
 #: keys of an identity whose difference has words of its own
 _BY_ITSELF = {"search_space", "model", "data", "direction", "objectives", "training", "warm_start"}
 #: keys that follow from others; a run that gets more trials must keep its initial design
@@ -58,6 +65,31 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         "warm_start": [str(path) for path in options.search.warm_start],
     }
     return RunIdentity.of(plain)
+
+
+def settings_of(options: Options, program: str) -> dict[str, Any]:
+    """Return the settings of a start, which the next one may change, as plain data."""
+    external = options.data.external_data
+    given = {"keep_weights": options.keep_weights, "mirror": [*options.mirror], "external_data": external}
+    return {
+        "command_line": [program, *options.command_line],
+        "versions": versions(),
+        "hyper_opt": options.search.algorithm,
+        "search": options.search.to_json(),
+        "plan": asdict(options.plan),
+        "block_size": options.block_size,
+        "folder": str(options.run.start),
+        **{name: value for name, value in given.items() if value},
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of all packages that take part, without importing them."""
+    found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunRequest) -> None:

@@ -20,7 +20,7 @@ from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.records import Reader, Record
-from nnlo_opt.reporting.lines import counted, point_text
+from nnlo_opt.reporting.words import counted, point_text
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.search.start_points import check_start_points, holder_of
 from nnlo_opt.space.space import Point, Space

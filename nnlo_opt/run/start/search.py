@@ -12,10 +12,10 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
-from nnlo_opt.reporting.lines import counted, figure_text, losses_text, outcome, point_text
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.run.afterwards.finish import weights_text
+from nnlo_opt.reporting.words import counted, figure_text, losses_text, outcome, point_text
+from nnlo_opt.run.afterwards.best_model import weights_text
 from nnlo_opt.run.options.values import Options, budget_text, pruning_for, with_walltime
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
@@ -117,8 +117,7 @@ class SearchSession(Session):
             )
         check_start_points(findings.search_space, self.options.search.start_points)
         if (plan := self.options.plan.pruning) is not None:
-            epochs, n_ranks = self.options.training.epochs, self.topology.world_size
-            self._pruning = pruning_for(plan, comparison, epochs, n_ranks, findings)
+            self._pruning = pruning_for(plan, comparison, self.options.training.epochs, findings)
         if self.options.search.algorithm == "grid":
             n_points = grid_size(findings.search_space, self.options.search.grid_points)
             if not self.options.plan.num_iterations:

@@ -9,14 +9,11 @@ import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import nnlo_opt
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import Check, Inspect, Inspected, OpenRun
@@ -41,23 +38,20 @@ from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
 from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
+from nnlo_opt.reporting.lines import ProgressLines
 from nnlo_opt.reporting.status_lines import bottom_line
-from nnlo_opt.run.afterwards import finish
-from nnlo_opt.run.options.checks import (
-    check_momentum,
-    check_shares,
-    check_teams,
-    check_training,
-    idle_options,
-    least_workers,
-)
+from nnlo_opt.reporting.words import counted, metrics_text
+from nnlo_opt.run.afterwards import last_steps
+from nnlo_opt.run.afterwards.best_model import save_model
+from nnlo_opt.run.options.rank_checks import check_momentum, check_shares, check_teams, least_workers
+from nnlo_opt.run.options.space_checks import idle_options
+from nnlo_opt.run.options.training_checks import check_training
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
 from nnlo_opt.run.start.console import Console, WaitForSpace
 from nnlo_opt.run.start.host import Host
-from nnlo_opt.run.start.identity import check_same, identity_of, refuse_run_of_script
+from nnlo_opt.run.start.identity import check_same, identity_of, refuse_run_of_script, settings_of
 from nnlo_opt.run.start.inbox import Inbox
 from nnlo_opt.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload.findings import Findings
@@ -69,18 +63,19 @@ from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
-from nnlo_opt.trials.events import Event, RunStarted, TrialFailed
+from nnlo_opt.trials.events import AssignmentFailed, Event, RunStarted, TrialFailed
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
+from nnlo_opt.trials.trial import TrialState
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
 
-#: packages that take part in a run
-_PACKAGES = ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "tensorflow", "h5py")
 #: seconds that trials under way are given to end in a search that ends with a failure
 LONG_S = 1e7
+#: reason of a search that its user has interrupted
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +121,8 @@ class Session(ABC):
         self.options = options
         self.topology = topology
         self.host = host
+        #: name of the command for the user, and for the journal of a command
+        self.program = options.program or self.driver
         self._ranks = ranks
         self._context = context
         self._timeline = context.timeline
@@ -145,6 +142,8 @@ class Session(ABC):
         self._raised: Exception | None = None
         #: the first trial that has failed, for a search that ends with it; empty before
         self._failure = ""
+        #: traceback of the last failure; empty if it was no exception of the user's code
+        self._traceback = ""
         #: True while other ranks may be at work
         self.is_running = False
         #: ledger of the run; None before the run is open
@@ -204,28 +203,111 @@ class Session(ABC):
         finally:
             if self.options.on_end and self._running is not None:
                 left_s = self._preemption.left_s
-                finish.run_at_end(self.options.on_end, self._running.directory, code, left_s, self.say)
+                last_steps.run_at_end(self.options.on_end, self._running.directory, code, left_s, self.say)
             self.close()
             self._console.close()
         code = self._context.hand_in(code)
         self._ranks.release(code)
         return code
 
-    @property
-    def program(self) -> str:
-        """Name of the command, for the journal and for the user."""
-        return self.options.program or self.driver
+    def run_in_script(self) -> Path:
+        """See the run through for a user's own script, to which errors are raised; every rank leaves.
 
-    def _last_words(self) -> str:
-        """Return a line for a run that a signal interrupts, with the command that resumes it, and make place for it."""
+        Returns:
+            The run directory.
+        """
+        try:
+            return self._run()[0]
+        finally:
+            self.close()
+            self._ranks.release(EXIT_OK)
+
+    def _run(self) -> tuple[Path, int]:
+        """Return the run directory and the exit code."""
+        run = self.begin()
+        try:
+            while not run.coordinator.finished_because:
+                # Wait anew after every message: its answer may come at once.
+                wait_until(partial(self.turn, run), transport=self._ranks.transport)
+            if self._failure:
+                self.is_running = False
+                raise self._failed()
+            return run.directory.path, self.end(run)
+        finally:
+            run.close()
+
+    def begin(self) -> RunningSearch:
+        """Check the request and open the run, with its coordinator at work; the caller closes the run."""
+        findings = self.host.findings or self._inspect()
+        findings = replace(findings, remarks=(*findings.remarks, *self._check(findings)))
+        directory = self._open_directory(findings)
+        self._ledger = ledger = directory.ledger
+        try:
+            identity = identity_of(self.options, findings)
+            self._check_resumed(directory, identity)
+            if self.topology.remark:
+                self.say(self.topology.remark)
+            if self.host.owns_process:
+                self.greet(directory, findings)
+            plan = self.plan_for(directory)
+            search = self.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
+            if self.options.run.overwrite:
+                directory.begin_anew()
+            self._open_on_ranks(directory, findings)
+            directory.journal.wait_for_room(WaitForSpace(directory.shown, self.say))
+            directory.record(self._started(directory, identity), self.say)
+            self._running = self._coordinate(directory, search, plan, findings)
+        except BaseException:
+            directory.abandon()
+            raise
+        return self._running
+
+    def turn(self, run: RunningSearch) -> bool:
+        """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
+        if self._raised is not None:
+            raise self._raised
+        if (interruption := self.host.interruption) is not None and interruption.n_asked:
+            run.coordinator.preempt(INTERRUPTED, 0.0)
+        try:
+            # The ranks of this process work only while the coordinator has nothing to do.
+            return self._coordinates(run) or self._ranks.work()
+        except KeyboardInterrupt:
+            if interruption is None or interruption.n_asked != 1:
+                raise
+            return True
+
+    def end(self, run: RunningSearch) -> int:
+        """Do all that is to be done when no trial runs any more; return the exit code."""
+        directory, findings, coordinator = run.directory, run.findings, run.coordinator
         self._console.hide_bottom()
-        if self._ledger is None:
-            return NOTHING_BEGUN
-        if self._running is not None:
-            self._running.directory.note_interruption()
-        n_ranks = self.topology.world_size
-        words = [*["mpirun", "-np", str(n_ranks)] * (n_ranks > 1), self.program, *self.options.command_line]
-        return self.options.run.interrupted_text(self._ledger, words)
+        stuck = {self.topology.teams[team].block for team in coordinator.membership.suspects}
+        if self.host.owns_process:
+            last_steps.end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
+        if not coordinator.is_complete:
+            coordinator.complete()  # there may be no time for more
+        model_path, test = None, dict[str, float]()
+        if coordinator.all_stopped and not findings.is_objective and self.host.saves_model:
+            model_path, test = self._save_best(run)
+        if coordinator.is_complete:
+            coordinator.complete(test)
+        if not self.is_one_training:
+            last_steps.remove_stale_checkpoints(directory.path, directory.ledger)
+        # They work while the reports are written.
+        mirrors_until_s = last_steps.ask_mirrors(run.mirrors, self._preemption.left_s)
+        if self.host.keeps_files:
+            last_steps.write_last_reports(run.reporter, directory, self.say)
+        last_steps.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
+        self._console.end_quiet()
+        code = self.conclude(directory, findings.figure, model_path) if self.host.owns_process else EXIT_OK
+        if test:
+            self.say(f"On the test data, `{self.options.data.test_data}`: {metrics_text(test)}")
+        if self._timeline.keeps:
+            self.say(f"Timeline: `{directory.shown / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
+        if self._preemption.is_over or (self.host.owns_process and not coordinator.all_stopped):
+            raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
+        return code
+
+    # ------------------------------------------------------------ to begin
 
     def check_early(self) -> None:
         """Refuse wrong options before any rank imports a heavy package."""
@@ -247,22 +329,8 @@ class Session(ABC):
         refuse_existing(options.run)
         refuse_run_of_script(options.run)
 
-    def run_in_script(self) -> Path:
-        """See the run through for a user's own script, to which errors are raised; every rank leaves.
-
-        Returns:
-            The run directory.
-        """
-        try:
-            return self._run()[0]
-        finally:
-            self.close()
-            self._ranks.release(EXIT_OK)
-
     def _inspect(self) -> Findings:
-        """Return the findings about model and data, of the host or of a trainer rank."""
-        if self.host.findings is not None:
-            return self.host.findings
+        """Return the findings of a trainer rank about model and data."""
         n_ranks = self.topology.world_size
         self.say(f"{self.program} on {counted(n_ranks, 'rank')}: reading model and data.")
         for remark in self.options.remarks:
@@ -308,56 +376,34 @@ class Session(ABC):
         who = f" for {n_left} of {len(asked)} ranks that train" if len(asked) > 1 else ""
         return f"Waiting{who}: importing {name}"
 
-    def _run(self) -> tuple[Path, int]:
-        """Return the run directory and the exit code."""
-        run = self.begin()
-        try:
-            while not run.coordinator.finished_because:
-                # Wait anew after every message: its answer may come at once.
-                wait_until(partial(self.turn, run), transport=self._ranks.transport)
-            if self._failure:
-                self.is_running = False
-                raise TrialError(self._failure)
-            return run.directory.path, self.end(run)
-        finally:
-            run.close()
+    def say_data(self, findings: Findings) -> None:
+        """Say how many samples there are, and what there is to remark on model and data."""
+        if (data := findings.data) is not None:
+            folds = f", pooled and cut into {self.options.plan.n_fold} folds" * (self.options.plan.n_fold > 1)
+            self.say(f"Data: {data.n_train:,} training and {data.n_validation:,} validation samples{folds}.")
+        for line in findings.remarks:
+            self.say(line)
 
-    def begin(self) -> RunningSearch:
-        """Check the request and open the run, with its coordinator at work; the caller closes the directory."""
-        findings = self._inspect()
-        findings = replace(findings, remarks=(*findings.remarks, *self._check(findings)))
+    def _open_directory(self, findings: Findings) -> RunDirectory:
+        """Return the directory of the run, which is locked."""
         name, remark = choose_name(self.options.run, findings.model, self.program)
         if remark:
             self.say(remark)
-        directory = open_run(self.options.run, name, syncs=self.host.keeps_files)
-        self._ledger = directory.ledger
-        try:
-            plan, search = self._open(directory, findings)
-            self._running = self._coordinate(directory, search, plan, findings)
-            return self._running
-        except BaseException:
-            directory.abandon()
-            raise
+        return open_run(self.options.run, name, syncs=self.host.keeps_files)
 
-    def _open(self, directory: RunDirectory, findings: Findings) -> tuple[SearchPlan, Search]:
-        """Begin this start on all ranks; return its plan and its search."""
-        options, ledger = self.options, directory.ledger
-        identity = identity_of(options, findings)
-        if ledger.sessions:
-            refuse_existing(replace(options.run, name=directory.path.name))
-            check_same(ledger.identity, identity, str(directory.shown), options.run)
+    def _check_resumed(self, directory: RunDirectory, identity: RunIdentity) -> None:
+        """Raise ConfigurationError if the run in `directory` is another one than this start asks for."""
+        request = self.options.run
+        if directory.ledger.sessions:
+            refuse_existing(replace(request, name=directory.path.name))
+            check_same(directory.ledger.identity, identity, str(directory.shown), request)
             if n_cut := directory.journal.n_cut:
                 self.say(f"Cut {counted(n_cut, 'byte')} off the end of the journal: a write that was not completed.")
-        elif options.run.restore and options.run.name is not None:
+        elif request.restore and request.name is not None:
             self.say(f"No journal in `{directory.shown}`: starting a new run.")
-        if self.topology.remark:
-            self.say(self.topology.remark)
-        if self.host.owns_process:
-            self.greet(directory, findings)
-        plan = self.plan_for(directory)
-        search = self.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
-        if options.run.overwrite:
-            directory.begin_anew()
+
+    def _open_on_ranks(self, directory: RunDirectory, findings: Findings) -> None:
+        """Have all ranks write to the run from now on."""
         if self._timeline.keeps:
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
@@ -378,33 +424,38 @@ class Session(ABC):
             self.say("`--keep-weights` has no effect: an objective keeps its weights by itself.")
         self._context.say_at_the_end(self._last_words)
         self._context.open(directory.path, self.topology)
-        directory.journal.wait_for_room(WaitForSpace(directory.shown, self.say))
-        directory.record(self._started(ledger, identity, directory.journal.n_cut), self.say)
-        return plan, search
+
+    def _started(self, directory: RunDirectory, identity: RunIdentity) -> RunStarted:
+        ledger, unix_s = directory.ledger, self._clock.unix_s()
+        return RunStarted(
+            time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
+            unix_s=unix_s,
+            n_ranks=self.topology.world_size,
+            n_blocks=self.topology.n_blocks,
+            identity=identity.plain,
+            settings=settings_of(self.options, self.host.program or self.program),
+            adopted=[] if ledger.sessions else self.adopted,
+            cut_bytes=directory.journal.n_cut,
+        )
 
     def _coordinate(
         self, directory: RunDirectory, search: Search, plan: SearchPlan, findings: Findings
     ) -> RunningSearch:
-        """Return the search with its coordinator at work."""
+        """Return the run with its coordinator at work."""
         state = CoordinatorState(plan, self.topology, directory.ledger)
-        observers = [*([self.lines(state)] if self.host.owns_process else []), *self.host.observers]
-        if not self.host.catch:
-            observers.append(self)
-        inbox, asked = None, dict[str, Any]()
-        if self.host.keeps_files:
-            space = None if self.is_one_training else findings.search_space
-            inbox = Inbox(directory.path, space, directory.ledger, self.options.grace_s, self.say)
-            observers.append(inbox)
-            asked = {"requests": inbox, "on_declined": inbox.decline}
+        space = None if self.is_one_training else findings.search_space
+        inbox = Inbox(directory.path, space, directory.ledger, self.options.grace_s, self.say)
+        observers = [*([self.lines(state)] if self.host.owns_process else []), *self.host.observers, inbox]
         setup = CoordinatorSetup(
             state=state,
             journal=directory.journal,
             ranks=self._ranks.transport,
             search=search,
             clock=self._clock,
-            observers=observers,
+            observers=observers if self.host.catch is True else [*observers, self],
             on_preemption=self._preemption.ask,
-            **asked,
+            requests=inbox,
+            on_declined=inbox.decline,
         )
         coordinator = Coordinator(setup)
         if (left_s := self._preemption.left_s) is not None:
@@ -417,40 +468,49 @@ class Session(ABC):
         unrecorded.forget(directory.path)
         ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
         self._console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
-        reporter = Reporter(directory.path) if self.host.owns_process else None
-        mirrors = [Mirror(directory.path, tool) for tool in self.options.mirror]
-        if inbox is not None:
+        if self.host.keeps_files:
             inbox.start()
         return RunningSearch(
             directory=directory,
             findings=findings,
             coordinator=coordinator,
-            reporter=reporter,
-            mirrors=mirrors,
+            reporter=Reporter(directory.path) if self.host.owns_process else None,
+            mirrors=[Mirror(directory.path, tool) for tool in self.options.mirror],
             inbox=inbox,
         )
 
-    def turn(self, run: RunningSearch) -> bool:
-        """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
-        if self._raised is not None:
-            raise self._raised
-        # The ranks of this process work only while the coordinator has nothing to do.
-        return self._coordinates(run) or self._ranks.work()
+    # ------------------------------------------------------------ to coordinate
 
-    def work_within_call(self) -> None:
-        """Let the coordinator work within a call of the user's code, which must not get its errors."""
+    def work_within_call(self) -> bool:
+        """Let the coordinator work within a call of the user's code, which must not get its errors.
+
+        Return False if it has failed.
+        """
         assert self._running is not None
         try:
             self._coordinates(self._running)
         except Exception as error:
             self._raised = self._raised or error
+        return self._raised is None
 
     def observe(self, event: Event, ledger: Ledger) -> None:
-        """Note the first trial that fails; if there is no other rank, nothing else is under way: raise TrialError."""
-        if isinstance(event, TrialFailed) and not self._failure:
-            self._failure = f"trial {event.trial} has failed: {event.reason}"
-            if self._ranks.transport.n_processes == 1:
-                raise TrialError(self._failure)
+        """Note the trial whose failure ends the search; raise TrialError if no other rank may be at work."""
+        if isinstance(event, AssignmentFailed):
+            self._traceback = event.traceback
+        has_success = any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in ledger.trials)
+        is_last = self.host.catch is False or (self._traceback and not has_success)
+        if not isinstance(event, TrialFailed) or self._failure or not is_last:
+            return
+        self._failure = f"trial {event.trial} has failed: {event.reason}"
+        if self._ranks.can_leave_work:
+            raise self._failed()
+
+    def _failed(self) -> TrialError:
+        """Return the error of the trial whose failure ends the search."""
+        error = TrialError(self._failure)
+        if self._traceback and self._traceback not in self._failure:
+            error.add_note(self._traceback)
+        return error
 
     def _coordinates(self, run: RunningSearch) -> bool:
         """Let the coordinator work; return True if there was anything to do, or the search is over."""
@@ -467,84 +527,32 @@ class Session(ABC):
             self._timeline.flush()
         return stepped
 
-    def _started(self, ledger: Ledger, identity: RunIdentity, n_cut: int) -> RunStarted:
-        options, unix_s = self.options, self._clock.unix_s()
-        return RunStarted(
-            time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
-            unix_s=unix_s,
-            n_ranks=self.topology.world_size,
-            n_blocks=self.topology.n_blocks,
-            identity=identity.plain,
-            settings={
-                "command_line": [self.host.program or self.program, *options.command_line],
-                "versions": versions(),
-                "hyper_opt": options.search.algorithm,
-                "search": options.search.to_json(),
-                "plan": asdict(options.plan),
-                "block_size": options.block_size,
-                "folder": str(options.run.start),
-                **({"keep_weights": options.keep_weights} if options.keep_weights else {}),
-                **({"mirror": [*options.mirror]} if options.mirror else {}),
-                **({"external_data": True} if options.data.external_data else {}),
-            },
-            adopted=[] if ledger.sessions else self.adopted,
-            cut_bytes=n_cut,
-        )
+    # ------------------------------------------------------------ to end
 
-    def end(self, run: RunningSearch) -> int:
-        """Do all that is to be done when no trial runs any more; return the exit code."""
-        directory, findings, coordinator = run.directory, run.findings, run.coordinator
-        self._console.hide_bottom()
-        stuck = {self.topology.teams[team].block for team in coordinator.membership.suspects}
-        if self.host.owns_process:
-            finish.end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
-        if not coordinator.is_complete:
-            coordinator.complete()  # there may be no time for more
-        model_path, test = None, dict[str, float]()
-        if coordinator.all_stopped and not findings.is_objective and self.host.saves_model:
-            model_path, test = self._save_best(directory, coordinator)
-        if coordinator.is_complete:
-            coordinator.complete(test)
-        if not self.is_one_training:
-            finish.remove_stale_checkpoints(directory.path, directory.ledger)
-        # They work while the reports are written.
-        mirrors_until_s = finish.ask_mirrors(run.mirrors, self._preemption.left_s)
-        if self.host.keeps_files:
-            finish.write_last_reports(run.reporter, directory, self.say)
-        finish.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
-        self._console.end_quiet()
-        code = self.conclude(directory, findings.figure, model_path) if self.host.owns_process else EXIT_OK
-        if test:
-            self.say(f"On the test data, `{self.options.data.test_data}`: {metrics_text(test)}")
-        if self._timeline.keeps:
-            self.say(f"Timeline: `{directory.shown / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
-        if not coordinator.all_stopped or self._preemption.is_over:
-            raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
-        return code
-
-    def say_data(self, findings: Findings) -> None:
-        """Say how many samples there are, and what there is to remark on model and data."""
-        if (data := findings.data) is not None:
-            folds = f", pooled and cut into {self.options.plan.n_fold} folds" * (self.options.plan.n_fold > 1)
-            self.say(f"Data: {data.n_train:,} training and {data.n_validation:,} validation samples{folds}.")
-        for line in findings.remarks:
-            self.say(line)
-
-    def _save_best(self, directory: RunDirectory, coordinator: Coordinator) -> tuple[Path | None, dict[str, float]]:
+    def _save_best(self, run: RunningSearch) -> tuple[Path | None, dict[str, float]]:
         """Have a trainer rank save the best model; return its path, if there is a model, and metrics of test data."""
-        best = directory.ledger.result
+        directory, coordinator, best = run.directory, run.coordinator, run.directory.ledger.result
         if best is None or not best.folds:
             return None, {}
-        blocks = range(1, self.topology.n_blocks + 1)
-        teams = [team for block in blocks for team in coordinator.membership.ready(block)]
-        candidates = [team.first_trainer_rank for team in teams if team.index not in coordinator.membership.suspects]
-        candidates = candidates or [self.topology.teams[0].first_trainer_rank]
+        teams = coordinator.membership.responsive or self.topology.teams[:1]
+        candidates = [team.first_trainer_rank for team in teams]
         direction, is_over = self.options.plan.direction, coordinator.is_complete
-        saved = finish.save_model(self._ranks, candidates, directory.path, best, direction, measure=is_over)
+        saved = save_model(self._ranks, candidates, directory.path, best, direction, measure=is_over)
         if saved.error:
             self.say(f"The best model could not be saved or measured: {saved.error}", sys.stderr)
             return None, {}
         return directory.shown / Path(saved.path).name, saved.metrics
+
+    def _last_words(self) -> str:
+        """Return a line for a run that a signal interrupts, with the command that resumes it, and make place for it."""
+        self._console.hide_bottom()
+        if self._ledger is None:
+            return NOTHING_BEGUN
+        if self._running is not None:
+            self._running.directory.note_interruption()
+        n_ranks = self.topology.world_size
+        words = [*["mpirun", "-np", str(n_ranks)] * (n_ranks > 1), self.program, *self.options.command_line]
+        return self.options.run.interrupted_text(self._ledger, words)
 
 
 def run_command(
@@ -555,8 +563,8 @@ def run_command(
     if idle := idle_nodes_text(world.n_nodes(), world.size):
         options = replace(options, remarks=(*options.remarks, idle))
 
-    def coordinate() -> None:
-        session.work_within_call()
+    def coordinate() -> bool:
+        return session.work_within_call()
 
     roles = RoleSetup(
         topology=topology,
@@ -571,15 +579,3 @@ def run_command(
         return ranks.server.serve()
     session = kind(options, topology, ranks, context, Host())
     return session.run()
-
-
-# ---------------------------------------------------------------- versions
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of all packages that take part, without importing them."""
-    found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found

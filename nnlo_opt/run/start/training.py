@@ -15,8 +15,9 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.files import atomic_write, make_directory, short_name
-from nnlo_opt.reporting.lines import TrainingLines, losses_text, metrics_text
-from nnlo_opt.run.afterwards.finish import history_of, kept_epoch, weights_text
+from nnlo_opt.reporting.lines import TrainingLines
+from nnlo_opt.reporting.words import losses_text, metrics_text
+from nnlo_opt.run.afterwards.best_model import history_of, kept_epoch, weights_text
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.session import Session, run_command

@@ -11,7 +11,8 @@ from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.composite import CompositeModel
 from nnlo_opt.models.losses import figures_of, losses_in_words
 from nnlo_opt.objective.signature import objective_of
-from nnlo_opt.run.options.checks import check_space, check_training
+from nnlo_opt.run.options.space_checks import check_space
+from nnlo_opt.run.options.training_checks import check_training
 from nnlo_opt.run.options.values import DataOptions, Options, check_objectives
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.run.workload.model_maker import ModelMaker

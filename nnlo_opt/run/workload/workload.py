@@ -1,16 +1,17 @@
 """Workload of a command, opened once for all trials."""
 
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, validation_batch
 from nnlo_opt.comm.messages import Json, StartFold
+from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
+from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.early import without_framework
 from nnlo_opt.objective.signature import Objective, objective_of
 from nnlo_opt.run.options.values import Options
@@ -83,14 +84,29 @@ class ModuleWorkload:
     def _inspection(self) -> Inspection:
         return Inspection(self.options, self.maker, self.data, searches=self.searches)
 
+    def read(self) -> ModelDefinition:
+        """Return the definition of the model or the objective; the first call executes the user's module."""
+        return self.maker.definition
+
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
         self.maker.prepare()
 
     # ------------------------------------------------------------ trials
 
-    def open(self, start: StartFold) -> FoldTask:
-        """Build model and data for `start`; what the first needs is read and imported then."""
+    @overload
+    def open(self, start: StartFold) -> FoldTask: ...
+
+    @overload
+    def open(self, start: CallObjective) -> Objective: ...
+
+    def open(self, start: StartFold | CallObjective) -> FoldTask | Objective:
+        """Return the training of `start`, with model and data, or what calls the user's program.
+
+        What the first training needs is read and imported then.
+        """
+        if isinstance(start, CallObjective):
+            return self.open_program(start)
         if not self._has_opened:
             self.prepare()
             self._has_opened = True
@@ -98,7 +114,7 @@ class ModuleWorkload:
         return self.open_task(start if self.searches else start.replaced(trial=0))
 
     def close(self) -> None:
-        """Release the model of the last task."""
+        """Release what the last trial has used: the model of a training."""
         if self._tasks is not None:
             self._tasks.close()
 
@@ -123,6 +139,11 @@ class ModuleWorkload:
             )
         return self._tasks.open(start)
 
+    def open_program(self, start: CallObjective) -> Objective:
+        """Return what calls the user's program; ConfigurationError if it cannot be called."""
+        definition = self.read()
+        return objective_of(definition.objective, str(definition.source), start.names)
+
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         """Return a model with fresh weights, which depend on the seed alone; TrialError if it cannot be built."""
         return self.maker.build(parameters, options, seed, self.data)
@@ -135,11 +156,6 @@ class ModuleWorkload:
             return figure.function(fold)
         model = cast(Predictor, task.adapter).synced_model()
         return figure.function(fold, model, task.validation_batches(all_workers=True))
-
-    def objective(self, names: Collection[str]) -> Objective:
-        """Return what calls the function of an objective module with parameters of these `names`."""
-        definition = self.maker.definition
-        return objective_of(definition.objective, str(definition.source), names)
 
     # ------------------------------------------------------------ trained models
 

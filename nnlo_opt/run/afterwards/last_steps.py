@@ -1,4 +1,4 @@
-"""End of a search, from its best model to the command of `--on-end`."""
+"""Last steps of a start, after its last trial."""
 
 import json
 import os
@@ -10,101 +10,24 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean
 from typing import TextIO
 
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.run_messages import ExportModel, ModelExported
-from nnlo_opt.errors import EXIT_FAILURE, CheckpointError, OutOfTimeError
+from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.export.mirror import LAST_S, Mirror
-from nnlo_opt.files import parse_object
-from nnlo_opt.records import checked
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.page import PAGE_NAME, wrote_page
 from nnlo_opt.reporting.results import write_results
-from nnlo_opt.run.start.serving_ranks import RankDiedError, ServingRanks
 from nnlo_opt.runtime.environment import start_helper
 from nnlo_opt.runtime.pulse import PULSE
-from nnlo_opt.safe_path import MOST_BYTES
-from nnlo_opt.space.space import TRAIN_PREFIX, Point
-from nnlo_opt.training.history import FoldRecord
-from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, remove_all
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.run_state import state_of
-from nnlo_opt.trials.trial import Trial
 
-#: name of the best model in the run directory, without the ending of its framework
-BEST_MODEL = "best_model"
 #: least seconds that ranks have to leave after a search in which a rank may be stuck
 LEAVE_S = 60.0
 #: seconds that the command of `--on-end` may take
 ON_END_S = 60.0
-
-
-def save_model(
-    ranks: ServingRanks, candidates: Sequence[int], directory: Path, trial: Trial, direction: str, measure: bool = False
-) -> ModelExported:
-    """Have the first of the trainer ranks `candidates` that answers save, and measure, the model of a trial."""
-    order = ExportModel(
-        point=trial.point,
-        weights_path=str(fold_directory(directory.resolve(), trial.number, best_fold(trial, direction))),
-        path=str((directory / BEST_MODEL).resolve()),
-        measure=measure,
-    )
-    why = ""
-    for rank in candidates:
-        try:
-            return ranks.ask(rank, order, ModelExported)
-        except RankDiedError as error:
-            why = str(error)
-        except OutOfTimeError as error:
-            return ModelExported(path="", error=str(error))
-    return ModelExported(path="", error=why)
-
-
-def best_fold(trial: Trial, direction: str) -> int:
-    """Return the fold of a complete trial whose model is kept: the one with the best figure of merit."""
-    sign = -1.0 if direction == "max" else 1.0
-    return min(trial.folds, key=lambda fold: (sign * trial.folds[fold].figure_of_merit, fold))
-
-
-def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
-    """Return the history that the master of a fold has written; CheckpointError if it cannot be read."""
-    path = fold_directory(directory, trial, fold) / "history.json"
-    try:
-        checked(history := parse_object(path.read_bytes(MOST_BYTES)), FoldRecord)
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"The history of a fold must be readable. Received: `{path}` ({error}).") from error
-    return history
-
-
-def kept_epoch(directory: Path, trial: Trial, fold: int) -> int:
-    """Return the epoch whose weights are kept of a finished fold; the last one if its history does not say it."""
-    try:
-        return int(history_of(directory, trial.number, fold)["kept_epoch"])
-    except (CheckpointError, KeyError):
-        return trial.folds[fold].n_epochs
-
-
-def weights_text(directory: Path, trial: Trial, direction: str) -> str:
-    """Return in words which weights the saved model of a complete trial has."""
-    fold = best_fold(trial, direction)
-    epoch, n_epochs = kept_epoch(directory, trial, fold), trial.folds[fold].n_epochs
-    of_fold = f"fold {fold} (the best of {len(trial.folds)}), " if len(trial.folds) > 1 else ""
-    return f"with the weights of {of_fold}epoch {epoch}{f' (the best of {n_epochs})' * (epoch < n_epochs)}"
-
-
-def without_validation(directory: Path, trial: Trial, training: TrainingOptions) -> Point:
-    """Return the training options by which a trial is trained again without validation data.
-
-    Rules that need these give way to the number of epochs after which its weights were best.
-    """
-    epochs = [kept_epoch(directory, trial, fold) for fold in trial.folds]
-    rules = [name for name in ("early_stopping", "target_metric") if "val_" in (getattr(training, name) or "")]
-    n_epochs = round(fmean(epochs or [training.epochs]))
-    return {f"{TRAIN_PREFIX}epochs": n_epochs} | {f"{TRAIN_PREFIX}{name}": None for name in rules}
 
 
 def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:

@@ -1,4 +1,4 @@
-"""Agreement among the ranks of a user's own script, outside of a run."""
+"""Group of the ranks of a user's own script, which agree outside of a run."""
 
 import json
 import sys
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from nnlo_opt.block.answers import reason_of
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.runtime.log import wait_until_read
 from nnlo_opt.runtime.process import only_here
+from nnlo_opt.user_files import reason_of
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator, World

@@ -1,86 +1,31 @@
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from manual_clock import ManualClock
 from told_runs import Story
 
-from nnlo_opt.comm.run_messages import ModelExported
-from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
+from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.files import make_directory
 from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.run.afterwards import finish as closing
-from nnlo_opt.run.afterwards.finish import (
-    BEST_MODEL,
+from nnlo_opt.run.afterwards import last_steps as closing
+from nnlo_opt.run.afterwards.last_steps import (
     ask_mirrors,
-    best_fold,
     end_if_stuck,
     end_mirrors,
     remove_stale_checkpoints,
     run_at_end,
-    save_model,
     write_last_reports,
 )
-from nnlo_opt.run.start.serving_ranks import RankDiedError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
 
 
-def ledger_with(*figures):
-    """One trial, of which fold i has finished with the i-th figure of merit; its last fold is under way."""
+def test_checkpoints_of_folds_that_continue_are_kept(tmp_path):
     story = Story()
     trial = story.suggest(0.0, n=1)
-    assignments = [story.assign(0.0, trial, fold=fold) for fold in range(len(figures) + 1)]
-    for assignment, figure in zip(assignments, figures, strict=False):
-        story.finish(1.0, assignment, figure)
-    return story.ledger
-
-
-class Ranks:
-    """Answer as they are said to; an exception is raised."""
-
-    def __init__(self, answers):
-        self.answers = answers
-        self.asked = []
-
-    def ask(self, rank, question, kind):
-        self.asked.append(rank)
-        self.question = question
-        answer = self.answers[rank]
-        if isinstance(answer, Exception):
-            raise answer
-        assert isinstance(answer, kind)
-        return answer
-
-
-@pytest.mark.parametrize(("direction", "fold"), [("min", 1), ("max", 0)])
-def test_the_model_of_the_best_fold_is_kept_and_of_two_as_good_the_first(direction, fold):
-    (trial,) = ledger_with(0.9, 0.2, 0.2, 0.9).trials
-    assert best_fold(trial, direction) == fold
-
-
-def test_the_first_rank_that_lives_saves_the_model(tmp_path):
-    (trial,) = ledger_with(0.9, 0.2).trials
-    saved = ModelExported(path="m.keras")
-    ranks = Ranks({4: RankDiedError("Rank 4 has died."), 2: saved, 3: saved})
-    assert save_model(ranks, [4, 2, 3], tmp_path, trial, "min") == saved
-    assert ranks.asked == [4, 2]
-    assert ranks.question.point == {"n": 1}
-    assert ranks.question.weights_path == str(fold_directory(tmp_path, 0, 1))
-    assert Path(ranks.question.path) == tmp_path / BEST_MODEL
-
-
-def test_where_no_rank_can_save_the_model_the_reason_is_told(tmp_path):
-    (trial,) = ledger_with(0.5).trials
-    dead = Ranks({1: RankDiedError("Rank 1 has died."), 2: RankDiedError("Rank 2 has died.")})
-    assert save_model(dead, [1, 2], tmp_path, trial, "min") == ModelExported(path="", error="Rank 2 has died.")
-    late = Ranks({1: OutOfTimeError("no time")})
-    assert save_model(late, [1, 2], tmp_path, trial, "min").error == "no time"
-    assert late.asked == [1], "the others have no more time than the first"
-
-
-def test_checkpoints_of_folds_that_continue_are_kept(tmp_path):
-    ledger = ledger_with(0.5)
+    story.finish(1.0, story.assign(0.0, trial, fold=0), 0.5)
+    story.assign(0.0, trial, fold=1)
+    ledger = story.ledger
     for fold in (0, 1):
         make_directory(fold_directory(tmp_path, 0, fold) / "checkpoint-1")
     remove_stale_checkpoints(tmp_path, ledger)

@@ -1,0 +1,76 @@
+"""Words for the figures of a run, as a person reads them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+
+#: longest reason shown on a terminal, in characters
+MOST_CHARACTERS = 300
+
+
+def duration(seconds: float) -> str:
+    """Return a number of seconds as h:mm:ss."""
+    whole = max(0, round(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def value_text(value: Any) -> str:
+    """Return a short text for a parameter's value: floats have four significant digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def point_text(point: Mapping[str, Any]) -> str:
+    """Return a point of the search space on one line."""
+    return " ".join(f"{name}={value_text(value)}" for name, value in point.items())
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Return metrics on one line, with four decimals; the value that an objective reports is a figure of merit."""
+    return " ".join(f"figure of merit {v:.6g}" if name == "value" else f"{name} {v:.4f}" for name, v in metrics.items())
+
+
+def values_text(values: Mapping[str, float]) -> str:
+    """Return the values of objectives on one line, with six significant digits."""
+    return " ".join(f"{name} {value:.6g}" for name, value in values.items())
+
+
+def shortened(reason: str) -> str:
+    """Return a reason cut to the width of a terminal; the journal and results.csv hold the full text."""
+    return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun: 1 trial, 2 trials."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def figure_text(name: str, direction: str) -> str:
+    """Return the definition of the figure of merit in a sentence."""
+    return f"Figure of merit: {'what the objective returns' if name == 'value' else name}, {direction}imised."
+
+
+def outcome_for_block(n_alive: int, n_ranks: int) -> str:
+    """Return the clause on a block that has `n_alive` ranks left, of them `n_ranks` that train."""
+    if n_ranks:
+        spare = f", {n_alive - n_ranks} spare" * (n_alive > n_ranks)
+        return f"the block continues with {n_ranks} rank{'s' * (n_ranks > 1)}{spare}"
+    return f"the block is spare, as its last {n_alive} cannot train" if n_alive else "the block is lost"
+
+
+def losses_text(ledger: Ledger) -> str:
+    """Return a sentence on the ranks that died in the last session and on their blocks; empty if no rank died."""
+    session = ledger.sessions[-1]
+    parts = [
+        f"{ev.ranks_text(sorted(ranks))} of block {block} ({outcome_for_block(*session.ranks_left[block])})"
+        for block, ranks in sorted(session.lost_ranks.items())
+    ]
+    return f"Died: {'; '.join(parts)}." if parts else ""
+
+
+def outcome(ledger: Ledger, *, at_work: bool = True) -> str:
+    """Return the number of trials in each state, on one line; `at_work`: a process may be at work on the run."""
+    words = {} if at_work else {"running": "in progress when it was interrupted"}
+    counts = ", ".join(f"{n} {words.get(state, state)}" for state, n in ledger.n_by_state().items() if n)
+    return counts or "no trial yet"

@@ -1,0 +1,141 @@
+"""Checks of training options at the points of a search space."""
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations, product
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.run.options.training_checks import check_training
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.space.parameters import Integer, Real
+from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
+from nnlo_opt.space.values import Value, text, thawed
+from nnlo_opt.training.options import TrainingOptions, option_name
+from nnlo_opt.update_rules.registry import RULES
+
+
+def check_space(space: Space, definition: ModelDefinition, options: Options) -> None:
+    """Raise ConfigurationError for parameters that the model does not take, and for invalid training options.
+
+    A model's argument without a default must be in every point. Of the training options every value is tried at the
+    ends of its range. Two of them are also tried together, all other parameters in their middle, unless the space has a
+    constraint: it may be what keeps them apart, and its function is not here.
+    """
+    definition.check_parameters(space.model_names)
+    for name in sorted(definition.required_parameters):
+        if (condition := space[name].condition) is not None:
+            raise ConfigurationError(
+                f"A parameter with a condition must have a default in `get_model` of {definition.source}. "
+                f"Received: none for {name!r}, which is given only when {condition}. Add the default."
+            )
+    for name in space.train_names:
+        _check_values(space, name, options)
+    if space.constraint is None:
+        for pair in combinations(space.train_names, 2):
+            for point in _corner_points(space, pair):
+                error = _error_at(point, options)
+                if error is not None:
+                    values = ", ".join(f"{k}={v!r}" for k, v in point.items() if k.startswith(TRAIN_PREFIX))
+                    raise ConfigurationError(
+                        f"Every point of a search space must give valid training options; {values} does not: {error} "
+                        "Give one of the parameters a condition, `condition=When(...)`, or write a function `feasible`."
+                    ) from error
+
+
+def _check_values(space: Space, name: str, options: Options) -> None:
+    """Raise ConfigurationError for a value of a training option that fails at every point."""
+    known = {name, *_ancestors(space, name)}
+    errors: dict[str, tuple[Value, ConfigurationError | None]] = {}
+    for point in _corner_points(space, [name]):
+        if name not in point:
+            continue
+        # By itself on top of the command line, and with the other parameters in their middle.
+        tried = [{key: value for key, value in point.items() if key in known}, point]
+        found = [_error_at(one, options) for one in tried]
+        if None in found or text(point[name]) not in errors:
+            errors[text(point[name])] = point[name], None if None in found else found[0]
+    for value, error in errors.values():
+        if error is not None:
+            raise ConfigurationError(
+                f"Every value of the parameter {name!r} must be one that its option takes; {value!r} is not: {error}"
+            ) from error
+
+
+def _error_at(point: Point, options: Options) -> ConfigurationError | None:
+    try:
+        training = options.training.with_point(point)
+        training.rule.check_groups(options.n_masters, options.n_processes)
+        check_training(training)
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def _corner_points(space: Space, names: Iterable[str]) -> Iterator[Point]:
+    """Yield points with every end value of `names` and of their conditions; all other parameters have their median."""
+    varied = {name for given in names for name in (given, *_ancestors(space, given))}
+    quantiles = [
+        [p.to_unit(value) for value in corners(space, p.name)] if p.name in varied else [0.5] for p in space.parameters
+    ]
+    return (space.from_unit(units) for units in product(*quantiles))
+
+
+def _ancestors(space: Space, name: str) -> list[str]:
+    found: list[str] = []
+    while (condition := space[name].condition) is not None:
+        name = condition.parent
+        found.append(name)
+    return found
+
+
+def corners(space: Space, name: str) -> list[Value]:
+    """Return values that stand for all: the ends of a range with the values of conditions, or all categories."""
+    parameter = space[name]
+    if isinstance(parameter, Integer | Real):
+        conditions = [other.condition for other in space.parameters if other.condition is not None]
+        asked = [thawed(value) for c in conditions if c.parent == name for value in c.values]
+        return [*dict.fromkeys([parameter.low, parameter.high, *asked])]
+    return [parameter.value_at(index) for index in range(parameter.n_values or 0)]
+
+
+def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = False) -> tuple[str, ...]:
+    """Return a sentence that names options without effect at any point of the search; empty if there are none.
+
+    `own`: the model makes its own steps.
+    """
+
+    def known(option: str) -> set[Any]:
+        name = f"{TRAIN_PREFIX}{option}"
+        return {*corners(space, name)} if space is not None and name in space.names else {getattr(training, option)}
+
+    rules, syncs = [RULES[mode] for mode in known("mode")], known("sync_every")
+    stepping = [rule.name for rule in RULES.values() if rule.steps_at_workers]
+    takes_steps = own or any(rule.steps_at_workers for rule in rules)
+    takes_steps = takes_steps or any(isinstance(n, int) and n > 1 for n in syncs)
+    # Each model of a composite, and a worker that steps by itself, has the optimizer of the worker if there is one.
+    of_worker = None not in known("worker_optimizer")
+    named = [not of_worker if own or rule.steps_at_workers else rule.takes_optimizer for rule in rules]
+    without = [rule for rule in RULES.values() if not rule.takes_optimizer]
+    idle: list[tuple[list[str], str]] = []
+    if not any(named):
+        others = " or of ".join(["`--worker-optimizer`", *(rule.name for rule in without)])
+        idle.append((["optimizer", "optimizer_params"], f"the steps are those of {others}"))
+    if not own and not any(rule.takes_optimizer for rule in rules):
+        rates = [f"`{option_name(o.name)}` is that of {rule.name}" for rule in rules for o in rule.options if o.is_rate]
+        idle.append((["learning_rate"], ", ".join(rates)))
+    if not takes_steps:
+        reason = f"for `--mode {' or '.join(stepping)}` and `--sync-every` above 1"
+        idle.append((["worker_optimizer", "worker_optimizer_params"], reason))
+    for rule in RULES.values():
+        if rule not in rules:
+            idle.append(([option.name for option in rule.options], f"for `--mode {rule.name}`"))
+        elif own:
+            names = [option.name for option in rule.options if option.is_rate]
+            idle.append((names, "the models have `--learning-rate`"))
+    said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
+    for names, reason in idle:
+        given = [f"`{option_name(name)}`" for name in names if values[name] != defaults[name]]
+        if given:
+            said.append(f"{', '.join(given)} ({reason})")
+    return (f"Without effect here: {', '.join(said)}.",) if said else ()
