@@ -63,7 +63,6 @@ class SearchResult(Results):
         return f"<SearchResult: {self._found}>"
 
 
-@in_python()
 def optimize(
     target: Callable[..., object] | ModuleType | str | os.PathLike[str],
     /,
@@ -109,15 +108,16 @@ def optimize(
             "`nnlo_opt.optimize` must not be called while a module is imported by a search. Received: a call in "
             f"{EXECUTING[-1]}. Put it under `if __name__ == '__main__':`."
         )
-    definition = definition_of(target)
-    checked = search_options(options, str(definition.source))
-    full_space = space_of(space, definition, checked.fix)
     comm = comm or job_communicator()
-    warn_of_defaults(options, comm)
-    if N_PARALLEL.read(n_parallel) > 1:
-        _check_parallel(n_parallel, options, definition, comm)
     try:
-        ledger, directory = run_search(checked, full_space, definition, comm, catch=catch, n_parallel=n_parallel)
+        with in_python():
+            definition = definition_of(target)
+            checked = search_options(options, str(definition.source))
+            full_space = space_of(space, definition, checked.fix)
+            warn_of_defaults(options, comm)
+            if N_PARALLEL.read(n_parallel) > 1:
+                _check_parallel(n_parallel, options, definition, comm)
+            ledger, directory = run_search(checked, full_space, definition, comm, catch=catch, n_parallel=n_parallel)
     except Exception as error:
         # The reader looks for lines of their own.
         raise error.with_traceback(None if isinstance(error, NnloError) else of_user(error)) from None
