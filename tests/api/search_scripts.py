@@ -70,7 +70,7 @@ def an_exception_reaches_every_rank_and_the_next_search_works():
     kind = ZeroDivisionError if RANK == SIZE - 1 else NnloError
     with pytest.raises(kind, match="too small"):
         nnlo_opt.optimize(raises, SPACE, catch=False, **FEW)
-    result = nnlo_opt.optimize(raises, SPACE, **FEW)
+    result = nnlo_opt.optimize(raises, SPACE, catch=True, **FEW)
     assert {trial.state.value for trial in result.trials} == {"failed"}
     everybody_searches()
 
