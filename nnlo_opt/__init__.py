@@ -18,6 +18,7 @@ _OF_API = {
     **dict.fromkeys(("SearchResult", "optimize"), "api.optimize"),
     **dict.fromkeys(("FrozenTrial", "Run", "load_run"), "api.run"),
     "Study": "api.study",
+    "RunningTrial": "objective.rank",
     **dict.fromkeys(("ConfigurationError", "JournalError", "NnloError", "TrialError"), "errors"),
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }

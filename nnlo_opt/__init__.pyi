@@ -15,6 +15,7 @@ from nnlo_opt.errors import ConfigurationError as ConfigurationError
 from nnlo_opt.errors import JournalError as JournalError
 from nnlo_opt.errors import NnloError as NnloError
 from nnlo_opt.errors import TrialError as TrialError
+from nnlo_opt.objective.rank import RunningTrial as RunningTrial
 from nnlo_opt.space import Categorical as Categorical
 from nnlo_opt.space import Constant as Constant
 from nnlo_opt.space import Integer as Integer

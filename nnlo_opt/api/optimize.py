@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.run import Results, Run
+from nnlo_opt.api.steering import Callback, SearchView, Steering
 from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
 from nnlo_opt.errors import ConfigurationError, NnloError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
@@ -21,6 +23,8 @@ from nnlo_opt.run.options.kinds import FLAG, whole
 from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.run.options.values import Options, optimization_options
 from nnlo_opt.run.start.embedded import run_search
+from nnlo_opt.run.start.host import Script
+from nnlo_opt.run.start.session import LONG_S
 from nnlo_opt.runtime.environment import is_rank
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
 from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions
@@ -28,6 +32,7 @@ from nnlo_opt.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.space.space import Space
 from nnlo_opt.space.values import is_number
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_state import state_after
 from nnlo_opt.user_files import EXECUTING, of_user
 
 if TYPE_CHECKING:
@@ -48,6 +53,8 @@ class SearchResult(Results):
     ledger: Ledger = field(repr=False)
     #: run directory, with journal, `results.csv` and the best model; None if the search had no `checkpoint`
     directory: Path | None
+    #: True on one of the ranks that have searched together, for what a script does once
+    is_root: bool = True
 
     def best_model(self) -> Any:
         """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
@@ -61,15 +68,22 @@ class SearchResult(Results):
     def __repr__(self) -> str:
         return f"<SearchResult: {self._found}>"
 
+    def _repr_html_(self) -> str:
+        ledger = self.ledger
+        return self._view(
+            "SearchResult", state_after(Path(), ledger.ended_because, complete=ledger.complete, at_work=True)
+        )
 
-@in_python()
-def optimize(
+
+def optimize(  # noqa: PLR0913  (all are named but two)
     target: Callable[..., object] | ModuleType | str | os.PathLike[str],
     /,
     space: SpaceLike | None = None,
     *,
     catch: bool | None = None,
     n_parallel: int = 1,
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
     comm: "Communicator | None" = None,
     **options: Unpack[SearchArguments],
 ) -> SearchResult:
@@ -83,16 +97,20 @@ def optimize(
     Args:
         target: an objective, which is a function that returns a number, or a dict of numbers with several objectives;
             or a model, which is a function called `get_model` that returns a Keras model or a torch module; or a module
-            or file with one of them; or the name of a builtin model. An objective gets the arguments it names of
-            `parameters` (a dict), `comm` (mpi4py communicator of its block; None without mpirun) and `report`
-            (`report(epoch, value)` returns False if the trial is to stop). One argument of another name gets the
-            parameters.
+            or file with one of them; or the name of a builtin model. An objective gets what its arguments
+            name: parameters of the space, `parameters` (a dict of all), `trial` (a `RunningTrial`), `comm` (mpi4py
+            communicator of its block; None without mpirun) and `report` (`report(epoch, value)` returns False if the
+            trial is to stop). One argument of another name gets the dict.
         space: a list of parameters, a dict of parameters by name, a `Space`, or a file or module that defines one;
             by default `parameter_range` of the target.
         catch: if True, a trial whose objective raises has failed, and the search continues; if False, the search ends
             and the exception is raised here; None: as False until a trial has succeeded, as True afterwards.
         n_parallel: number of processes that call the objective, without mpirun. Several are forked from this one, so
             that anything may be an objective; one that dies is a failed attempt of its trial.
+        progress: True for a line that shows how far the search is, False for silence; by default there is a line if
+            standard output is a terminal, without mpirun, or a notebook.
+        callbacks: functions of (study, trial), called on rank 0 after each trial; `study.stop()` ends the search, and
+            `study.enqueue({...})` has parameters tried next.
         comm: communicator of mpi4py; by default all ranks under mpirun, and none otherwise.
         options: options of OptimizationDriver with their names, for example `num_iterations`, `hyper_opt`, `seed`,
             `batch`, `train_data` or `checkpoint`; docs/reference/options.md lists them. Without `checkpoint` nothing is
@@ -108,19 +126,31 @@ def optimize(
             "`nnlo_opt.optimize` must not be called while a module is imported by a search. Received: a call in "
             f"{EXECUTING[-1]}. Put it under `if __name__ == '__main__':`."
         )
-    definition = definition_of(target)
-    checked = search_options(options, str(definition.source))
-    full_space = space_of(space, definition, checked.fix)
     comm = comm or job_communicator()
-    warn_of_defaults(options, comm)
-    if N_PARALLEL.read(n_parallel) > 1:
-        _check_parallel(n_parallel, options, definition, comm)
+    caller = sys._getframe(1)
     try:
-        ledger, directory = run_search(checked, full_space, definition, comm, catch=catch, n_parallel=n_parallel)
+        with in_python():
+            definition = definition_of(target)
+            checked = search_options(options, str(definition.source))
+            full_space = space_of(space, definition, checked.fix)
+            warn_of_defaults(options, comm, depth=3)
+            if N_PARALLEL.read(n_parallel) > 1:
+                _check_parallel(n_parallel, options, definition, comm)
+            study = Steering(full_space, grace_s=0.0 if comm is None else LONG_S)
+            view = SearchView(study, callbacks, progress=progress, place=(caller.f_code.co_filename, caller.f_lineno))
+            script = Script(
+                program="nnlo_opt.optimize",
+                space=full_space,
+                catch=catch,
+                observers=[view],
+                requests=study._requests,
+            )
+            with closing(view):
+                ledger, directory = run_search(checked, definition, comm, script, n_parallel=n_parallel)
     except Exception as error:
         # The reader looks for lines of their own.
         raise error.with_traceback(None if isinstance(error, NnloError) else of_user(error)) from None
-    return SearchResult(ledger, directory)
+    return SearchResult(ledger, directory, is_root=comm is None or not comm.Get_rank())
 
 
 #: the argument of that name
@@ -168,21 +198,24 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
 
 
-def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None") -> None:
-    """Warn, on rank 0, of arguments that were left out, or have no effect, and whose user may expect something else."""
+def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", depth: int) -> None:
+    """Warn, on rank 0, of arguments that were left out, or have no effect, and whose user may expect something else.
+
+    `depth`: of the caller's code, whose line is shown.
+    """
     if comm is not None and comm.Get_rank():
         return
     if given.get("num_iterations") is None and given.get("hyper_opt") != "grid":
         n_trials = BY_NAME["num_iterations"].default
         warnings.warn(
             f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.",
-            stacklevel=4,
+            stacklevel=depth,
         )
-    if comm is None and given.get("block_size") is not None:
+    if comm is None and int(given.get("block_size") or 1) > 1:
         warnings.warn(
             "`block_size` is the number of ranks of `mpirun` that work on a trial together. Received: "
             f"{given['block_size']} without `mpirun`, so that this process alone works on each.",
-            stacklevel=4,
+            stacklevel=depth,
         )
 
 

@@ -22,7 +22,7 @@ from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import checked_run
 from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.run_state import state_of
+from nnlo_opt.trials.run_state import RunState, state_of
 from nnlo_opt.trials.trial import Assignment, FoldResult, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ class Results:
 
     @property
     def _found(self) -> str:
-        """Number of trials and the best of them, in words."""
+        """Number of trials in each state, and the best of them, in words."""
         best = self.ledger.best()
         found = "none complete" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
-        return f"{counted(len(self.ledger.trials), 'trial')}, {found}"
+        return f"{outcome(self.ledger)}, {found}"
 
     def to_dataframe(self, table: Literal["trials", "folds", "epochs", "assignments"] = "trials") -> "Frame":
         """Return a table with a dtype for each column (`nnlo_opt.analysis.frames`).
@@ -153,6 +153,21 @@ class Results:
             "folds": lambda: frames.folds_frame(self.ledger),
             "assignments": lambda: frames.assignments_frame(self.ledger),
         }
+
+    def _view(self, title: str, state: RunState) -> str:
+        """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
+        ledger, best = self.ledger, self.ledger.best()
+        facts = [f"{state}{f' ({self.ended_because})' * bool(self.ended_because)}: {outcome(ledger)}."]
+        if best is not None:
+            facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
+        frame = self.to_dataframe().iloc[[trial.number for trial in ranked(ledger)[:_MOST_SHOWN]]]
+        shown = ["trial", "state", "figure_of_merit", "epochs", "time_s"]
+        shown += [column for column in frame.columns if column.startswith(("o:", "p:")) and not column.endswith("_std")]
+        lines = "".join(f"<div>{escape(fact)}</div>" for fact in facts)
+        source = base64.b64encode(plots.picture(ledger)).decode()
+        image = f'<img alt="figures of merit" src="data:image/png;base64,{source}">'
+        table = f'<div style="overflow-x: auto">{frame[shown].to_html(index=False, na_rep="-", border=0)}</div>'
+        return f"<div><b>{escape(title)}</b>{lines}{image}{table}</div>"
 
     # ------------------------------------------------------------ figures
 
@@ -281,19 +296,7 @@ class Run(Results):
         return f"<Run {self.directory}: {self._state}, {self._found}>"
 
     def _repr_html_(self) -> str:
-        """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
-        ledger, best = self.ledger, self.ledger.best()
-        facts = [f"{self._state}{f' ({self.ended_because})' * bool(self.ended_because)}: {outcome(ledger)}."]
-        if best is not None:
-            facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
-        frame = self.to_dataframe().iloc[[trial.number for trial in ranked(ledger)[:_MOST_SHOWN]]]
-        shown = ["trial", "state", "figure_of_merit", "epochs", "time_s"]
-        shown += [column for column in frame.columns if column.startswith(("o:", "p:")) and not column.endswith("_std")]
-        lines = "".join(f"<div>{escape(fact)}</div>" for fact in facts)
-        source = base64.b64encode(plots.picture(ledger)).decode()
-        image = f'<img alt="figures of merit" src="data:image/png;base64,{source}">'
-        table = f'<div style="overflow-x: auto">{frame[shown].to_html(index=False, na_rep="-", border=0)}</div>'
-        return f"<div><b>Run {escape(str(self.directory))}</b>{lines}{image}{table}</div>"
+        return self._view(f"Run {self.directory}", self._state)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -301,7 +304,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 
     >>> run = load_run("checkpoints/CP")
     >>> run
-    <Run checkpoints/CP: finished, 6 trials, best 0.25 at {'lr': 0.01, 'n': 8, ...}>
+    <Run checkpoints/CP: finished, 4 complete, 1 failed, 1 pruned, best 0.25 at {'lr': 0.01, 'n': 8, ...}>
     >>> run.best.number, run.best.folds[0].n_epochs
     (0, 2)
     >>> run.plot_history().get_xlabel()

@@ -13,6 +13,7 @@ from typing import Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.optimize import N_PARALLEL, SearchResult, SpaceLike, search_options, space_of, warn_of_defaults
+from nnlo_opt.api.steering import Steering
 from nnlo_opt.api.words import in_python
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -20,7 +21,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.signature import RunningTrial
+from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.embedded import temporary_run
@@ -50,7 +51,7 @@ class _Call:
     trial: RunningTrial | None = None
 
 
-class Study:
+class Study(Steering):
     """Search whose trials the caller runs, in this process; each rank of MPI has a study of its own.
 
         with nnlo_opt.Study({"x": Real(-5, 5)}, num_iterations=20) as study:
@@ -72,8 +73,9 @@ class Study:
     def __init__(self, space: SpaceLike, *, n_parallel: int = 1, **options: Unpack[SearchArguments]) -> None:
         source = str(getattr(sys.modules["__main__"], "__file__", "a script"))
         checked = search_options(options, source)
-        warn_of_defaults(options, None)
+        warn_of_defaults(options, None, depth=4)
         full_space = space_of(space, fixed=checked.fix)
+        super().__init__(full_space, LONG_S)
         n_blocks = N_PARALLEL.read(n_parallel)
         topology = Topology.plan(1 + n_blocks, 1)
         network = LoopbackNetwork(topology.world_size)
@@ -102,6 +104,7 @@ class Study:
             findings=workload.inspect(full_space),
             keeps_files=self._keeps_files,
             n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
+            requests=self._requests,
         )
         #: trials handed out to the caller that have not ended, by number
         self._calls: dict[int, _Call] = {}
@@ -168,6 +171,12 @@ class Study:
         """Result so far."""
         directory = self._run.directory
         return SearchResult(directory.ledger, directory.shown if self._keeps_files else None)
+
+    def stop(self) -> None:
+        """End the study: there are no further trials, and those under way are left to a study that resumes it."""
+        self._check_process()
+        super().stop()
+        self._turn()
 
     def close(self) -> None:
         """End the study, if it has not ended: trials under way are left to a study that resumes it.

@@ -53,17 +53,14 @@ def _argument(found: re.Match[str]) -> str:
     if name.startswith("no_"):
         name, value = name.removeprefix("no_"), "False"
     elif value is not None:
-        value = _literal(name, value)
+        value = _literal(value)
     elif option.kind.type is bool:
         value = "True"
     return f"`{name}`{rule}" if value is None or rule else f"`{name}={value}`"
 
 
-def _literal(name: str, value: str) -> str:
+def _literal(value: str) -> str:
     """Return a value of the command line as Python has it."""
-    if name == "fix":
-        parameter, _, fixed = value.partition("=")
-        return f"{{{parameter!r}: {fixed or '...'}}}"
     with suppress(ValueError, SyntaxError):
         ast.literal_eval(value)
         return value

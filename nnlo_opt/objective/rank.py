@@ -10,8 +10,10 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self, TypeAlias
 
 from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
 from nnlo_opt.clock import Clock
@@ -20,10 +22,12 @@ from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, Ob
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import MisuseError, NnloError, ProtocolError, TrialError
-from nnlo_opt.objective.signature import Objective, RunningTrial
+from nnlo_opt.files import make_directory
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
+from nnlo_opt.safe_path import SafePath
+from nnlo_opt.space.space import Point
 from nnlo_opt.trials.objectives import Comparison
 
 #: seconds in which ranks have to return after one has raised; they may be computing, and notice it at their next call
@@ -33,6 +37,54 @@ RECORDED_S = 10.0
 ROOT = 0
 #: place of a rank that has reached the end of the objective
 _RETURN = "return"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunningTrial:
+    """Trial under way, as the code that computes its value sees it."""
+
+    number: int
+    #: value of every parameter by name
+    parameters: Point
+    #: communicator of the ranks that work on the trial; None without MPI
+    comm: Any = field(default=None, repr=False)
+    _run: Path = field(repr=False)
+    _report: Callable[[int, float], bool] = field(repr=False)
+    #: answers of the reports so far
+    _answers: list[bool] = field(default_factory=list, init=False, repr=False)
+
+    def report(self, epoch: int, value: float) -> bool:
+        """Report a value after an epoch, counted from 1, for `pruner`; return False if the trial is to stop.
+
+        Collective: every rank of the block, if the trial runs on several.
+
+        Raises:
+            TrialError: the epoch is no whole number from 1, or the value no finite number; nothing is recorded.
+        """
+        self._answers.append(self._report(epoch, value))
+        return self._answers[-1]
+
+    def reporting_by(self, wrapped: Callable[[Callable[[int, float], bool]], Callable[[int, float], bool]]) -> Self:
+        """Return the same trial with another way to report."""
+        return replace(self, _report=wrapped(self._report))
+
+    def should_prune(self) -> bool:
+        """Return True if the trial is to stop, as the last report has answered: return any value then."""
+        return False in self._answers[-1:]
+
+    @cached_property
+    def directory(self) -> Path:
+        """The trial's own folder in the run directory, which is temporary without `checkpoint`; it exists."""
+        folder = SafePath(self._run) / f"trials/{self.number:04d}"
+        make_directory(folder)
+        return Path(str(folder))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = ': its parameters are in `trial.parameters["name"]`, as the search space has them' * ("suggest" in name)
+        raise AttributeError(f"a trial has no {name!r}{hint}", name=name, obj=self)
+
+
+Objective: TypeAlias = Callable[[RunningTrial], Any]
 
 
 class BlockComm(Protocol):

@@ -37,6 +37,7 @@ def everybody_searches(block_size=2):
     same((result.figure_of_merit, result.ended_because))
     assert len(result.trials) == 6
     assert result.directory is None
+    assert result.is_root == (RANK == 0)
     # Rank 0 coordinates, unless it is alone.
     assert sizes == [] if RANK == 0 < SIZE - 1 else set(sizes) == {min(block_size, max(1, SIZE - 1))}
     return result
@@ -70,9 +71,20 @@ def an_exception_reaches_every_rank_and_the_next_search_works():
     kind = ZeroDivisionError if RANK == SIZE - 1 else NnloError
     with pytest.raises(kind, match="too small"):
         nnlo_opt.optimize(raises, SPACE, catch=False, **FEW)
-    result = nnlo_opt.optimize(raises, SPACE, **FEW)
+    result = nnlo_opt.optimize(raises, SPACE, catch=True, **FEW)
     assert {trial.state.value for trial in result.trials} == {"failed"}
     everybody_searches()
+
+
+def a_trial_is_the_same_on_all_its_ranks():
+    def objective(x, trial):
+        comm = trial.comm
+        mine = (trial.number, str(trial.directory), trial.directory.is_dir(), trial.report(1, x), trial.should_prune())
+        theirs = [mine] if comm is None else comm.allgather(mine)
+        return x if theirs == [mine] * len(theirs) and mine[2:] == (True, True, False) else np.nan
+
+    result = nnlo_opt.optimize(objective, SPACE, block_size=2, **FEW)
+    assert {trial.state.value for trial in result.trials} == {"complete"}, [trial.reason for trial in result.trials]
 
 
 def on_a_communicator_of_ones_own():

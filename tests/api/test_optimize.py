@@ -71,7 +71,7 @@ def test_a_search_finds_the_best_point(tmp_path, monkeypatch, capfd):
     assert result.directory is None
     assert result.ended_because == "all trials are done"
     best = f"best {result.figure_of_merit:.6g} at {result.best_parameters}"
-    assert repr(result) == f"<SearchResult: 15 trials, {best}>"
+    assert repr(result) == f"<SearchResult: 15 complete, {best}>"
     frame = result.to_dataframe()
     assert list(frame["p:n"]) == [trial.parameters["n"] for trial in result.trials]
     assert not list(tmp_path.iterdir())
@@ -152,6 +152,22 @@ def test_an_objective_has_no_communicator_and_its_reports_are_epochs(tmp_path):
     assert (tmp_path / "run" / "journal.jsonl").read_text().count('"event":"EpochEnded"') == 2
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_trial_has_a_folder_of_its_own_that_lasts_as_long_as_its_run(tmp_path, keeps):
+    folders = []
+
+    def objective(x, trial, n):
+        folders.append(trial.directory)
+        (trial.directory / "mine").write_text(str(x))
+        return x + n if trial.parameters == {"x": x, "n": n} else None
+
+    options = {"checkpoint": tmp_path / "run"} if keeps else {}
+    result = nnlo_opt.optimize(objective, SPACE, **FEW, **options)
+    assert [trial.state for trial in result.trials] == ["complete"] * 5
+    assert [folder.name for folder in folders] == [f"{number:04d}" for number in range(5)]
+    assert [(folder / "mine").exists() for folder in folders] == [keeps] * 5
+
+
 def test_a_constraint_is_a_function_of_the_script():
     space = Space([Real(0, 1, name="x")]).constrained(Constraint.of(lambda point: point["x"] > 0.5, "this script"))
     assert all(point["x"] > 0.5 for point in points(nnlo_opt.optimize(lambda p: p["x"], space, **FEW)))
@@ -217,7 +233,7 @@ def test_without_catch_the_exception_reaches_the_caller():
         (distance, {"shuffle": False}, "Received: `shuffle`"),
         (distance, {"shuffle": 3}, "`shuffle` must be True or False. Received: 3."),
         (distance, {"fix": {"n": 9}}, "`fix` must give a value that the parameter can have"),
-        (distance, {"surrogate": "gp"}, 'Received: `hyper_opt="random"`; drop `surrogate`'),
+        (distance, {"surrogate": "gp"}, 'Received: `hyper_opt="bayesian"`; drop `surrogate`'),
         (distance, {"n_trials": 3}, "Received: `n_trials`, which is `num_iterations` here."),
         (distance, {"n_calls": 3}, "which is `num_iterations` here."),
         (distance, {"n_jobs": 3}, "which is `n_parallel` here."),
@@ -269,7 +285,65 @@ def test_trials_that_are_handed_out_change_neither_the_search_nor_with_it():
 def test_only_a_search_that_is_kept_has_a_best_model(tmp_path):
     check_refused('`checkpoint="mine"`', nnlo_opt.optimize(distance, SPACE, **FEW).best_model)
     kept = nnlo_opt.optimize(distance, SPACE, checkpoint=tmp_path / "run", **FEW)
-    check_refused("whose objective returns none", kept.best_model)
+    check_refused("must stand in a file", kept.best_model)
+
+
+# ---------------------------------------------------------------- what is seen while it runs
+
+
+def test_callbacks_see_each_trial_and_steer_the_search():
+    seen = []
+
+    def callback(study, trial):
+        seen.append((trial.number, trial.state.value, trial.parameters["n"]))
+        if trial.number == 1:
+            check_refused("Received: `y`, which is no parameter", study.enqueue, {"y": 1})
+            study.enqueue({"n": 1, "x": 0.5})
+        if trial.number == 3:
+            study.stop()
+
+    result = nnlo_opt.optimize(distance, SPACE, num_iterations=9, hyper_opt="random", callbacks=[callback])
+    assert [number for number, *_ in seen] == [0, 1, 2, 3]
+    assert result.trials[2].parameters == {"x": 0.5, "n": 1}
+    assert result.ended_because == "stopped by `study.stop()`"
+    assert [trial.parameters["n"] for trial in result.trials] == [n for *_, n in seen]
+
+
+def test_an_error_of_a_callback_ends_the_search():
+    with pytest.raises(ZeroDivisionError):
+        nnlo_opt.optimize(distance, SPACE, callbacks=[lambda study, trial: 1 / 0], **FEW)
+
+
+def test_a_study_is_stopped_and_takes_points():
+    study = nnlo_opt.Study(SPACE, n_parallel=2, num_iterations=9, hyper_opt="random")
+    study.ask()
+    study.enqueue({"x": 0.5, "n": 2})
+    assert study.ask().parameters == {"x": 0.5, "n": 2}
+    study.stop()
+    assert study.ask() is None
+    assert study.result.ended_because == "stopped by `study.stop()`"
+
+
+def test_the_first_failure_that_does_not_end_a_search_is_a_warning_at_the_line_of_the_caller():
+    def fails(parameters):
+        return parameters["x"] if parameters["x"] > 0 else 1 / 0
+
+    with pytest.warns(UserWarning, match="has failed, and the search goes on: ZeroDivisionError") as said:
+        result = nnlo_opt.optimize(fails, SPACE, num_iterations=12, hyper_opt="random")
+    assert [warning.filename for warning in said] == [__file__]
+    n_failed = sum(trial.state == "failed" for trial in result.trials)
+    assert n_failed > 1
+    assert repr(result).startswith(f"<SearchResult: {12 - n_failed} complete, {n_failed} failed, best ")
+    page = result._repr_html_()
+    assert "<b>SearchResult</b>" in page
+    assert f"finished (all trials are done): {12 - n_failed} complete" in page
+    assert "<img " in page
+
+
+@pytest.mark.parametrize(("progress", "shown"), [(None, False), (False, False), (True, True)])
+def test_progress_is_shown_where_a_person_looks_or_where_it_is_asked_for(capsys, progress, shown):
+    nnlo_opt.optimize(distance, SPACE, progress=progress, **FEW)
+    assert ("5/5 trials | best " in capsys.readouterr().out) is shown
 
 
 # ---------------------------------------------------------------- what is kept

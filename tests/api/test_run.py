@@ -50,7 +50,7 @@ def test_a_run_without_a_complete_trial_has_no_best_one_and_can_be_looked_at(wri
 def test_a_run_at_work_is_read_again(write, tmp_path):
     write([started(), *of_trial(0, *TRIALS[0])])
     run = load_run("checkpoints/CP")
-    assert "dead, 1 trial" in repr(run)
+    assert "dead, 1 complete" in repr(run)
     write([*of_trial(1, *TRIALS[1]), ev.TrialSuggested(time_s=30.0, trial=2, point={})])
     journal = tmp_path / "checkpoints/CP/journal.jsonl"
     n_lines = len(journal.read_bytes().splitlines())

@@ -13,7 +13,6 @@ from nnlo_opt.api.words import python_words
         ("take `--max-failures 0`", "take `max_failures=0`"),
         ("of `--hyper-opt grid`", 'of `hyper_opt="grid"`'),
         ("by `--objective val_loss:min`", 'by `objective="val_loss:min"`'),
-        ("as `--fix x=0.5`", "as `fix={'x': 0.5}`"),
         ("by `--no-shuffle`", "by `shuffle=False`"),
         ("give `--search-space MODULE`", "give `space`"),
         ("`--hang-timeout 5`, `TrainingDriver --from-run a`", "`--hang-timeout 5`, `TrainingDriver --from-run a`"),

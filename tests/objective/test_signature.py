@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.objective.signature import RunningTrial, objective_of
+from nnlo_opt.objective.rank import RunningTrial
+from nnlo_opt.objective.signature import objective_of
 
 POINT, COMM = {"x": 1, "n": 2}, "the comm"
 

@@ -108,4 +108,4 @@ def _search(comm: Any, own: dict[str, Any], **functions: Any) -> Any:
     ranks.close()
     module, space = ModuleType("script"), nnlo_opt.Space.from_json(options.pop("space"))
     vars(module).update({"__file__": options.pop("source"), "get_model": _search, **functions})
-    return nnlo_opt.optimize(module, space, comm=comm, **options)
+    return nnlo_opt.optimize(module, space, comm=comm, catch=True, **options)

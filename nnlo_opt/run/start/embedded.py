@@ -20,8 +20,7 @@ from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.forked import ForkedRanks
-from nnlo_opt.objective.rank import ObjectiveRank, ObjectiveSetup
-from nnlo_opt.objective.signature import Objective, RunningTrial
+from nnlo_opt.objective.rank import Objective, ObjectiveRank, ObjectiveSetup, RunningTrial
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
@@ -34,7 +33,6 @@ from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import only_here
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.space.space import Space
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
@@ -48,22 +46,15 @@ _RANK_DIED = "A rank has died: the run ends here; start again from its folder, i
 
 
 def run_search(
-    options: Options,
-    space: Space,
-    model: ModelDefinition,
-    comm: "Communicator | None",
-    *,
-    catch: bool | None,
-    n_parallel: int = 1,
+    options: Options, model: ModelDefinition, comm: "Communicator | None", script: Script, *, n_parallel: int = 1
 ) -> tuple[Ledger, Path | None]:
     """Search in this process; with a communicator, every rank of it calls this together, with the same arguments.
 
     Args:
         options: all that says how is searched and trained. A run without a name is temporary: nothing is left on disk.
-        space: search space.
         model: the user's model or objective.
         comm: communicator of mpi4py, which is duplicated; None: this process alone, without MPI.
-        catch: as in `nnlo_opt.optimize`.
+        script: with the search space, and what the script wants to see and to decide.
         n_parallel: processes that call the objective, forked from this one if there are several; without `comm`.
 
     Returns:
@@ -71,8 +62,8 @@ def run_search(
 
     Raises:
         ConfigurationError: options, space and objective do not fit together; nothing has run.
-        TrialError: a trial has failed, and `catch` does not let it. On the rank on which the objective raised its own
-            exception is raised instead.
+        TrialError: a trial has failed, and `script.catch` does not let it. On the rank on which the objective raised
+            its own exception is raised instead.
         KeyboardInterrupt: the user has interrupted the search twice.
     """
     keeps_files = options.run.name is not None
@@ -94,13 +85,11 @@ def run_search(
         context=context,
         ends_with_a_death=_RANK_DIED,
     )
-    script = Script(
-        program="nnlo_opt.optimize",
-        space=space,
-        findings=group.attempt(lambda: workload.inspect(space)) if is_objective else None,
+    script = replace(
+        script,
+        findings=group.attempt(lambda: workload.inspect(script.space)) if is_objective else None,
         keeps_files=keeps_files,
         saves_model=keeps_files,
-        catch=catch,
         interruption=interruption,
     )
     try:

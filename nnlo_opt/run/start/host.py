@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nnlo_opt.coordinator.coordinator import Observer
+from nnlo_opt.coordinator.instructions import CoordinatorEvent
 from nnlo_opt.run.start.interruption import Interruption
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space.space import Space
@@ -33,6 +34,8 @@ class Host:
     findings: Findings | None = None
     #: hear every event after the ledger knows it
     observers: Sequence[Observer] = ()
+    #: returns requests of a script to its search since the last call
+    requests: Callable[[], Sequence[CoordinatorEvent]] = tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

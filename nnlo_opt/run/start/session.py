@@ -454,7 +454,7 @@ class Session(ABC):
             clock=self._clock,
             observers=observers if self.host.catch is True else [*observers, self],
             on_preemption=self._preemption.ask,
-            requests=inbox,
+            requests=lambda: [*inbox(), *self.host.requests()],
             on_declined=inbox.decline,
         )
         coordinator = Coordinator(setup)

@@ -13,7 +13,8 @@ from nnlo_opt.data.ragged import padded
 from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.early import without_framework
-from nnlo_opt.objective.signature import Objective, objective_of
+from nnlo_opt.objective.rank import Objective
+from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.workload.findings import Findings
