@@ -10,4 +10,4 @@ def objective(parameters):
 
 space = {"x": nnlo_opt.Real(-5, 5), "y": nnlo_opt.Integer(-5, 5)}
 result = nnlo_opt.optimize(objective, space, num_iterations=20, block_size=1)
-print(f"{result.figure_of_merit:.6f} at {result.best_point}")
+print(f"{result.figure_of_merit:.6f} at {result.best_parameters}")

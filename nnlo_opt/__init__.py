@@ -16,8 +16,10 @@ _OF_API = {
     **dict.fromkeys(("MPIKFoldManager", "MPIManager"), "compat.manager.manager"),
     **dict.fromkeys(("ModelBuilder", "ModelFromJson"), "compat.manager.model"),
     **dict.fromkeys(("SearchResult", "optimize"), "api.optimize"),
-    **dict.fromkeys(("Run", "load_run"), "api.run"),
+    **dict.fromkeys(("FrozenTrial", "Run", "load_run"), "api.run"),
     "Study": "api.study",
+    "RunningTrial": "objective.rank",
+    **dict.fromkeys(("ConfigurationError", "JournalError", "NnloError", "TrialError"), "errors"),
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }
 

@@ -1,5 +1,6 @@
 from nnlo_opt.api.optimize import SearchResult as SearchResult
 from nnlo_opt.api.optimize import optimize as optimize
+from nnlo_opt.api.run import FrozenTrial as FrozenTrial
 from nnlo_opt.api.run import Run as Run
 from nnlo_opt.api.run import load_run as load_run
 from nnlo_opt.api.study import Study as Study
@@ -10,6 +11,11 @@ from nnlo_opt.compat.manager.manager import MPIKFoldManager as MPIKFoldManager
 from nnlo_opt.compat.manager.manager import MPIManager as MPIManager
 from nnlo_opt.compat.manager.model import ModelBuilder as ModelBuilder
 from nnlo_opt.compat.manager.model import ModelFromJson as ModelFromJson
+from nnlo_opt.errors import ConfigurationError as ConfigurationError
+from nnlo_opt.errors import JournalError as JournalError
+from nnlo_opt.errors import NnloError as NnloError
+from nnlo_opt.errors import TrialError as TrialError
+from nnlo_opt.objective.rank import RunningTrial as RunningTrial
 from nnlo_opt.space import Categorical as Categorical
 from nnlo_opt.space import Constant as Constant
 from nnlo_opt.space import Integer as Integer

@@ -55,6 +55,10 @@ class TrialError(NnloError):
     """Error for a trial that cannot be trained; its message is the reason in the journal, and the search continues."""
 
 
+class MisuseError(TrialError):
+    """Error for code of a user that breaks a rule at any point: to try another point would not help."""
+
+
 class JournalError(NnloError):
     """Error for a journal that is damaged or foreign; exit code 2, the file is not changed."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any, ClassVar
 
 from nnlo_opt.errors import ConfigurationError, NnloError
@@ -240,6 +240,14 @@ def place_of(error: BaseException) -> str:
     """Return the innermost line of users' code that raised `error`, as "`model.py`, line 12"; empty without one."""
     file, line = _place(error)
     return f"`{_shown(file)}`, line {line}" if line else ""
+
+
+def of_user(error: BaseException) -> TracebackType | None:
+    """Return the traceback of `error` from the first line of users' code on; the whole one if there is none."""
+    trace = error.__traceback__
+    while trace is not None and not _is_of_user(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace or error.__traceback__
 
 
 def _place(error: BaseException, own: str = "") -> tuple[str, int]:

@@ -57,7 +57,7 @@ class SearchArguments(TypedDict, total=False):
     gem_lr: float
     gem_momentum: float
     gem_kappa: float
-    no_shuffle: bool
+    shuffle: bool
     # run
     checkpoint: Path | None
     trial_name: str | None
@@ -93,7 +93,7 @@ class SearchArguments(TypedDict, total=False):
     objective: str | Sequence[str]
     figure_of_merit: str | None
     objective_epoch: Literal["last", "best"]
-    direction: Literal["min", "max"] | None
+    direction: Literal["min", "max", "minimize", "maximize"] | None
     # when a search stops
     num_iterations: int
     timeout: float | str | None

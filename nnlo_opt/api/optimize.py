@@ -1,39 +1,48 @@
-"""Hyperparameter search from Python: `optimize(objective, space, num_iterations=20).best_point`."""
+"""Hyperparameter search from Python: `optimize(objective, space, num_iterations=20).best_parameters`."""
 
 import hashlib
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from nnlo_opt.analysis.frames import trials_frame
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.run import Results
-from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.api.run import Results, Run
+from nnlo_opt.api.steering import Callback, SearchView, Steering
+from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
+from nnlo_opt.errors import ConfigurationError, NnloError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
-from nnlo_opt.objective.signature import objective_of
-from nnlo_opt.run.options.table import OPTIMIZATION_OPTIONS
+from nnlo_opt.objective.forked import refuse_threads
+from nnlo_opt.run.options.kinds import FLAG, whole
+from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.run.options.values import Options, optimization_options
 from nnlo_opt.run.start.embedded import run_search
+from nnlo_opt.run.start.host import Script
+from nnlo_opt.run.start.session import LONG_S
 from nnlo_opt.runtime.environment import is_rank
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
 from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions
 from nnlo_opt.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.space.space import Space
+from nnlo_opt.space.values import is_number
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.user_files import EXECUTING
+from nnlo_opt.trials.run_state import state_after
+from nnlo_opt.user_files import EXECUTING, of_user
 
 if TYPE_CHECKING:
-    from nnlo_opt.analysis.frames import Frame
     from nnlo_opt.comm.mpi.world import Communicator
 
 #: a search space: parameters in a list or by name, a `Space`, or the file or dotted name of its module
 SpaceLike: TypeAlias = Space | Sequence[Parameter] | Mapping[str, Parameter] | str | os.PathLike[str]
-_NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python}
+#: arguments of a search
+_NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python} - {"no_shuffle"} | {"shuffle"}
+_SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,46 +53,70 @@ class SearchResult(Results):
     ledger: Ledger = field(repr=False)
     #: run directory, with journal, `results.csv` and the best model; None if the search had no `checkpoint`
     directory: Path | None
+    #: True on one of the ranks that have searched together, for what a script does once
+    is_root: bool = True
 
-    def frame(self) -> "Frame":
-        """Return one row for each trial, with the columns of `results.csv`."""
-        return trials_frame(self.ledger)
+    def best_model(self) -> Any:
+        """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
+        if self.directory is None:
+            raise ConfigurationError(
+                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, as "
+                '`checkpoint="mine"`.'
+            )
+        return Run(self.directory).best_model()
 
     def __repr__(self) -> str:
         return f"<SearchResult: {self._found}>"
 
+    def _repr_html_(self) -> str:
+        ledger = self.ledger
+        return self._view(
+            "SearchResult", state_after(Path(), ledger.ended_because, complete=ledger.complete, at_work=True)
+        )
 
-def optimize(
+
+def optimize(  # noqa: PLR0913  (all are named but two)
     target: Callable[..., object] | ModuleType | str | os.PathLike[str],
     /,
     space: SpaceLike | None = None,
     *,
-    catch: bool = True,
+    catch: bool | None = None,
+    n_parallel: int = 1,
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
     comm: "Communicator | None" = None,
     **options: Unpack[SearchArguments],
 ) -> SearchResult:
     """Search hyperparameters in this process; under `mpirun` every rank calls it, and all get the result.
 
         result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=30)
-        print(result.best_point, result.figure_of_merit)
+        print(result.best_parameters, result.figure_of_merit)
 
     Collective: every rank of the communicator, with the same arguments.
 
     Args:
         target: an objective, which is a function that returns a number, or a dict of numbers with several objectives;
             or a model, which is a function called `get_model` that returns a Keras model or a torch module; or a module
-            or file with one of them; or the name of a builtin model. An objective gets the arguments it names of
-            `parameters` (a dict), `comm` (mpi4py communicator of its block; None without mpirun) and `report`
-            (`report(epoch, value)` returns False if the trial is to stop). One argument of another name gets the
-            parameters.
+            or file with one of them; or the name of a builtin model. An objective gets what its arguments
+            name: parameters of the space, `parameters` (a dict of all), `trial` (a `RunningTrial`), `comm` (mpi4py
+            communicator of its block; None without mpirun) and `report` (`report(epoch, value)` returns False if the
+            trial is to stop). One argument of another name gets the dict.
         space: a list of parameters, a dict of parameters by name, a `Space`, or a file or module that defines one;
             by default `parameter_range` of the target.
         catch: if True, a trial whose objective raises has failed, and the search continues; if False, the search ends
-            and the exception is raised here.
+            and the exception is raised here; None: as False until a trial has succeeded, as True afterwards.
+        n_parallel: number of processes that call the objective, without mpirun. Several are forked from this one, so
+            that anything may be an objective; one that dies is a failed attempt of its trial.
+        progress: True for a line that shows how far the search is, False for silence; by default there is a line if
+            standard output is a terminal, without mpirun, or a notebook.
+        callbacks: functions of (study, trial), called on rank 0 after each trial; `study.stop()` ends the search, and
+            `study.enqueue({...})` has parameters tried next.
         comm: communicator of mpi4py; by default all ranks under mpirun, and none otherwise.
         options: options of OptimizationDriver with their names, for example `num_iterations`, `hyper_opt`, `seed`,
             `batch`, `train_data` or `checkpoint`; docs/reference/options.md lists them. Without `checkpoint` nothing is
             left on disk. With it the run can be resumed by `opt_restore=True`.
+
+    Ctrl-C, or the button of a notebook, ends the search, and the result has what has ended. A second one raises.
 
     Raises:
         ConfigurationError: the arguments are wrong; no trial has begun.
@@ -93,25 +126,97 @@ def optimize(
             "`nnlo_opt.optimize` must not be called while a module is imported by a search. Received: a call in "
             f"{EXECUTING[-1]}. Put it under `if __name__ == '__main__':`."
         )
-    definition = definition_of(target)
-    checked = search_options(options, str(definition.source))
-    full_space, keeps_files = space_of(space, definition, checked.fix), options.get("checkpoint") is not None
-    ledger, directory = run_search(
-        checked, full_space, definition, comm or job_communicator(), keeps_files=keeps_files, catch=catch
-    )
-    return SearchResult(ledger, directory)
+    comm = comm or job_communicator()
+    caller = sys._getframe(1)
+    try:
+        with in_python():
+            definition = definition_of(target)
+            checked = search_options(options, str(definition.source))
+            full_space = space_of(space, definition, checked.fix)
+            warn_of_defaults(options, comm, depth=3)
+            if N_PARALLEL.read(n_parallel) > 1:
+                _check_parallel(n_parallel, options, definition, comm)
+            study = Steering(full_space, grace_s=0.0 if comm is None else LONG_S)
+            view = SearchView(study, callbacks, progress=progress, place=(caller.f_code.co_filename, caller.f_lineno))
+            script = Script(
+                program="nnlo_opt.optimize",
+                space=full_space,
+                catch=catch,
+                observers=[view],
+                requests=study._requests,
+            )
+            with closing(view):
+                ledger, directory = run_search(checked, definition, comm, script, n_parallel=n_parallel)
+    except Exception as error:
+        # The reader looks for lines of their own.
+        raise error.with_traceback(None if isinstance(error, NnloError) else of_user(error)) from None
+    return SearchResult(ledger, directory, is_root=comm is None or not comm.Get_rank())
+
+
+#: the argument of that name
+N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel")
+
+
+def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: ModelDefinition, comm: object) -> None:
+    """Raise ConfigurationError if the trials of this search cannot run in processes forked from this one."""
+    received = ""
+    if comm is not None:
+        received = "under mpirun, whose ranks run the trials. Leave it out"
+    elif definition.kind != "objective":
+        received = "for a model. Leave it out, and start the script with `mpirun`, which trains in blocks of ranks"
+    elif "block_size" in given:
+        received = f"with `block_size={given['block_size']}`. Leave one of them out"
+    if received:
+        raise ConfigurationError(
+            "`n_parallel` forks processes of one rank each, which call an objective. Received: "
+            f"`n_parallel={n_parallel}` {received}."
+        )
+    refuse_threads()
 
 
 def search_options(given: Mapping[str, Any], model: str) -> Options:
-    """Return checked options of a search of `model`; ConfigurationError for an unknown, wrong or missing one."""
+    """Return checked options of a search of `model`; ConfigurationError for an unknown, wrong or missing one.
+
+    The run has a name only if it is to be kept.
+    """
     if unknown := [name for name in given if name not in _NAMES]:
+        what = f"a search from Python does not have.{did_you_mean(unknown[0], _NAMES)}"
+        if unknown[0] in OTHER_NAMES:
+            what = f"is `{OTHER_NAMES[unknown[0]]}` here."
         raise ConfigurationError(
-            f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which a search from "
-            f"Python does not have.{did_you_mean(unknown[0], _NAMES)} docs/reference/options.md lists them."
+            f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which {what} "
+            "docs/reference/options.md lists them."
         )
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")
-    return optimization_options({**given, "model": model})
+    of_table = {
+        "no_shuffle": not _SHUFFLE.read(given.get("shuffle", True)),
+        "direction": OTHER_DIRECTIONS.get(str(direction := given.get("direction")), direction),
+        "model": model,
+    }
+    checked = optimization_options({name: value for name, value in given.items() if name != "shuffle"} | of_table)
+    return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
+
+
+def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", depth: int) -> None:
+    """Warn, on rank 0, of arguments that were left out, or have no effect, and whose user may expect something else.
+
+    `depth`: of the caller's code, whose line is shown.
+    """
+    if comm is not None and comm.Get_rank():
+        return
+    if given.get("num_iterations") is None and given.get("hyper_opt") != "grid":
+        n_trials = BY_NAME["num_iterations"].default
+        warnings.warn(
+            f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.",
+            stacklevel=depth,
+        )
+    if comm is None and int(given.get("block_size") or 1) > 1:
+        warnings.warn(
+            "`block_size` is the number of ranks of `mpirun` that work on a trial together. Received: "
+            f"{given['block_size']} without `mpirun`, so that this process alone works on each.",
+            stacklevel=depth,
+        )
 
 
 def job_communicator() -> "Communicator | None":
@@ -140,13 +245,12 @@ def definition_of(target: object) -> ModelDefinition:
         # A command that is given the file of this module calls the same function.
         return ModelDefinition.from_names(vars(module), _file_of(module))
     kind = FUNCTIONS.get(name, "objective")
-    own = target if kind == "model" else objective_of(target, "this script")
     around = getattr(target, "__globals__", {}) if kind == "model" else {}
     return ModelDefinition(
         name="objective" if name == "<lambda>" else name,
         kind=kind,
         source=Path(getattr(getattr(target, "__code__", None), "co_filename", "script")),
-        functions={key: value for key, value in around.items() if callable(value)} | {_FUNCTION_OF[kind]: own},
+        functions={key: value for key, value in around.items() if callable(value)} | {_FUNCTION_OF[kind]: target},
         parameter_range=getattr(target, "parameter_range", None),
         function=name,
         fingerprint=_fingerprint(target),
@@ -189,11 +293,19 @@ def space_of(
     return finish_space(space_from_dimensions(given, source), feasible, source, fixed)
 
 
+def _meant(given: object) -> str:
+    """Return the parameter that a value of a dictionary may stand for, as code."""
+    if not isinstance(given, list | tuple):
+        return f"Constant({given!r})" if isinstance(given, int | float | str) else "Real(0, 1)"
+    is_range = len(given) == 2 and all(map(is_number, given))
+    return f"Real({given[0]!r}, {given[1]!r})" if is_range else f"Categorical({[*given]!r})"
+
+
 def _named(name: str, parameter: Parameter) -> Parameter:
     if not hasattr(parameter, "to_json"):
         raise ConfigurationError(
             f"Every value of a search space must be a parameter. Received: {parameter!r} for {name!r}. Write it as "
-            f"`{{{name!r}: Real(0, 1)}}`."
+            f"`{{{name!r}: {_meant(parameter)}}}`."
         )
     if parameter.name not in ("", name):
         raise ConfigurationError(

@@ -4,11 +4,14 @@ import base64
 import operator
 import os
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nnlo_opt.analysis import frames
+from nnlo_opt.api.words import python_words
 from nnlo_opt.errors import ConfigurationError, TrialError, require_known
 from nnlo_opt.reporting import plots
 from nnlo_opt.reporting.results import read_run
@@ -19,8 +22,8 @@ from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import checked_run
 from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.run_state import state_of
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.trials.run_state import RunState, state_of
+from nnlo_opt.trials.trial import Assignment, FoldResult, Trial, TrialState
 
 if TYPE_CHECKING:
     from nnlo_opt.analysis.frames import Frame
@@ -28,6 +31,36 @@ if TYPE_CHECKING:
 
 #: most trials in the HTML view of a run
 _MOST_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenTrial:
+    """Trial as it was when a result was asked for it; it does not change while the search goes on."""
+
+    number: int
+    #: value of every parameter by name
+    parameters: Point
+    state: TrialState
+    #: mean over the folds, and population standard deviation; None before the trial is complete
+    figure_of_merit: float | None
+    figure_of_merit_std: float | None = field(repr=False)
+    #: the same for every objective by name; empty with one objective
+    objectives: dict[str, float]
+    objectives_std: dict[str, float] = field(repr=False)
+    #: figure of merit after each number of epochs, by `report` or training
+    curve: dict[int, float] = field(repr=False)
+    #: fold -> result of a finished fold
+    folds: dict[int, FoldResult] = field(repr=False)
+    #: attempts of blocks, in their order
+    assignments: list[Assignment] = field(repr=False)
+    #: cause of its failure or pruning, in a sentence; empty without one
+    reason: str
+
+    @classmethod
+    def of(cls, trial: Trial) -> Self:
+        """Return a copy of a trial of a ledger."""
+        same = {f.name: copy(getattr(trial, f.name)) for f in fields(cls) if f.name != "parameters"}
+        return cls(parameters=dict(trial.point), **same)
 
 
 class Results:
@@ -47,17 +80,18 @@ class Results:
         return self.ledger.direction
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[FrozenTrial]:
         """All trials in the order in which they were suggested."""
-        return list(self.ledger.trials)
+        return [FrozenTrial.of(trial) for trial in self.ledger.trials]
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> FrozenTrial | None:
         """The trial with the best figure of merit, in the first of several objectives; None if no trial succeeded."""
-        return self.ledger.best()
+        best = self.ledger.best()
+        return None if best is None else FrozenTrial.of(best)
 
     @property
-    def best_point(self) -> Point:
+    def best_parameters(self) -> Point:
         """Parameters of the best trial; TrialError, with the first reason, if no trial succeeded."""
         return dict(self._succeeded().point)
 
@@ -69,28 +103,71 @@ class Results:
         return figure
 
     @property
-    def pareto(self) -> list[Trial]:
+    def pareto(self) -> list[FrozenTrial]:
         """The trials that no other trial beats in all objectives; empty with one objective."""
-        return [trial for trial in self.ledger.trials if trial.number in self.ledger.pareto]
+        return [FrozenTrial.of(trial) for trial in self.ledger.trials if trial.number in self.ledger.pareto]
 
     @property
     def ended_because(self) -> str:
         """Reason for which the search ended, as a sentence without its full stop; empty while it runs."""
-        return self.ledger.ended_because
+        return python_words(self.ledger.ended_because)
 
     def _succeeded(self) -> Trial:
-        best = self.best
+        best = self.ledger.best()
         if best is None:
             reasons = [trial.reason for trial in self.ledger.trials if trial.reason]
-            raise TrialError(f"No trial succeeded. The first reason: {reasons[0] if reasons else 'none'}.")
+            first = python_words(reasons[0]) if reasons else "none"
+            raise TrialError(f"No trial succeeded. The first reason: {first}.")
         return best
 
     @property
     def _found(self) -> str:
-        """Number of trials and the best of them, in words."""
-        best = self.best
+        """Number of trials in each state, and the best of them, in words."""
+        best = self.ledger.best()
         found = "none complete" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
-        return f"{counted(len(self.ledger.trials), 'trial')}, {found}"
+        return f"{outcome(self.ledger)}, {found}"
+
+    def to_dataframe(self, table: Literal["trials", "folds", "epochs", "assignments"] = "trials") -> "Frame":
+        """Return a table with a dtype for each column (`nnlo_opt.analysis.frames`).
+
+        >>> run = load_run("checkpoints/CP")
+        >>> run.to_dataframe()[["trial", "state", "figure_of_merit", "p:n"]].head(2)
+           trial     state  figure_of_merit   p:n
+        0      0  complete             0.25     8
+        1      1  complete             0.50  <NA>
+        >>> run.to_dataframe("epochs").query("trial == 0 and fold == 1")["m:val_loss"].tolist()
+        [1.0, 0.375]
+
+        Args:
+            table: "trials": one row each, with the columns of results.csv; "folds": finished folds; "assignments":
+                attempts of blocks at folds; "epochs": epochs of folds, of a run that `load_run` has read.
+        """
+        tables = self._tables
+        require_known("A table", table, tables)
+        return tables[table]()
+
+    @property
+    def _tables(self) -> "dict[str, Callable[[], Frame]]":
+        return {
+            "trials": lambda: frames.trials_frame(self.ledger),
+            "folds": lambda: frames.folds_frame(self.ledger),
+            "assignments": lambda: frames.assignments_frame(self.ledger),
+        }
+
+    def _view(self, title: str, state: RunState) -> str:
+        """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
+        ledger, best = self.ledger, self.ledger.best()
+        facts = [f"{state}{f' ({self.ended_because})' * bool(self.ended_because)}: {outcome(ledger)}."]
+        if best is not None:
+            facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
+        frame = self.to_dataframe().iloc[[trial.number for trial in ranked(ledger)[:_MOST_SHOWN]]]
+        shown = ["trial", "state", "figure_of_merit", "epochs", "time_s"]
+        shown += [column for column in frame.columns if column.startswith(("o:", "p:")) and not column.endswith("_std")]
+        lines = "".join(f"<div>{escape(fact)}</div>" for fact in facts)
+        source = base64.b64encode(plots.picture(ledger)).decode()
+        image = f'<img alt="figures of merit" src="data:image/png;base64,{source}">'
+        table = f'<div style="overflow-x: auto">{frame[shown].to_html(index=False, na_rep="-", border=0)}</div>'
+        return f"<div><b>{escape(title)}</b>{lines}{image}{table}</div>"
 
     # ------------------------------------------------------------ figures
 
@@ -142,7 +219,7 @@ class Run(Results):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         #: directory of the run
-        self.path = Path(path)
+        self.directory = Path(path)
         self._events: list[Event] = []
         self.ledger = Ledger()
         self.refresh()
@@ -154,17 +231,20 @@ class Run(Results):
         >>> len(run.refresh().trials)
         6
         """
-        run, at_work = checked_run(self.path, "correct the path"), may_be_at_work(self.path)
+        run, at_work = checked_run(self.directory, "correct the path"), may_be_at_work(self.directory)
         self._events, self.ledger = read_run(run)
-        self._state = state_of(self.path, self.ledger, at_work=at_work)
+        self._state = state_of(self.directory, self.ledger, at_work=at_work)
         return self
 
-    def trial(self, number: int) -> Trial:
+    def trial(self, number: int) -> FrozenTrial:
         """Return a trial; ConfigurationError if there is none of this number.
 
-        >>> load_run("checkpoints/CP").trial(2).point
+        >>> load_run("checkpoints/CP").trial(2).parameters
         {'lr': 0.03, 'act': None, ...}
         """
+        return FrozenTrial.of(self._trial(number))
+
+    def _trial(self, number: int) -> Trial:
         try:
             index = operator.index(number)  # numbers of data frames are of NumPy
         except TypeError:
@@ -172,35 +252,17 @@ class Run(Results):
         if not 0 <= index < len(self.ledger.trials):
             raise ConfigurationError(
                 f"The number of a trial must be from 0 to the number of the last one. Received: {number!r}, but "
-                f"`{self.path}` has {counted(len(self.ledger.trials), 'trial')}. `run.trials` has all of them."
+                f"`{self.directory}` has {counted(len(self.ledger.trials), 'trial')}. `run.trials` has all of them."
             )
         return self.ledger.trials[index]
 
-    def to_dataframe(self, table: Literal["trials", "folds", "epochs", "assignments"] = "trials") -> "Frame":
-        """Return a table of the run with a dtype for each column (`nnlo_opt.analysis.frames`).
+    @property
+    def _tables(self) -> "dict[str, Callable[[], Frame]]":
+        return super()._tables | {"epochs": lambda: frames.epochs_frame(self.ledger, self._events)}
 
-        >>> run = load_run("checkpoints/CP")
-        >>> run.to_dataframe()[["trial", "state", "figure_of_merit", "p:n"]].head(2)
-           trial     state  figure_of_merit   p:n
-        0      0  complete             0.25     8
-        1      1  complete             0.50  <NA>
-        >>> run.to_dataframe("epochs").query("trial == 0 and fold == 1")["m:val_loss"].tolist()
-        [1.0, 0.375]
-
-        Args:
-            table: "trials": one row each, with the columns of results.csv; "folds": finished folds; "epochs": epochs of
-                folds; "assignments": attempts of blocks at folds.
-        """
-        tables: dict[str, Callable[[], Frame]] = {
-            "trials": lambda: frames.trials_frame(self.ledger),
-            "folds": lambda: frames.folds_frame(self.ledger),
-            "epochs": lambda: frames.epochs_frame(self.ledger, self._events),
-            "assignments": lambda: frames.assignments_frame(self.ledger),
-        }
-        require_known("A table", table, tables)
-        return tables[table]()
-
-    def model(self, trial: int | Trial, *, fold: int | None = None, model: str | os.PathLike[str] | None = None) -> Any:
+    def model(
+        self, trial: int | FrozenTrial, *, fold: int | None = None, model: str | os.PathLike[str] | None = None
+    ) -> Any:
         """Return the trained model of a trial: a Keras model, or a torch module in evaluation mode on the CPU.
 
         The module of the model is executed in this process, and one of the data files is opened.
@@ -215,8 +277,8 @@ class Run(Results):
         """
         from nnlo_opt.run.afterwards.trained_models import trained_model
 
-        found = trial if isinstance(trial, Trial) else self.trial(trial)
-        return trained_model(self.path, self.ledger, found, fold, None if model is None else os.fspath(model))
+        found = self._trial(trial.number if isinstance(trial, FrozenTrial) else trial)
+        return trained_model(self.directory, self.ledger, found, fold, None if model is None else os.fspath(model))
 
     def best_model(self, *, model: str | os.PathLike[str] | None = None) -> Any:
         """Return the trained model of the best trial, as `model` does; ConfigurationError if no trial succeeded."""
@@ -224,29 +286,17 @@ class Run(Results):
         if best is None:
             raise ConfigurationError(
                 "A run must have a complete trial to have a best model. Received: "
-                f"`{self.path}`, {outcome(self.ledger)}."
+                f"`{self.directory}`, {outcome(self.ledger)}."
             )
-        return self.model(best, model=model)
+        return self.model(best.number, model=model)
 
     # ------------------------------------------------------------ in a console, in a notebook
 
     def __repr__(self) -> str:
-        return f"<Run {self.path}: {self._state}, {self._found}>"
+        return f"<Run {self.directory}: {self._state}, {self._found}>"
 
     def _repr_html_(self) -> str:
-        """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
-        ledger, best = self.ledger, self.best
-        facts = [f"{self._state}{f' ({self.ended_because})' * bool(self.ended_because)}: {outcome(ledger)}."]
-        if best is not None:
-            facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
-        frame = self.to_dataframe().iloc[[trial.number for trial in ranked(ledger)[:_MOST_SHOWN]]]
-        shown = ["trial", "state", "figure_of_merit", "epochs", "time_s"]
-        shown += [column for column in frame.columns if column.startswith(("o:", "p:")) and not column.endswith("_std")]
-        lines = "".join(f"<div>{escape(fact)}</div>" for fact in facts)
-        source = base64.b64encode(plots.picture(ledger)).decode()
-        image = f'<img alt="figures of merit" src="data:image/png;base64,{source}">'
-        table = f'<div style="overflow-x: auto">{frame[shown].to_html(index=False, na_rep="-", border=0)}</div>'
-        return f"<div><b>Run {escape(str(self.path))}</b>{lines}{image}{table}</div>"
+        return self._view(f"Run {self.directory}", self._state)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -254,7 +304,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 
     >>> run = load_run("checkpoints/CP")
     >>> run
-    <Run checkpoints/CP: finished, 6 trials, best 0.25 at {'lr': 0.01, 'n': 8, ...}>
+    <Run checkpoints/CP: finished, 4 complete, 1 failed, 1 pruned, best 0.25 at {'lr': 0.01, 'n': 8, ...}>
     >>> run.best.number, run.best.folds[0].n_epochs
     (0, 2)
     >>> run.plot_history().get_xlabel()

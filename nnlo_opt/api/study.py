@@ -6,21 +6,23 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.optimize import SearchResult, SpaceLike, search_options, space_of
+from nnlo_opt.api.optimize import N_PARALLEL, SearchResult, SpaceLike, search_options, space_of, warn_of_defaults
+from nnlo_opt.api.steering import Steering
+from nnlo_opt.api.words import in_python
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.values import epoch_reported, finished_fold
-from nnlo_opt.run.options.kinds import whole
-from nnlo_opt.run.options.table import Option
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.embedded import temporary_run
 from nnlo_opt.run.start.host import Script
@@ -30,26 +32,7 @@ from nnlo_opt.run.start.session import LONG_S
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import refuse_forked
-from nnlo_opt.space.space import Point
 from nnlo_opt.user_files import reason_of, shortened
-
-
-@dataclass(frozen=True, slots=True)
-class AskedTrial:
-    """Trial that the caller runs."""
-
-    number: int
-    #: value of every parameter by name
-    parameters: Point
-    _study: "Study" = field(repr=False, compare=False)
-
-    def report(self, epoch: int, value: float) -> bool:
-        """Report a value after an epoch, counted from 1, for `pruner`; return False if the trial is to stop.
-
-        Raises:
-            TrialError: the epoch is no whole number from 1, or the value no finite number; nothing is recorded.
-        """
-        return self._study._report(self, epoch, value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,9 +47,11 @@ class _Call:
     last_epoch: int = 0
     #: True once the coordinator has ordered it to stop
     stop_asked: bool = False
+    #: as it was handed out; None before
+    trial: RunningTrial | None = None
 
 
-class Study:
+class Study(Steering):
     """Search whose trials the caller runs, in this process; each rank of MPI has a study of its own.
 
         with nnlo_opt.Study({"x": Real(-5, 5)}, num_iterations=20) as study:
@@ -84,15 +69,18 @@ class Study:
         ConfigurationError: the arguments are wrong, or the run is another search.
     """
 
+    @in_python()
     def __init__(self, space: SpaceLike, *, n_parallel: int = 1, **options: Unpack[SearchArguments]) -> None:
         source = str(getattr(sys.modules["__main__"], "__file__", "a script"))
         checked = search_options(options, source)
+        warn_of_defaults(options, None, depth=4)
         full_space = space_of(space, fixed=checked.fix)
-        n_blocks = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel").read(n_parallel)
+        super().__init__(full_space, LONG_S)
+        n_blocks = N_PARALLEL.read(n_parallel)
         topology = Topology.plan(1 + n_blocks, 1)
         network = LoopbackNetwork(topology.world_size)
         self._ranks = [network.end(team.master_rank) for team in topology.teams]
-        self._keeps_files = options.get("checkpoint") is not None
+        self._keeps_files = checked.run.name is not None
         #: number of this process; a process that is forked from it has a copy of the study, and may not use it
         self._pid = os.getpid()
         #: removes the journal if it is temporary
@@ -116,6 +104,7 @@ class Study:
             findings=workload.inspect(full_space),
             keeps_files=self._keeps_files,
             n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
+            requests=self._requests,
         )
         #: trials handed out to the caller that have not ended, by number
         self._calls: dict[int, _Call] = {}
@@ -132,7 +121,7 @@ class Study:
             self._session.close()
             raise
 
-    def ask(self) -> AskedTrial | None:
+    def ask(self) -> RunningTrial | None:
         """Return the next trial; None if the search is over, or needs a value first."""
         self._check_process()
         if self._is_closed:
@@ -149,11 +138,17 @@ class Study:
             return None
         call = self._assigned.popleft()
         self._calls[call.order.trial] = call
-        return AskedTrial(call.order.trial, dict(call.order.point), self)
+        call.trial = RunningTrial(
+            number=call.order.trial,
+            parameters=dict(call.order.point),
+            _run=self._run.directory.path,
+            _report=partial(self._report, call),
+        )
+        return call.trial
 
     def tell(
         self,
-        trial: AskedTrial,
+        trial: RunningTrial,
         value: float | Mapping[str, float] | None = None,
         *,
         error: BaseException | str | None = None,
@@ -177,6 +172,12 @@ class Study:
         directory = self._run.directory
         return SearchResult(directory.ledger, directory.shown if self._keeps_files else None)
 
+    def stop(self) -> None:
+        """End the study: there are no further trials, and those under way are left to a study that resumes it."""
+        self._check_process()
+        super().stop()
+        self._turn()
+
     def close(self) -> None:
         """End the study, if it has not ended: trials under way are left to a study that resumes it.
 
@@ -196,7 +197,7 @@ class Study:
             self._session.close()
             self._cleanup.close()
 
-    def __iter__(self) -> Iterator[AskedTrial]:
+    def __iter__(self) -> Iterator[RunningTrial]:
         """Ask for one trial after another until there is none."""
         while (trial := self.ask()) is not None:
             yield trial
@@ -209,8 +210,8 @@ class Study:
 
     # ------------------------------------------------------------ in place of the ranks
 
-    def _report(self, trial: AskedTrial, epoch: int, value: float) -> bool:
-        call = self._call(trial)
+    def _report(self, call: _Call, epoch: int, value: float) -> bool:
+        self._call(call.trial)
         reported = epoch_reported(call.order, epoch, value)
         call.last_epoch = reported.epoch
         call.rank.send(0, reported)
@@ -220,10 +221,9 @@ class Study:
     def _check_process(self) -> None:
         refuse_forked(self._pid, "A study", f"Hand values back to process {self._pid}, for example by a pipe.")
 
-    def _call(self, trial: AskedTrial) -> _Call:
+    def _call(self, trial: RunningTrial | None) -> _Call:
         self._check_process()
-        is_own = isinstance(trial, AskedTrial) and trial._study is self
-        call = self._calls.get(trial.number) if is_own and not self._is_closed else None
+        call = None if self._is_closed else next((c for c in self._calls.values() if c.trial is trial), None)
         if call is None:
             raise ConfigurationError(
                 "A value must be for a trial that this study was asked for and that has not ended. Received: "

@@ -12,7 +12,7 @@ from nnlo_opt.errors import BrokenProcessError, NnloError, ProtocolError
 from nnlo_opt.runtime.log import WHOLE, log_path
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
-from nnlo_opt.user_files import reason_of, shortened
+from nnlo_opt.user_files import of_user, reason_of, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ LONGEST_TRACEBACK = 20_000
 
 def fold_failed(assignment: int | None, error: BaseException, world_rank: int) -> msg.FoldFailed:
     """Return the message that `error` has ended an assignment; the log has the whole traceback."""
-    whole = "".join(traceback.format_exception(error))
+    whole = "".join(traceback.format_exception(error.with_traceback(of_user(error))))
     WHOLE.info("assignment %s has failed: %s", assignment, whole)
     reason = reason_of(error)
     is_of_user = not isinstance(error, NnloError) or error.__cause__ is not None

@@ -8,12 +8,15 @@ controller -> worker    ControlAnswer, ParamsShared, ParamsRefused, Dismissed
 """
 
 from nnlo_opt.comm.messages import AssignmentMessage, Json, Message
+from nnlo_opt.records import field
 
 
 class CallObjective(AssignmentMessage):
-    """Call the objective at this point, together with all ranks of the block."""
+    """Call the objective at this point, together with all ranks of the block; `names`: all parameters of the space."""
 
     point: dict[str, Json]
+    trial: int = 0
+    names: list[str] = field(default_factory=list)
 
 
 class ObjectiveArrived(AssignmentMessage):

@@ -16,6 +16,8 @@ class OpenRun(Message):
     directory: str
     #: a trial is a call of the user's objective
     is_objective: bool = False
+    #: names of the parameters of a search
+    parameters: list[str] = field(default_factory=list)
     #: workers that a master must still have for its update rule when ranks have died
     least_children: int = 1
     #: the directory is removed when the search has ended

@@ -127,8 +127,10 @@ class Coordinator:
         if len(self._setup.ranks.lost) > self._n_lost:
             self._n_lost = len(self._setup.ranks.lost)
             todo += self._decide(ins.RanksDied(ranks=frozenset(self._setup.ranks.lost)))
-        for request in self._setup.requests():
-            todo += self._decide(request)
+        if requests := self._setup.requests():
+            # At once: a point that is enqueued comes before what the search suggests next.
+            self._carry_out([*todo, *(one for request in requests for one in self._decide(request))])
+            todo = []
         n_taken = 0
         while n_taken < MOST_AT_ONCE and self._state.phase is not Phase.OVER and (received := self._setup.ranks.poll()):
             n_taken += 1

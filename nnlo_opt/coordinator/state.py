@@ -535,7 +535,7 @@ class CoordinatorState:
         if self.ending.stops(self._now_s):
             for team_index, assignment in under_way.items():
                 self._send(team_index, msg.StopFold(assignment=assignment.number))
-        elif under_way and self.ending.abandons(self._now_s):
+        if under_way and self.ending.abandons(self._now_s):
             for team_index in list(under_way):
                 self._end_preempted(team_index)
 

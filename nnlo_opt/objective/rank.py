@@ -10,22 +10,25 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, Self, TypeAlias
 
 from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
+from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
-from nnlo_opt.errors import NnloError, ProtocolError, TrialError
+from nnlo_opt.errors import MisuseError, NnloError, ProtocolError, TrialError
+from nnlo_opt.files import make_directory
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
+from nnlo_opt.safe_path import SafePath
+from nnlo_opt.space.space import Point
 from nnlo_opt.trials.objectives import Comparison
-
-Report = Callable[[int, float], bool]
-#: runs the user's program at a point, with a communicator and `report`; returns what the program returns
-Program = Callable[[Any, Report], Any]
 
 #: seconds in which ranks have to return after one has raised; they may be computing, and notice it at their next call
 GRACE_S = 600.0
@@ -34,6 +37,54 @@ RECORDED_S = 10.0
 ROOT = 0
 #: place of a rank that has reached the end of the objective
 _RETURN = "return"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunningTrial:
+    """Trial under way, as the code that computes its value sees it."""
+
+    number: int
+    #: value of every parameter by name
+    parameters: Point
+    #: communicator of the ranks that work on the trial; None without MPI
+    comm: Any = field(default=None, repr=False)
+    _run: Path = field(repr=False)
+    _report: Callable[[int, float], bool] = field(repr=False)
+    #: answers of the reports so far
+    _answers: list[bool] = field(default_factory=list, init=False, repr=False)
+
+    def report(self, epoch: int, value: float) -> bool:
+        """Report a value after an epoch, counted from 1, for `pruner`; return False if the trial is to stop.
+
+        Collective: every rank of the block, if the trial runs on several.
+
+        Raises:
+            TrialError: the epoch is no whole number from 1, or the value no finite number; nothing is recorded.
+        """
+        self._answers.append(self._report(epoch, value))
+        return self._answers[-1]
+
+    def reporting_by(self, wrapped: Callable[[Callable[[int, float], bool]], Callable[[int, float], bool]]) -> Self:
+        """Return the same trial with another way to report."""
+        return replace(self, _report=wrapped(self._report))
+
+    def should_prune(self) -> bool:
+        """Return True if the trial is to stop, as the last report has answered: return any value then."""
+        return False in self._answers[-1:]
+
+    @cached_property
+    def directory(self) -> Path:
+        """The trial's own folder in the run directory, which is temporary without `checkpoint`; it exists."""
+        folder = SafePath(self._run) / f"trials/{self.number:04d}"
+        make_directory(folder)
+        return Path(str(folder))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = ': its parameters are in `trial.parameters["name"]`, as the search space has them' * ("suggest" in name)
+        raise AttributeError(f"a trial has no {name!r}{hint}", name=name, obj=self)
+
+
+Objective: TypeAlias = Callable[[RunningTrial], Any]
 
 
 class BlockComm(Protocol):
@@ -46,8 +97,8 @@ class BlockComm(Protocol):
 class Programs(Protocol):
     """Workload of a rank whose trials are calls of the user's program."""
 
-    def open(self, start: CallObjective) -> Program:
-        """Return the program at the point of `start`."""
+    def open(self, start: CallObjective) -> Objective:
+        """Return what calls the program in the trial of `start`."""
 
     def close(self) -> None:
         """Release what the last program has used."""
@@ -69,11 +120,14 @@ class ObjectiveSetup(Value):
     #: transport between the ranks of the block
     block: Transport
     programs: Programs
+    #: the run of the trials
+    run: OpenRun
     #: returns the communicator for one call; None without MPI. Collective: every rank of the block
     make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
     clock: Clock
-    #: lets the coordinator take in a report, on a rank that shares its process; None on any other
-    coordinate: Callable[[], None] | None = None
+    #: lets the coordinator take in a report, on a rank that shares its process, and returns False if it has failed;
+    #: None on any other rank
+    coordinate: Callable[[], bool] | None = None
     #: rules by which trials are compared, which name the values that the objective has to return
     comparison: Comparison = Comparison()
     #: the rank as it was before its team regrouped; None at first
@@ -121,7 +175,10 @@ class ObjectiveRank:
         match message:
             case msg.RunFold():
                 self.taken = message.assignment
-                call = CallObjective(assignment=message.assignment, point=message.point)
+                names = self._setup.run.parameters
+                call = CallObjective(
+                    assignment=message.assignment, trial=message.trial, point=message.point, names=names
+                )
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
                 self._order = message
@@ -174,7 +231,14 @@ class ObjectiveRank:
         try:
             self._comm = comm = self._setup.make_comm(self)
             try:
-                value = self._setup.programs.open(call)(comm, self._report)
+                trial = RunningTrial(
+                    number=call.trial,
+                    parameters=dict(call.point),
+                    comm=comm,
+                    _run=Path(self._setup.run.directory),
+                    _report=self._report,
+                )
+                value = self._setup.programs.open(call)(trial)
             finally:
                 self._setup.programs.close()
                 end_if_forked(self._pid)
@@ -220,8 +284,10 @@ class ObjectiveRank:
         if elsewhere:
             rank, at = min(elsewhere.items())
             self._give_up(
-                "every rank of a block must make the same collective calls, `report` included; block rank 0 "
-                f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
+                MisuseError(
+                    "every rank of a block must make the same collective calls, `report` included; block rank 0 "
+                    f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
+                )
             )
         self._arrived.clear()
         if reported is not None:
@@ -237,12 +303,12 @@ class ObjectiveRank:
         try:
             reported = epoch_reported(order, epoch, value)
         except TrialError as error:
-            self._give_up(str(error))
+            self._give_up(error)
         self._told_to_go_on = False
         self._orders.send(ROOT, reported)
         self._last_epoch = reported.epoch
-        if self._setup.coordinate is not None:
-            self._setup.coordinate()
+        if self._setup.coordinate is not None and not self._setup.coordinate():
+            return
         try:
             self._look_for_orders()
         except RanksLost:
@@ -257,12 +323,17 @@ class ObjectiveRank:
         self._look_for_orders()
         return self._told_to_go_on or self._stop_asked
 
-    def _give_up(self, reason: str) -> NoReturn:
+    def _give_up(self, error: TrialError) -> NoReturn:
         """Fail the call on every rank, even if the objective catches the error raised here."""
-        host = socket.gethostname()
-        failed = msg.FoldFailed(assignment=self._assignment, reason=reason, world_rank=self._world_rank, host=host)
+        failed = msg.FoldFailed(
+            assignment=self._assignment,
+            reason=str(error),
+            traceback=str(error) if isinstance(error, MisuseError) else "",
+            world_rank=self._world_rank,
+            host=socket.gethostname(),
+        )
         self._spread(failed)
-        raise TrialError(reason)
+        raise error
 
     def _await(self, done: Callable[[], bool]) -> None:
         def look() -> bool:
@@ -353,7 +424,8 @@ class ObjectiveRank:
             raise
         except BaseException as error:  # the value is an object of the user
             failed = fold_failed(self._assignment, error, self._world_rank)
-            return failed.replaced(traceback="") if isinstance(error, TrialError) else failed
+            is_no_mistake = isinstance(error, TrialError) and not isinstance(error, MisuseError)
+            return failed.replaced(traceback="") if is_no_mistake else failed
 
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:

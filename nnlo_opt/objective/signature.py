@@ -2,26 +2,28 @@
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 
-#: arguments an objective may name, in the order in which a function of three other names gets them
-ARGUMENTS = ("parameters", "comm", "report")
+#: arguments that an objective may name besides parameters; all but the last are attributes of a `RunningTrial`
+RESERVED = ("parameters", "comm", "report", "trial")
 
 
-def objective_of(function: Callable[..., Any], source: str) -> Callable[[Any, Any, Any], Any]:
-    """Return a function of (parameters, comm, report) that calls the user's `function` with the arguments it names.
+def objective_of(function: Callable[..., Any], source: str, names: Collection[str]) -> Callable[[Any], Any]:
+    """Return a function of a `RunningTrial` that calls the user's `function` with the arguments it names.
 
-    A single positional argument of any other name gets the parameters; three of other names get all three, in their
-    order. An argument that has a default keeps it unless it is named `parameters`, `comm` or `report`.
+    An argument is one of `RESERVED`, or else a parameter of the search space. A single positional argument of any other
+    name gets the parameters; three of other names get parameters, communicator and `report`, in this order. An argument
+    that has a default keeps it unless it has one of these names.
 
     Args:
         source: where the function stands, for the refusal.
+        names: of the parameters of the search space.
 
     Raises:
-        ConfigurationError: the function takes something else, or is a coroutine.
+        ConfigurationError: the function takes something else, or not all parameters, or is a coroutine.
     """
     if not callable(function) or inspect.iscoroutinefunction(function):
         what = "a coroutine (`async def`)" if callable(function) else repr(function)
@@ -31,25 +33,40 @@ def objective_of(function: Callable[..., Any], source: str) -> Callable[[Any, An
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return lambda parameters, comm, report: function(parameters)  # written in C
+        return lambda trial: function(trial.parameters)  # written in C
+    title = f"{getattr(function, '__name__', 'a function')}{signature} in {source}"
     taken = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    wanted = {p.name: p.name for p in taken if p.name in ARGUMENTS}
-    others = [p.name for p in taken if p.name not in ARGUMENTS and p.default is p.empty]
-    is_positional = all(p.kind is not p.KEYWORD_ONLY for p in taken if p.name in others)
-    if len(others) == 1 and "parameters" not in wanted and is_positional:
-        wanted[others[0]] = "parameters"
-    elif len(others) == len(ARGUMENTS) and not wanted and is_positional:
-        wanted = dict(zip(others, ARGUMENTS, strict=True))
-    elif others or not wanted:
+    wanted = {p.name: p.name for p in taken if p.name in RESERVED}
+    own = [p.name for p in taken if p.name in names]
+    if both := [name for name in own if name in wanted]:
         raise ConfigurationError(
-            "An objective must take `parameters`, and may take `comm` and `report`. Received: "
-            f"{getattr(function, '__name__', 'a function')}{signature} in {source}. Write it as "
-            "`def objective(parameters)` or `def objective(parameters, comm, report)`."
+            f"An argument must have one meaning. Received: `{both[0]}` of {title}, which every trial has, and which is "
+            "also a parameter of the search space. Rename the parameter."
+        )
+    others = [p.name for p in taken if p.name not in {*wanted, *own} and p.default is p.empty]
+    is_positional = not own and all(p.kind is not p.KEYWORD_ONLY for p in taken if p.name in others)
+    if len(others) == 1 and not {"parameters", "trial"} & wanted.keys() and is_positional:
+        wanted[others[0]] = "parameters"
+    elif len(others) == 3 and not wanted and is_positional:
+        wanted = dict(zip(others, RESERVED, strict=False))
+    elif others or not (wanted or own):
+        hint = did_you_mean(others[0], {*names} - {*own}) if others else ""
+        raise ConfigurationError(
+            "An objective must take `parameters`, or every parameter by its name, and may take `trial`, `comm` and "
+            f"`report`. Received: {title}, for the parameters {', '.join(names)}.{hint} Write it as "
+            "`def objective(parameters)`."
+        )
+    left = [name for name in names if name not in own]
+    if own and left and not {"parameters", "trial"} & wanted.keys():
+        raise ConfigurationError(
+            f"An objective that takes parameters by their names must take all. Received: {title}, without `{left[0]}`. "
+            "Add it, or name the argument `parameters` to get a dictionary."
         )
 
-    def call(parameters: Any, comm: Any, report: Any) -> Any:
-        values = {"parameters": parameters, "comm": comm, "report": report}
-        bound = inspect.BoundArguments(signature, OrderedDict((name, values[of]) for name, of in wanted.items()))
+    def call(trial: Any) -> Any:
+        given = {argument: trial if name == "trial" else getattr(trial, name) for argument, name in wanted.items()}
+        given |= {name: trial.parameters[name] for name in own if name in trial.parameters}
+        bound = inspect.BoundArguments(signature, OrderedDict(given))
         return function(*bound.args, **bound.kwargs)
 
     return call

@@ -6,9 +6,13 @@ from numbers import Integral
 from typing import Any
 
 from nnlo_opt.comm.messages import EpochReported, FoldFinished, RunFold
-from nnlo_opt.errors import TrialError
+from nnlo_opt.errors import MisuseError
 from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
+
+_REMEDY = (
+    "return one number, or several by name, as `{'loss': 0.1, 'size': 9}` with `objective=['loss:min', 'size:min']`"
+)
 
 
 def finished_fold(
@@ -45,10 +49,10 @@ def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train
     except KeyError as error:
         names = ", ".join(returned) or "an empty dict"
         if error.args[0] == FIGURE:
-            raise TrialError(
+            raise MisuseError(
                 f"`--objective` must name the returned value that is the figure of merit; returned were {names}"
             ) from None
-        raise TrialError(
+        raise MisuseError(
             f"the objective must return a dict with `{error.args[0]}`, as `--objective` says; it returned {names}"
         ) from None
 
@@ -56,7 +60,11 @@ def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train
 def returned_values(value: Any) -> dict[str, float]:
     """Return the numbers of an objective by name, a single one as `value`; TrialError unless all are finite."""
     if not isinstance(value, Mapping):
-        return {"value": finite_number(value, "the objective must return a finite number")}
+        try:
+            return {"value": finite_number(value, "the objective must return a finite number")}
+        except MisuseError as error:
+            remedy = "end it by `return`" if value is None else _REMEDY
+            raise MisuseError(f"{error}; {remedy}") from None
     return {
         str(name): finite_number(part, f"the objective must return a finite number as `{name}`")
         for name, part in value.items()
@@ -66,9 +74,9 @@ def returned_values(value: Any) -> dict[str, float]:
 def epoch_reported(order: RunFold, epoch: Any, value: Any) -> EpochReported:
     """Return the report of a user's code about an epoch; TrialError unless `epoch` and `value` are numbers."""
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 1 <= int(epoch) <= 2**53:
-        raise TrialError(
-            f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; count them by "
-            "`range(1, n + 1)`"
+        raise MisuseError(
+            f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; write "
+            "`report(epoch, value)`, and count epochs by `range(1, n + 1)`"
         )
     figure = finite_number(value, f"the objective must report a finite number at epoch {epoch}")
     return EpochReported(

@@ -277,3 +277,28 @@ def _lines_of(ledger: Ledger, say: Callable[..., None]) -> ProgressLines | Train
         return TrainingLines(say, training, n_fold)
     n_all, direction = progress_of(ledger).n_all or 0, ledger.direction
     return ProgressLines(say, SearchPlan(num_iterations=n_all, n_fold=n_fold, direction=direction), ledger)
+
+
+class SearchBar:
+    """Line about a search in the script that searches, in a terminal or a notebook; it stays when it is closed."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+        self._live = Live(console=self._console, auto_refresh=False)
+        self._shown = ""
+        self._live.start()
+
+    def show(self, ledger: Ledger, now_s: float) -> None:
+        """Draw the line, `now_s` seconds after the first start."""
+        n_failed, ascii_only = ledger.n_by_state()["failed"], "utf" not in self._console.encoding
+        failed = f" | {n_failed} failed" * bool(n_failed)
+        line = texts.bottom_line(ledger, now_s, self._console.width - 1 - len(failed), ascii_only=ascii_only)
+        if line + failed != self._shown:
+            self._shown = line + failed
+            self._live.update(Text(printable(self._shown), no_wrap=True), refresh=True)
+
+    def close(self) -> None:
+        """Leave the line as it is."""
+        self._live.stop()
+        if not self._console.is_terminal and not self._console.is_jupyter:
+            self._console.print()

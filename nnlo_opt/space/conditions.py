@@ -31,7 +31,7 @@ class When:
                 f'Received: {", ".join(map(repr, (parent, *values)))}. Write it as When("optimizer", "sgd").'
             )
         object.__setattr__(self, "parent", parent)
-        object.__setattr__(self, "values", tuple(frozen(value, parent) for value in values))
+        object.__setattr__(self, "values", tuple(frozen(value, titled(parent)) for value in values))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -46,10 +46,15 @@ class When:
         return f"{self.parent} is {' or '.join(repr(thawed(value)) for value in self.values)}"
 
 
+def titled(name: str, kind: str = "parameter") -> str:
+    """Return what a sentence calls a parameter, which has no name yet while its dictionary is written."""
+    return f"{kind} `{name}`" if name else f"a {kind}"
+
+
 def check_condition(condition: object, name: str) -> None:
     """Raise ConfigurationError unless `condition`, of the parameter `name`, is a When or None."""
     if condition is not None and not isinstance(condition, When):
         raise ConfigurationError(
-            f"The condition of parameter `{name}` must be a When. Received: {condition!r}. "
+            f"The condition of {titled(name)} must be a When. Received: {condition!r}. "
             'Write it as When("optimizer", "sgd").'
         )

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.records import MAX_INTEGER
-from nnlo_opt.space.conditions import When, check_condition
+from nnlo_opt.space.conditions import When, check_condition, titled
 from nnlo_opt.space.values import Value, frozen, is_number, not_contained, plain, position_of, quantile_of, text, thawed
 
 Prior = Literal["uniform", "log-uniform"]
@@ -39,6 +39,14 @@ class _Range:
     #: type of its numbers
     _of_kind: ClassVar[type[int] | type[float]]
 
+    def __new__(cls, *_: object, **given: object) -> Self:
+        if "log" in given:
+            raise ConfigurationError(
+                f"The scale of a parameter must be given by its prior. Received: log={given['log']!r} in "
+                f'{cls.__name__}. Write it as `prior="log-uniform"`.'
+            )
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         check_condition(self.condition, self.name)
         for side in ("low", "high"):
@@ -51,12 +59,12 @@ class _Range:
         self._check_width()
         if self.prior not in ("uniform", "log-uniform"):
             raise ConfigurationError(
-                f'The prior of parameter `{self.name}` must be "uniform" or "log-uniform". Received: {self.prior!r}. '
+                f'The prior of {self._title} must be "uniform" or "log-uniform". Received: {self.prior!r}. '
                 "Choose one of the two."
             )
         if self.prior == "log-uniform" and self.low <= 0:
             raise ConfigurationError(
-                f"`low` must be more than 0 for the log-uniform prior of parameter `{self.name}`. "
+                f"`low` must be more than 0 for the log-uniform prior of {self._title}. "
                 f"Received: {self.low}. Raise `low`, or use the uniform prior."
             )
         if self.step is not None:
@@ -72,7 +80,8 @@ class _Range:
 
     @property
     def _title(self) -> str:
-        return f"{type(self).__name__} `{self.name}`"
+        kind = type(self).__name__
+        return f"{kind} `{self.name}`" if self.name else f"{kind}({self.low!r}, {self.high!r})"
 
     def _settle(self, what: str, attribute: str, received: Any) -> None:
         """Check a number that was given, and store it as a plain Python number in the frozen field."""
@@ -233,7 +242,7 @@ class Real(_Range):
     def _check_width(self) -> None:
         if not math.isfinite(self.high - self.low):
             raise ConfigurationError(
-                f"The range of parameter `{self.name}` must be a finite number. Received: {self.low} to {self.high}. "
+                f"The range of {self._title} must be a finite number. Received: {self.low} to {self.high}. "
                 "Bring the bounds closer together."
             )
 
@@ -261,7 +270,7 @@ class Integer(_Range):
     def _check_width(self) -> None:
         if max(-self.low, self.high) > MAX_INTEGER:
             raise ConfigurationError(
-                f"The bounds of Integer `{self.name}` must lie within -2**53 and 2**53. "
+                f"The bounds of {self._title} must lie within -2**53 and 2**53. "
                 f"Received: {self.low} to {self.high}. Use a Real, or search its logarithm."
             )
 
@@ -308,19 +317,19 @@ class _Choice:
         check_condition(self.condition, name)
         if isinstance(self.categories, (str, bytes)) or not isinstance(self.categories, Iterable):
             raise ConfigurationError(
-                f"The categories of parameter `{name}` must be a list of values. Received: {self.categories!r}. "
+                f"The categories of {titled(name)} must be a list of values. Received: {self.categories!r}. "
                 "Put them in square brackets."
             )
-        values = tuple(frozen(category, name) for category in self.categories)
+        values = tuple(frozen(category, titled(name)) for category in self.categories)
         if len(values) < 2:
             raise ConfigurationError(
-                f"Parameter `{name}` must have at least 2 categories. Received: {[thawed(v) for v in values]}. "
+                f"There must be at least 2 categories in {titled(name)}. Received: {[thawed(v) for v in values]}. "
                 "Give a single value to the model itself instead of searching it, or write it as a Constant."
             )
         repeated = [one for one, n in Counter(text(value) for value in values).items() if n > 1]
         if repeated:
             raise ConfigurationError(
-                f"The categories of parameter `{name}` must be different. Received: {repeated[0]} more than once. "
+                f"The categories of {titled(name)} must be different. Received: {repeated[0]} more than once. "
                 "Remove the repetition."
             )
         object.__setattr__(self, "categories", values)
@@ -407,10 +416,11 @@ class Ordinal(_Choice):
         _Choice.__post_init__(self)
         if self.likely is not None and self._index_of(self.likely) is None:
             raise ConfigurationError(
-                f"The `likely` value of Ordinal `{self.name}` must be one of its values. Received: {self.likely!r}, "
-                f"not in {[thawed(category) for category in self.categories]}. Correct it."
+                f"The `likely` value of {titled(self.name, 'Ordinal')} must be one of its values. Received: "
+                f"{self.likely!r}, not in {[thawed(category) for category in self.categories]}. Correct it."
             )
-        object.__setattr__(self, "likely", frozen(self.likely, self.name))
+        if self.likely is not None:
+            object.__setattr__(self, "likely", frozen(self.likely, titled(self.name)))
 
     def from_unit(self, unit: float) -> Value:
         position = unit if self.likely is None else position_of(unit, self._position(self.likely))
@@ -445,7 +455,7 @@ class Constant(_Choice):
 
     def __init__(self, value: Any, name: str = "", *, condition: When | None = None) -> None:
         check_condition(condition, name)
-        object.__setattr__(self, "categories", (frozen(value, name),))
+        object.__setattr__(self, "categories", (frozen(value, titled(name)),))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "condition", condition)
 

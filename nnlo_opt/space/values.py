@@ -44,21 +44,24 @@ def check_whole(name: str, value: Any, unit: str = "") -> None:
         raise ConfigurationError(f"`{name}` must be {counted}. Received: {value!r}.")
 
 
-def frozen(value: Any, name: str, levels: int = MAX_LEVELS) -> Any:
-    """Return a hashable copy of `value` in which lists are tuples; ConfigurationError if JSON cannot store `value`."""
+def frozen(value: Any, where: str, levels: int = MAX_LEVELS) -> Any:
+    """Return a hashable copy of `value` in which lists are tuples; ConfigurationError if JSON cannot store `value`.
+
+    `where`: the parameter, in words.
+    """
     value = plain(value)
     if isinstance(value, (list, tuple)):
         if not levels:
             raise ConfigurationError(
-                f"A category may hold lists inside lists in at most {MAX_LEVELS} levels. Received: more in parameter "
-                f"`{name}`. Search a name, and look the list up in the model's function."
+                f"A category may hold lists inside lists in at most {MAX_LEVELS} levels. Received: more in "
+                f"{where}. Search a name, and look the list up in the model's function."
             )
-        return tuple(frozen(item, name, levels - 1) for item in value)
+        return tuple(frozen(item, where, levels - 1) for item in value)
     if value is None or isinstance(value, (bool, int, str)) or is_number(value):
         return value
     raise ConfigurationError(
         f"A category must be a bool, a finite number, a string, None or a list of these. "
-        f"Received: {value!r} in parameter `{name}`. Search a name, and look the object up in the model's function."
+        f"Received: {value!r} in {where}. Search a name, and look the object up in the model's function."
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import TrialError
+from nnlo_opt.errors import MisuseError, TrialError
 from nnlo_opt.trials.objectives import FIGURE, Comparison, Objective
 
 #: types of elements that are no real numbers, but which NumPy converts to some
@@ -72,16 +72,19 @@ def judged(figure: Callable[[dict[str, Any]], Any], fold: dict[str, Any]) -> flo
 
 
 def finite_number(value: Any, rule: str) -> float:
-    """Return what a user's code gave as a number; TrialError with the `rule` unless it is real and finite."""
+    """Return what a user's code gave as a number; TrialError with the `rule` unless it is finite.
+
+    MisuseError, which is one, if it is no real number.
+    """
     is_text, what = False, ", as of a function without `return`" * (value is None)
     try:
         is_text = issubclass(np.asarray(value).dtype.type, str | bytes)
         number = real_number(value)
     except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
-        number = math.nan
-    if not math.isfinite(number):
         what = ", which is text: convert it by `float(...)`" if is_text else what
-        raise TrialError(f"{rule}; received: {reprlib.repr(value)}{what}")
+        raise MisuseError(f"{rule}; received: {reprlib.repr(value)}{what}") from None
+    if not math.isfinite(number):
+        raise TrialError(f"{rule}; received: {number}")
     return number
 
 

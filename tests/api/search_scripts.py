@@ -33,10 +33,11 @@ def everybody_searches(block_size=2):
         return (total - 2) ** 2 if report(1, total) else np.inf
 
     result = nnlo_opt.optimize(objective, SPACE, block_size=block_size, **FEW)
-    same([trial.point for trial in result.trials])
+    same([trial.parameters for trial in result.trials])
     same((result.figure_of_merit, result.ended_because))
     assert len(result.trials) == 6
     assert result.directory is None
+    assert result.is_root == (RANK == 0)
     # Rank 0 coordinates, unless it is alone.
     assert sizes == [] if RANK == 0 < SIZE - 1 else set(sizes) == {min(block_size, max(1, SIZE - 1))}
     return result
@@ -56,7 +57,7 @@ def a_run_is_kept_and_resumed():
     resumed = nnlo_opt.optimize(
         objective, SPACE, checkpoint=folder / "run", opt_restore=True, **{**FEW, "num_iterations": 9}
     )
-    assert [trial.point for trial in resumed.trials[:6]] == [trial.point for trial in first.trials]
+    assert [trial.parameters for trial in resumed.trials[:6]] == [trial.parameters for trial in first.trials]
     assert len(resumed.trials) == 9
 
 
@@ -70,9 +71,20 @@ def an_exception_reaches_every_rank_and_the_next_search_works():
     kind = ZeroDivisionError if RANK == SIZE - 1 else NnloError
     with pytest.raises(kind, match="too small"):
         nnlo_opt.optimize(raises, SPACE, catch=False, **FEW)
-    result = nnlo_opt.optimize(raises, SPACE, **FEW)
+    result = nnlo_opt.optimize(raises, SPACE, catch=True, **FEW)
     assert {trial.state.value for trial in result.trials} == {"failed"}
     everybody_searches()
+
+
+def a_trial_is_the_same_on_all_its_ranks():
+    def objective(x, trial):
+        comm = trial.comm
+        mine = (trial.number, str(trial.directory), trial.directory.is_dir(), trial.report(1, x), trial.should_prune())
+        theirs = [mine] if comm is None else comm.allgather(mine)
+        return x if theirs == [mine] * len(theirs) and mine[2:] == (True, True, False) else np.nan
+
+    result = nnlo_opt.optimize(objective, SPACE, block_size=2, **FEW)
+    assert {trial.state.value for trial in result.trials} == {"complete"}, [trial.reason for trial in result.trials]
 
 
 def on_a_communicator_of_ones_own():

@@ -1,5 +1,6 @@
 """Searches from Python in this process, without MPI; those of several ranks are in test_optimize_ranks.py."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -7,7 +8,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import get_type_hints
+from typing import Literal, get_type_hints
 
 import numpy as np
 import pytest
@@ -35,11 +36,13 @@ def distance(parameters):
 
 
 def points(result):
-    return [trial.point for trial in result.trials]
+    return [trial.parameters for trial in result.trials]
 
 
 def test_the_arguments_are_the_options_of_the_table_with_their_types():
     types = {o.name: o.kind.type | None if o.default is None else o.kind.type for o in OPTIMIZATION_OPTIONS if o.python}
+    types["shuffle"] = types.pop("no_shuffle")
+    types["direction"] = Literal["min", "max", "minimize", "maximize"] | None
     assert get_type_hints(SearchArguments) == types
 
 
@@ -62,14 +65,14 @@ def test_importing_the_package_imports_nothing_else(tmp_path):
 def test_a_search_finds_the_best_point(here, capfd):
     result = nnlo_opt.optimize(distance, SPACE, num_iterations=15)
     assert len(result.trials) == 15
-    assert result.best_point == result.best.point
+    assert result.best_parameters == result.best.parameters
     assert result.figure_of_merit == min(trial.figure_of_merit for trial in result.trials) < 1.5
     assert result.directory is None
     assert result.ended_because == "all trials are done"
-    best = f"best {result.figure_of_merit:.6g} at {result.best_point}"
-    assert repr(result) == f"<SearchResult: 15 trials, {best}>"
-    frame = result.frame()
-    assert list(frame["p:n"]) == [trial.point["n"] for trial in result.trials]
+    best = f"best {result.figure_of_merit:.6g} at {result.best_parameters}"
+    assert repr(result) == f"<SearchResult: 15 complete, {best}>"
+    frame = result.to_dataframe()
+    assert list(frame["p:n"]) == [trial.parameters["n"] for trial in result.trials]
     assert not list(here.iterdir())
     assert capfd.readouterr() == ("", "")
 
@@ -93,8 +96,9 @@ def test_two_searches_one_after_another_are_equal_and_leave_the_process_as_it_wa
 
 
 def test_the_largest_value_and_several_objectives():
-    largest = nnlo_opt.optimize(distance, SPACE, direction="max", **FEW)
-    assert largest.figure_of_merit == max(trial.figure_of_merit for trial in largest.trials)
+    for word in ("max", "maximize"):
+        largest = nnlo_opt.optimize(distance, SPACE, direction=word, **FEW)
+        assert largest.figure_of_merit == max(trial.figure_of_merit for trial in largest.trials)
     both = nnlo_opt.optimize(
         lambda p: {"near": abs(p["x"]), "many": p["n"]}, SPACE, objective=["near:min", "many:max"], **FEW
     )
@@ -106,8 +110,8 @@ def test_options_have_the_names_and_the_meaning_of_the_command_line():
     result = nnlo_opt.optimize(
         distance, SPACE, fix={"n": 3}, start_point=[{"x": 1.5, "n": 3}], stop_after_no_improvement=2, **FEW
     )
-    assert result.trials[0].point == {"x": 1.5, "n": 3}
-    assert {trial.point["n"] for trial in result.trials} == {3}
+    assert result.trials[0].parameters == {"x": 1.5, "n": 3}
+    assert {trial.parameters["n"] for trial in result.trials} == {3}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +150,22 @@ def test_an_objective_has_no_communicator_and_its_reports_are_epochs(tmp_path):
     assert (tmp_path / "run" / "journal.jsonl").read_text().count('"event":"EpochEnded"') == 2
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_trial_has_a_folder_of_its_own_that_lasts_as_long_as_its_run(tmp_path, keeps):
+    folders = []
+
+    def objective(x, trial, n):
+        folders.append(trial.directory)
+        (trial.directory / "mine").write_text(str(x))
+        return x + n if trial.parameters == {"x": x, "n": n} else None
+
+    options = {"checkpoint": tmp_path / "run"} if keeps else {}
+    result = nnlo_opt.optimize(objective, SPACE, **FEW, **options)
+    assert [trial.state for trial in result.trials] == ["complete"] * 5
+    assert [folder.name for folder in folders] == [f"{number:04d}" for number in range(5)]
+    assert [(folder / "mine").exists() for folder in folders] == [keeps] * 5
+
+
 def test_a_constraint_is_a_function_of_the_script():
     space = Space([Real(0, 1, name="x")]).constrained(Constraint.of(lambda point: point["x"] > 0.5, "this script"))
     assert all(point["x"] > 0.5 for point in points(nnlo_opt.optimize(lambda p: p["x"], space, **FEW)))
@@ -171,13 +191,13 @@ def test_a_search_that_only_fails_stops_with_the_line_of_the_caller(capfd):
     def raises(parameters):
         return 1 / (parameters["x"] - parameters["x"])
 
-    result = nnlo_opt.optimize(raises, SPACE, num_iterations=50, hyper_opt="random", max_failures=3)
+    result = nnlo_opt.optimize(raises, SPACE, num_iterations=50, hyper_opt="random", max_failures=3, catch=True)
     with nnlo_opt.Study(SPACE, num_iterations=50, hyper_opt="random", max_failures=3) as study:
         for trial in study:
             study.tell(trial, error=f"{trial.parameters['x']} is too large")
     for ended in (result, study.result):
         assert len(ended.trials) == 3
-        assert ended.ended_because.endswith("none succeeded (`--max-failures`)")
+        assert ended.ended_because.endswith("none succeeded (`max_failures`)")
     assert re.fullmatch(r"ZeroDivisionError: .* \(`.*test_optimize\.py`, line \d+\)", result.trials[0].reason)
     assert capfd.readouterr() == ("", "")
 
@@ -194,10 +214,10 @@ def test_without_catch_the_exception_reaches_the_caller():
     with pytest.raises(ZeroDivisionError, match="too small"):
         nnlo_opt.optimize(raises, SPACE, catch=False, **FEW)
     assert len(calls) == 3
-    result = nnlo_opt.optimize(raises, SPACE, **FEW)
+    result = nnlo_opt.optimize(raises, SPACE, catch=True, **FEW)
     assert result.best is None
     with pytest.raises(TrialError, match=r"No trial succeeded\. The first reason: .*ZeroDivisionError"):
-        _ = result.best_point
+        _ = result.best_parameters
 
 
 @pytest.mark.parametrize(
@@ -207,16 +227,28 @@ def test_without_catch_the_exception_reaches_the_caller():
         (lambda x, y: 1, {}, "must take `parameters`"),
         (3, {}, "takes a function, a module or a file. Received: 3"),
         ("no_such.py", {}, "no_such.py"),
-        (distance, {"num_iterations": 0}, "`--num-iterations` must be a whole number, at least 1. Received: 0."),
+        (distance, {"num_iterations": 0}, "`num_iterations` must be a whole number, at least 1. Received: 0."),
+        (distance, {"shuffle": False}, "Received: `shuffle`"),
+        (distance, {"shuffle": 3}, "`shuffle` must be True or False. Received: 3."),
+        (distance, {"fix": {"n": 9}}, "`fix` must give a value that the parameter can have"),
+        (distance, {"surrogate": "gp"}, 'Received: `hyper_opt="bayesian"`; drop `surrogate`'),
+        (distance, {"n_trials": 3}, "Received: `n_trials`, which is `num_iterations` here."),
+        (distance, {"n_calls": 3}, "which is `num_iterations` here."),
+        (distance, {"n_jobs": 3}, "which is `n_parallel` here."),
+        (distance, {"sampler": 3}, "which is `hyper_opt` here."),
+        (distance, {"storage": "sqlite:///a"}, "which is `checkpoint` here."),
+        (distance, {"load_if_exists": True}, "which is `opt_restore` here."),
         (distance, {"n_iterations": 3}, "must be an option of OptimizationDriver. Received: `n_iterations`"),
         (distance, {"num_iteration": 3}, "Did you mean `num_iterations`?"),
         (distance, {"hang_timeout": 3}, "Received: `hang_timeout`"),
         (distance, {"opt_restore": True}, "name it by `checkpoint`"),
-        (distance, {"epochs": 3}, "Received: `--epochs`"),
-        (distance, {"n_fold": 3}, "`--n-fold` must be 1"),
+        (distance, {"epochs": 3}, "Received: `epochs`"),
+        (distance, {"n_fold": 3}, "`n_fold` must be 1"),
         (distance, {"space": None}, "A search needs a search space"),
         (distance, {"space": {}}, "at least one parameter"),
         (distance, {"space": {"x": 3}}, "Every value of a search space must be a parameter. Received: 3 for 'x'"),
+        (distance, {"space": {"x": (-5, 5.5)}}, "Received: (-5, 5.5) for 'x'. Write it as `{'x': Real(-5, 5.5)}`"),
+        (distance, {"space": {"x": ["a", 1]}}, "Write it as `{'x': Categorical(['a', 1])}`"),
         (distance, {"space": {"x": Real(0, 1, name="y")}}, "one name"),
         (distance, {"space": [Real(0, 1)]}, "must have a name"),
         (distance, {"space": {"train.batch": Integer(1, 2)}}, "train.batch"),
@@ -226,18 +258,104 @@ def test_a_wrong_request_is_refused_before_the_first_trial(target, arguments, wo
     check_refused(words, nnlo_opt.optimize, target, **{"space": SPACE, **arguments})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [({"num_iterations": None}, "so that the search has 10."), ({"block_size": 2}, "Received: 2 without `mpirun`")],
+)
+def test_an_argument_that_is_missing_or_idle_says_what_it_does_at_the_line_of_the_caller(arguments, words):
+    with pytest.warns(UserWarning, match=re.escape(words)) as said:
+        nnlo_opt.optimize(distance, SPACE, **{**FEW, **arguments})
+    assert [warning.filename for warning in said] == [__file__]
+
+
+def test_trials_that_are_handed_out_change_neither_the_search_nor_with_it():
+    with nnlo_opt.Study(SPACE, **FEW) as study:
+        trial = study.ask()
+        before = study.result.trials[0]
+        before.parameters["x"] = None
+        study.tell(trial, 1.0)
+        assert (before.state, study.result.trials[0].state) == ("running", "complete")
+    assert study.result.best_parameters == trial.parameters
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        before.number = 3
+
+
+def test_only_a_search_that_is_kept_has_a_best_model(tmp_path):
+    check_refused('`checkpoint="mine"`', nnlo_opt.optimize(distance, SPACE, **FEW).best_model)
+    kept = nnlo_opt.optimize(distance, SPACE, checkpoint=tmp_path / "run", **FEW)
+    check_refused("must stand in a file", kept.best_model)
+
+
+# ---------------------------------------------------------------- what is seen while it runs
+
+
+def test_callbacks_see_each_trial_and_steer_the_search():
+    seen = []
+
+    def callback(study, trial):
+        seen.append((trial.number, trial.state.value, trial.parameters["n"]))
+        if trial.number == 1:
+            check_refused("Received: `y`, which is no parameter", study.enqueue, {"y": 1})
+            study.enqueue({"n": 1, "x": 0.5})
+        if trial.number == 3:
+            study.stop()
+
+    result = nnlo_opt.optimize(distance, SPACE, num_iterations=9, hyper_opt="random", callbacks=[callback])
+    assert [number for number, *_ in seen] == [0, 1, 2, 3]
+    assert result.trials[2].parameters == {"x": 0.5, "n": 1}
+    assert result.ended_because == "stopped by `study.stop()`"
+    assert [trial.parameters["n"] for trial in result.trials] == [n for *_, n in seen]
+
+
+def test_an_error_of_a_callback_ends_the_search():
+    with pytest.raises(ZeroDivisionError):
+        nnlo_opt.optimize(distance, SPACE, callbacks=[lambda study, trial: 1 / 0], **FEW)
+
+
+def test_a_study_is_stopped_and_takes_points():
+    study = nnlo_opt.Study(SPACE, n_parallel=2, num_iterations=9, hyper_opt="random")
+    study.ask()
+    study.enqueue({"x": 0.5, "n": 2})
+    assert study.ask().parameters == {"x": 0.5, "n": 2}
+    study.stop()
+    assert study.ask() is None
+    assert study.result.ended_because == "stopped by `study.stop()`"
+
+
+def test_the_first_failure_that_does_not_end_a_search_is_a_warning_at_the_line_of_the_caller():
+    def fails(parameters):
+        return parameters["x"] if parameters["x"] > 0 else 1 / 0
+
+    with pytest.warns(UserWarning, match="has failed, and the search goes on: ZeroDivisionError") as said:
+        result = nnlo_opt.optimize(fails, SPACE, num_iterations=12, hyper_opt="random")
+    assert [warning.filename for warning in said] == [__file__]
+    n_failed = sum(trial.state == "failed" for trial in result.trials)
+    assert n_failed > 1
+    assert repr(result).startswith(f"<SearchResult: {12 - n_failed} complete, {n_failed} failed, best ")
+    page = result._repr_html_()
+    assert "<b>SearchResult</b>" in page
+    assert f"finished (all trials are done): {12 - n_failed} complete" in page
+    assert "<img " in page
+
+
+@pytest.mark.parametrize(("progress", "shown"), [(None, False), (False, False), (True, True)])
+def test_progress_is_shown_where_a_person_looks_or_where_it_is_asked_for(capsys, progress, shown):
+    nnlo_opt.optimize(distance, SPACE, progress=progress, **FEW)
+    assert ("5/5 trials | best " in capsys.readouterr().out) is shown
+
+
 # ---------------------------------------------------------------- what is kept
 
 
 def test_a_run_with_a_name_is_kept_and_resumed(here):
     first = nnlo_opt.optimize(distance, SPACE, checkpoint="mine", **FEW)
     assert first.directory == Path("checkpoints/mine")
-    with pytest.raises(ConfigurationError, match="`--warm-start` must name a run directory"):
+    with pytest.raises(ConfigurationError, match="`warm_start` must name a run directory"):
         nnlo_opt.optimize(distance, SPACE, checkpoint="none", warm_start="nowhere", **FEW)
     assert [path.name for path in Path("checkpoints").iterdir()] == ["mine"]
     assert (first.directory / "results.csv").is_file()
-    check_refused("exists", nnlo_opt.optimize, distance, SPACE, checkpoint="mine", **FEW)
-    with pytest.raises(ConfigurationError, match="`--warm-start` must name a run directory"):
+    check_refused("Resume it with `opt_restore=True`", nnlo_opt.optimize, distance, SPACE, checkpoint="mine", **FEW)
+    with pytest.raises(ConfigurationError, match="`warm_start` must name a run directory"):
         nnlo_opt.optimize(distance, SPACE, checkpoint="mine", overwrite=True, warm_start="nowhere", **FEW)
     more = {**FEW, "num_iterations": 8}
     resumed = nnlo_opt.optimize(distance, SPACE, checkpoint="mine", opt_restore=True, **more)
@@ -467,13 +585,13 @@ def test_a_wrong_call_raises_to_its_caller_and_leaves_a_study_as_it_was(options)
                 trial.report(1, value)
         for wrong in (None, 0, strange):
             check_refused("trial that this study was asked for", study.tell, wrong, 1.0)
-        assert study.result.trials[0].reports == {}
+        assert study.result.trials[0].curve == {}
         assert trial.report(np.int64(1), np.float32(0.5))
         study.tell(trial, 0.5)
         study.tell(study.ask(), error=KeyError)
         for trial in study:
             study.tell(trial, 1.0)
-    assert study.result.trials[0].reports == {0: {1: 0.5}}
+    assert study.result.trials[0].curve == {1: 0.5}
     assert [trial.state for trial in study.result.trials] == ["complete", "failed", *["complete"] * 3]
 
 

@@ -18,6 +18,7 @@ nnlo_opt.optimize({target}, {{"x": nnlo_opt.Real(0, 1)}}, num_iterations=3, chec
 NAMES = [
     "everybody_searches",
     "in_blocks_of_one",
+    "a_trial_is_the_same_on_all_its_ranks",
     "a_run_is_kept_and_resumed",
     "an_exception_reaches_every_rank_and_the_next_search_works",
 ]

@@ -30,8 +30,8 @@ def test_the_examples_of_the_docstrings_are_true(write):
 
 def test_a_run_has_its_best_trial_and_its_tables(write):
     run = load_run(write(events_of()))
-    assert run.best is run.trial(0)
-    assert (run.best_point["lr"], run.figure_of_merit, run.ended_because) == (0.01, 0.25, "all trials are done")
+    assert run.best == run.trial(0)
+    assert (run.best_parameters["lr"], run.figure_of_merit, run.ended_because) == (0.01, 0.25, "all trials are done")
     assert run.pareto == []
     assert [len(run.to_dataframe(table)) for table in ("trials", "folds", "epochs", "assignments")] == [6, 8, 18, 12]
 
@@ -50,7 +50,7 @@ def test_a_run_without_a_complete_trial_has_no_best_one_and_can_be_looked_at(wri
 def test_a_run_at_work_is_read_again(write, tmp_path):
     write([started(), *of_trial(0, *TRIALS[0])])
     run = load_run("checkpoints/CP")
-    assert "dead, 1 trial" in repr(run)
+    assert "dead, 1 complete" in repr(run)
     write([*of_trial(1, *TRIALS[1]), ev.TrialSuggested(time_s=30.0, trial=2, point={})])
     journal = tmp_path / "checkpoints/CP/journal.jsonl"
     n_lines = len(journal.read_bytes().splitlines())

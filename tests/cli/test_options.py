@@ -647,13 +647,13 @@ FOUND = Findings(
 )
 def test_a_figure_that_no_epoch_shows_cannot_prune(comparison, figure, words):
     plan = search("--pruner", "asha").plan.pruning
-    check_refused(words, pruning_for, plan, comparison, 9, 3, replace(FOUND, figure=figure))
+    check_refused(words, pruning_for, plan, comparison, 9, replace(FOUND, figure=figure))
 
 
 def test_epochs_of_a_metric_that_was_asked_for_can_prune_even_of_the_training_loss():
     plan = search("--pruner", "asha").plan.pruning
     by_loss = Comparison(objectives=(Objective("loss"),))
-    assert pruning_for(plan, by_loss, 9, 3, replace(FOUND, figure="loss")) == replace(plan, max_epochs=9)
+    assert pruning_for(plan, by_loss, 9, replace(FOUND, figure="loss")) == replace(plan, max_epochs=9)
 
 
 @pytest.mark.parametrize(
@@ -666,6 +666,6 @@ def test_epochs_of_a_metric_that_was_asked_for_can_prune_even_of_the_training_lo
 )
 def test_too_few_epochs_for_a_rung_are_refused(arguments, epochs, words):
     plan = search("--pruner", *arguments).plan.pruning
-    sentence = check_refused(words, pruning_for, plan, Comparison(), epochs, 3, FOUND)
+    sentence = check_refused(words, pruning_for, plan, Comparison(), epochs, FOUND)
     assert f"Received: {epochs}; raise `--epochs`, or lower `--pruner-min-epochs`" in sentence
-    assert pruning_for(plan, Comparison(), epochs + 1, 3, FOUND).max_epochs == epochs + 1
+    assert pruning_for(plan, Comparison(), epochs + 1, FOUND).max_epochs == epochs + 1

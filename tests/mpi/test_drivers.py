@@ -212,10 +212,10 @@ def test_a_training_has_mirrors_which_continue_with_it(folder, digits):
     run = load_run(folder / "checkpoints/T")
     from nnlo_opt.export.optuna_study import read_study
 
-    study, _ = read_study(str(run.path / "optuna.log"), "--warm-start")
+    study, _ = read_study(str(run.directory / "optuna.log"), "--warm-start")
     assert [trial.value for trial in study.trials] == [trial.figure_of_merit for trial in run.trials]
-    assert [trial.intermediate_values for trial in study.trials] == [trial.reports[0] for trial in run.trials]
-    assert len([*run.path.glob("tensorboard/trial-*/*tfevents*")]) == len(run.trials)
+    assert [trial.intermediate_values for trial in study.trials] == [trial.curve for trial in run.trials]
+    assert len([*run.directory.glob("tensorboard/trial-*/*tfevents*")]) == len(run.trials)
 
 
 @networks.trained("keras")

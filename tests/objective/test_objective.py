@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,8 +16,10 @@ import pytest
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.objective_messages import CallObjective
+from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.objective.rank import ObjectiveRank, ObjectiveSetup
+from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.trials.objectives import Comparison, Objective
 from tests.helpers.manual_clock import ManualClock
 
@@ -34,14 +35,17 @@ class Calls:
 
     def open(self, start):
         self.n_open += 1
-        return partial(self.objective, dict(start.point))
+        return objective_of(self.objective, "here", start.names)
 
     def close(self):
         self.n_open -= 1
 
 
 def rank_of(orders, block, programs, make_comm, clock, **others):
-    setup = ObjectiveSetup(orders=orders, block=block, programs=programs, make_comm=make_comm, clock=clock, **others)
+    run = OpenRun(directory="run")
+    setup = ObjectiveSetup(
+        orders=orders, block=block, programs=programs, run=run, make_comm=make_comm, clock=clock, **others
+    )
     return ObjectiveRank(setup)
 
 

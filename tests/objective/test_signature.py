@@ -1,11 +1,17 @@
 import functools
+from pathlib import Path
 
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.signature import objective_of
 
-GIVEN = ({"x": 1}, "the comm", "the report")
+POINT, COMM = {"x": 1, "n": 2}, "the comm"
+
+
+def report(epoch, value):
+    return value < 3
 
 
 def parameters_first(parameters, comm, report):
@@ -13,33 +19,79 @@ def parameters_first(parameters, comm, report):
 
 
 class Callable:
-    def __call__(self, point, *, report):
-        return point, report
+    def __call__(self, point, *, comm):
+        return point, comm
+
+
+def called(function, names=()):
+    trial = RunningTrial(number=7, parameters=dict(POINT), comm=COMM, _run=Path(), _report=report)
+    return objective_of(function, "here", names)(trial)
 
 
 @pytest.mark.parametrize(
     ("function", "got"),
     [
-        (lambda parameters, comm, report: (parameters, comm, report), GIVEN),
-        (lambda report, parameters: (parameters, report), (GIVEN[0], GIVEN[2])),
-        (lambda parameters, *, comm: (parameters, comm), GIVEN[:2]),
-        (lambda x: x, GIVEN[0]),
-        (lambda x, /: x, GIVEN[0]),
-        (lambda x, report: (x, report), (GIVEN[0], GIVEN[2])),
-        (lambda x, scale=2: (x, scale), (GIVEN[0], 2)),
-        (lambda parameters, comm=None: (parameters, comm), GIVEN[:2]),
-        (lambda p, c, r: (p, c, r), GIVEN),
-        (lambda comm: comm, GIVEN[1]),
-        (lambda parameters, **rest: (parameters, rest), (GIVEN[0], {})),
-        (len, 1),
-        (dict, GIVEN[0]),
-        (functools.partial(parameters_first, comm=3, report=4), GIVEN),
-        (Callable(), (GIVEN[0], GIVEN[2])),
+        (lambda parameters, comm, report: (parameters, comm, report(1, 2)), (POINT, COMM, True)),
+        (lambda report, parameters: (parameters, report(1, 5)), (POINT, False)),
+        (lambda parameters, *, comm: (parameters, comm), (POINT, COMM)),
+        (lambda p: p, POINT),
+        (lambda p, /: p, POINT),
+        (lambda p, report: (p, report(1, 2)), (POINT, True)),
+        (lambda p, scale=2: (p, scale), (POINT, 2)),
+        (lambda parameters, comm=None: (parameters, comm), (POINT, COMM)),
+        (lambda p, c, r: (p, c, r(1, 2)), (POINT, COMM, True)),
+        (lambda comm: comm, COMM),
+        (lambda parameters, **rest: (parameters, rest), (POINT, {})),
+        (len, 2),
+        (dict, POINT),
+        (functools.partial(parameters_first, comm=3, report=report), (POINT, COMM, report)),
+        (Callable(), (POINT, COMM)),
+        (lambda trial: (trial.number, trial.parameters, trial.comm), (7, POINT, COMM)),
+        (lambda trial, parameters: trial.parameters is parameters, True),
     ],
-    ids=[str(number) for number in range(15)],
+    ids=[str(number) for number in range(17)],
 )
 def test_an_objective_gets_what_its_signature_names(function, got):
-    assert objective_of(function, "here")(*GIVEN) == got
+    names = ["x", "n"]
+    value = called(function, names)
+    if isinstance(function, functools.partial):
+        assert value[:2] == got[:2]
+        assert value[2](1, 2)
+    else:
+        assert value == got
+
+
+@pytest.mark.parametrize(
+    ("function", "got"),
+    [
+        (lambda n, x: (x, n), (1, 2)),
+        (lambda x, /, *, n: (x, n), (1, 2)),
+        (lambda x, n=5, scale=3: (x, n, scale), (1, 2, 3)),
+        (lambda x, n, trial: (x, n, trial.number), (1, 2, 7)),
+        (lambda x, trial: x + trial.parameters["n"], 3),
+        (lambda x, n, comm: (x, n, comm), (1, 2, COMM)),
+    ],
+    ids=[str(number) for number in range(6)],
+)
+def test_an_objective_may_name_the_parameters_of_its_space(function, got):
+    assert called(function, ["x", "n"]) == got
+
+
+def test_a_parameter_that_the_trial_does_not_have_keeps_its_default():
+    assert called(lambda x, n, depth=9: (x, n, depth), ["x", "n", "depth"]) == (1, 2, 9)
+
+
+def test_a_trial_tells_what_its_last_report_has_answered():
+    def objective(trial):
+        before = trial.should_prune()
+        return before, trial.report(1, 2), trial.should_prune(), trial.report(2, 4), trial.should_prune()
+
+    assert called(objective) == (False, True, False, False, True)
+
+
+def test_a_habit_of_optuna_is_answered():
+    with pytest.raises(AttributeError, match=r'in `trial.parameters\["name"\]`'):
+        called(lambda trial: trial.suggest_float("x", 0, 1))
 
 
 async def coroutine(parameters):
@@ -47,24 +99,33 @@ async def coroutine(parameters):
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "words"),
     [
-        lambda: 1,
-        lambda x, y: 1,
-        lambda x, y, z, u: 1,
-        lambda parameters, other: 1,
-        lambda *, x: 1,
-        lambda *args: 1,
-        lambda **parameters: 1,
-        coroutine,
-        3,
+        (lambda: 1, "must take `parameters`"),
+        (lambda p, q: 1, "must take `parameters`"),
+        (lambda p, q, r, s: 1, "must take `parameters`"),
+        (lambda parameters, other: 1, "for the parameters lr, n_units."),
+        (lambda lr, n_unit: 1, "Did you mean `n_units`?"),
+        (lambda lr: 1, "must take all. Received: <lambda>(lr) in space.py, without `n_units`"),
+        (lambda *, p: 1, "must take `parameters`"),
+        (lambda *args: 1, "must take `parameters`"),
+        (lambda **parameters: 1, "must take `parameters`"),
+        (coroutine, "a coroutine"),
+        (3, "Received: 3"),
     ],
-    ids=[str(number) for number in range(9)],
+    ids=[str(number) for number in range(11)],
 )
-def test_any_other_signature_is_refused_in_one_sentence(function):
+def test_any_other_signature_is_refused_in_one_sentence(function, words):
     with pytest.raises(ConfigurationError) as refusal:
-        objective_of(function, "space.py")
-    assert "An objective must" in str(refusal.value)
+        objective_of(function, "space.py", ["lr", "n_units"])
+    assert "An objective " in str(refusal.value)
+    assert words in str(refusal.value)
     assert "Received: " in str(refusal.value)
     assert "in space.py" in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_name_with_two_meanings_is_refused_if_the_objective_names_it():
+    with pytest.raises(ConfigurationError, match="must have one meaning"):
+        objective_of(lambda trial: 1, "here", ["trial"])
+    assert objective_of(lambda parameters: 1, "here", ["trial"])

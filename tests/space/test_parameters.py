@@ -169,6 +169,18 @@ def test_what_is_refused_and_how(make, words):
     assert "`p`" in sentence or "name" in words
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Real(1, 5, log=True), 'Write it as `prior="log-uniform"`'),
+        (lambda: Integer(5, 1), "`low` must be less than `high` in Integer(5, 1)."),
+        (lambda: Categorical("abc"), "The categories of a parameter must be a list"),
+    ],
+)
+def test_what_is_refused_before_it_has_a_name_is_named_by_its_content(make, words):
+    check_refused(words, make)
+
+
 @pytest.mark.parametrize("data", [{}, {"kind": "real", "name": "x"}, {"kind": "set", "name": "x"}, None, 3])
 def test_json_that_is_no_parameter(data):
     with pytest.raises(ConfigurationError):

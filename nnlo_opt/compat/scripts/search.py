@@ -46,13 +46,13 @@ class Coordinator:
         """Search. Collective: every other rank runs its block."""
         self._options |= {"num_iterations": num_iterations * self._n_a_step, "target_objective": self.target_fom}
         self._result = found = _search(self.comm, self._options)
-        print(f"Best parameters found: {found.best_point} with value {found.figure_of_merit}", flush=True)
+        print(f"Best parameters found: {found.best_parameters} with value {found.figure_of_merit}", flush=True)
 
     def record_details(self, json_name: str | None = None) -> None:
         """Write the trials to a file of JSON, in NNLO's form."""
         found = [trial for trial in self._result.ledger.trials if trial.figure_of_merit is not None]
         points, figures = [[*trial.point.values()] for trial in found], [trial.figure_of_merit for trial in found]
-        best = {"fX": [*(self._result.best_point or {}).values()], "fY": self._result.figure_of_merit}
+        best = {"fX": [*(self._result.best_parameters or {}).values()], "fY": self._result.figure_of_merit}
         history = json.dumps({"tell": [{"X": points, "Y": figures, **best}]}, indent=2)
         atomic_write(Path(json_name or f"{self.label}-coordinator.json"), history)
 
@@ -108,4 +108,4 @@ def _search(comm: Any, own: dict[str, Any], **functions: Any) -> Any:
     ranks.close()
     module, space = ModuleType("script"), nnlo_opt.Space.from_json(options.pop("space"))
     vars(module).update({"__file__": options.pop("source"), "get_model": _search, **functions})
-    return nnlo_opt.optimize(module, space, comm=comm, **options)
+    return nnlo_opt.optimize(module, space, comm=comm, catch=True, **options)

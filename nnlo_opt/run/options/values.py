@@ -372,16 +372,9 @@ def _check_one(option: str, comparison: Comparison) -> None:
         )
 
 
-def pruning_for(
-    plan: PruningPlan, comparison: Comparison, epochs: int, n_ranks: int, findings: Findings
-) -> PruningPlan:
+def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings: Findings) -> PruningPlan:
     """Return the plan for this model or objective; ConfigurationError if its epochs cannot be compared."""
     is_objective = findings.is_objective
-    if is_objective and n_ranks == 1:
-        raise ConfigurationError(
-            f"`--pruner` needs a coordinator beside an objective, which answers its reports. Received: `--pruner "
-            f"{plan.name}` on one rank; start two (`mpirun -np 2`) or leave it out."
-        )
     if not comparison.is_of_epochs:
         what = comparison.function or comparison.objectives[0].name
         raise ConfigurationError(

@@ -43,8 +43,9 @@ class RoleSetup(Value):
     writes_checkpoints: bool = True
     #: makes the user's callbacks on worker 1; None: there are none on any rank
     make_callbacks: Callable[[], EpochCallbacks] | None = None
-    #: lets the coordinator work while a call of the objective lasts, on rank 0; it never raises. None on any other rank
-    coordinate: Callable[[], None] | None = None
+    #: lets the coordinator work while a call of the objective lasts, on rank 0; it never raises, and returns False if
+    #: the coordinator has failed. None on any other rank
+    coordinate: Callable[[], bool] | None = None
     #: what a rank raises if another rank of its team has died; None: the team regroups
     ends_with_a_death: str | None = None
 
@@ -161,6 +162,7 @@ class RankRoles:
             orders=placement.orders,
             block=block,
             programs=self._setup.workload,
+            run=run,
             make_comm=self._make_comm,
             clock=self._setup.clock,
             coordinate=self._setup.coordinate,

@@ -5,21 +5,27 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.comm.rank_group import FailedElsewhereError, RankGroup, abort_on_error
+from nnlo_opt.comm.run_messages import OpenRun
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.rank import BlockComm, Program, Report
+from nnlo_opt.objective.forked import ForkedRanks
+from nnlo_opt.objective.rank import Objective, ObjectiveRank, ObjectiveSetup, RunningTrial
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
 from nnlo_opt.run.start.host import Script
+from nnlo_opt.run.start.interruption import Interruption
 from nnlo_opt.run.start.search import SearchSession, plan_search
 from nnlo_opt.run.start.serving_ranks import ServingRanks
 from nnlo_opt.run.start.session import Session
@@ -27,7 +33,6 @@ from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import only_here
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.space.space import Space
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
@@ -41,32 +46,38 @@ _RANK_DIED = "A rank has died: the run ends here; start again from its folder, i
 
 
 def run_search(
-    options: Options, space: Space, model: ModelDefinition, comm: "Communicator | None", keeps_files: bool, catch: bool
+    options: Options, model: ModelDefinition, comm: "Communicator | None", script: Script, *, n_parallel: int = 1
 ) -> tuple[Ledger, Path | None]:
     """Search in this process; with a communicator, every rank of it calls this together, with the same arguments.
 
     Args:
-        options: all that says how is searched and trained; `run` counts if `keeps_files`.
-        space: search space.
+        options: all that says how is searched and trained. A run without a name is temporary: nothing is left on disk.
         model: the user's model or objective.
         comm: communicator of mpi4py, which is duplicated; None: this process alone, without MPI.
-        keeps_files: if False, the journal is temporary, and nothing is left on disk.
-        catch: if False, the first trial that fails ends the search, and its error is raised.
+        script: with the search space, and what the script wants to see and to decide.
+        n_parallel: processes that call the objective, forked from this one if there are several; without `comm`.
 
     Returns:
         The ledger, equal on every rank, and the run directory, None if nothing was kept.
 
     Raises:
         ConfigurationError: options, space and objective do not fit together; nothing has run.
-        TrialError: a trial has failed, and `catch` is False. On the rank on which the objective raised its own
-            exception is raised instead.
+        TrialError: a trial has failed, and `script.catch` does not let it. On the rank on which the objective raised
+            its own exception is raised instead.
+        KeyboardInterrupt: the user has interrupted the search twice.
     """
+    keeps_files = options.run.name is not None
     group, forgive = RankGroup(comm), abort_on_error(comm)
-    topology = group.attempt(lambda: plan_search(group.size, options))
+    is_forked = n_parallel > 1
+    topology = group.attempt(
+        lambda: Topology.plan(1 + n_parallel, 1) if is_forked else plan_search(group.size, options)
+    )
     is_objective = model.kind == "objective"
     with noting_environment() as undo:
         context = ProcessContext() if is_objective else ProcessContext().settled(group, topology, options)
+    interruption = Interruption() if comm is None else None
     workload = ScriptWorkload(options, context, searches=True, maker=ModelMaker(options, context, model))
+    workload.interruption = interruption
     roles = RoleSetup(
         topology=topology,
         options=options,
@@ -74,17 +85,22 @@ def run_search(
         context=context,
         ends_with_a_death=_RANK_DIED,
     )
-    script = Script(
-        program="nnlo_opt.optimize",
-        space=space,
-        findings=group.attempt(lambda: workload.inspect(space)) if is_objective else None,
+    script = replace(
+        script,
+        findings=group.attempt(lambda: workload.inspect(script.space)) if is_objective else None,
         keeps_files=keeps_files,
         saves_model=keeps_files,
-        catch=catch,
+        interruption=interruption,
     )
     try:
-        with temporary_run() as temporary:
-            own_rank = ScriptRank(group, roles)
+        with ExitStack() as stack:
+            temporary = stack.enter_context(temporary_run())
+            ranks = None
+            if interruption is not None:
+                stack.enter_context(interruption.listening())
+            if is_forked:
+                ranks = stack.enter_context(_forked_ranks(n_parallel, roles))
+            own_rank = ScriptRank(group, roles, ranks)
             if group.rank == 0:
                 own_rank.coordinate(options if keeps_files else replace(options, run=temporary), script, SearchSession)
             else:
@@ -118,26 +134,57 @@ def temporary_run() -> Iterator[RunRequest]:
         atexit.unregister(remove)
 
 
+@contextmanager
+def _forked_ranks(n_ranks: int, roles: RoleSetup) -> Iterator[ServingRanks]:
+    """Yield ranks that are forked from this process, and end with the block."""
+
+    def make_rank(orders: Transport, run: OpenRun) -> ObjectiveRank:
+        setup = ObjectiveSetup(
+            orders=orders,
+            block=LoopbackNetwork(1).end(0),
+            programs=roles.workload,
+            run=run,
+            make_comm=lambda rank: None,
+            clock=roles.clock,
+            comparison=roles.options.comparison,
+        )
+        return ObjectiveRank(setup)
+
+    forked = ForkedRanks(n_ranks, make_rank, roles.options.seed)
+    try:
+        yield ServingRanks(forked, roles.context.preemption, roles.options.grace_s, can_leave_work=True)
+    finally:
+        forked.close()
+
+
 class ScriptWorkload(ModuleWorkload):
     """Workload of a search of a user's script, which keeps what the objective raised."""
 
     #: first exception that the user's function raised on this rank; None before there is one
     raised: Exception | None = None
+    #: ends a call of the user's function; None: nothing does
+    interruption: Interruption | None = None
 
-    def open_program(self, start: CallObjective) -> Program:
-        """Return the user's program, whose first exception is kept."""
+    def open_program(self, start: CallObjective) -> Objective:
+        """Return what calls the user's program, whose first exception is kept."""
         program = super().open_program(start)
 
-        def run(comm: BlockComm | None, report: Report) -> object:
+        def run(trial: RunningTrial) -> object:
+            if self.interruption is None:
+                return program(trial)
+            with self.interruption.calling():
+                return program(trial.reporting_by(self.interruption.deferred))
+
+        def noted(trial: RunningTrial) -> object:
             try:
-                return program(comm, report)
+                return run(trial)
             except NnloError:
                 raise  # of another rank, or of a communicator that was given up
             except Exception as error:
                 self.raised = self.raised or error
                 raise
 
-        return run
+        return noted
 
 
 # ---------------------------------------------------------------- one start
@@ -149,12 +196,12 @@ class ScriptRank:
     Rank 0 coordinates by `coordinate` while every other rank is in `serve`; then all of them call `end`.
     """
 
-    def __init__(self, group: RankGroup, setup: RoleSetup) -> None:
+    def __init__(self, group: RankGroup, setup: RoleSetup, ranks: ServingRanks | None = None) -> None:
         self._group = group
         self._setup = setup
         self._world = group.world()
         coordinate = None if group.rank else self._work_within_call
-        self._ranks = ServingRanks.of(self._world, setup.replaced(coordinate=coordinate))
+        self._ranks = ranks or ServingRanks.of(self._world, setup.replaced(coordinate=coordinate))
         #: start of the run, on rank 0 while it coordinates
         self._session: Session | None = None
         #: run directory on rank 0; None without a run
@@ -184,9 +231,9 @@ class ScriptRank:
                 raise
             self._error = error
 
-    def _work_within_call(self) -> None:
+    def _work_within_call(self) -> bool:
         assert self._session is not None
-        self._session.work_within_call()
+        return self._session.work_within_call()
 
     def dismiss(self) -> None:
         """Have every other rank leave without a run, on rank 0."""

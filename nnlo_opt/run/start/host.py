@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from nnlo_opt.coordinator.coordinator import Observer
+from nnlo_opt.coordinator.instructions import CoordinatorEvent
 from nnlo_opt.records import Value
+from nnlo_opt.run.start.interruption import Interruption
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space.space import Space
 
@@ -19,8 +21,10 @@ class Host(Value):
     keeps_files: bool = True
     #: the best model is written to the run directory
     saves_model: bool = True
-    #: if False, the first trial that fails ends the search
-    catch: bool = True
+    #: if False, the first trial that fails ends the search; None: only if no trial has succeeded before
+    catch: bool | None = True
+    #: wish of the user that the search ends; None: Ctrl-C ends the process
+    interruption: Interruption | None = None
     #: search space, if no process of the search loads it; None in a training
     space: Space | None = None
     #: returns how many trials may run at a time, out of as many as there are blocks
@@ -29,6 +33,8 @@ class Host(Value):
     findings: Findings | None = None
     #: hear every event after the ledger knows it
     observers: Sequence[Observer] = ()
+    #: returns requests of a script to its search since the last call
+    requests: Callable[[], Sequence[CoordinatorEvent]] = tuple
 
 
 class Script(Host):

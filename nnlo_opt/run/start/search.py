@@ -118,8 +118,7 @@ class SearchSession(Session):
             )
         check_start_points(findings.search_space, self.options.search.start_points)
         if (plan := self.options.plan.pruning) is not None:
-            epochs, n_ranks = self.options.training.epochs, self.topology.world_size
-            self._pruning = pruning_for(plan, comparison, epochs, n_ranks, findings)
+            self._pruning = pruning_for(plan, comparison, self.options.training.epochs, findings)
         if self.options.search.algorithm == "grid":
             n_points = grid_size(findings.search_space, self.options.search.grid_points)
             if not self.options.plan.num_iterations:

@@ -41,6 +41,7 @@ class ServingRanks:
         preemption: what this process knows of a preemption; it then has `grace_s` seconds.
         server: of this rank; None on rank 0 if it only coordinates.
         made: communicators of the team of this rank, to be freed.
+        can_leave_work: True if a script may end while a rank is at work.
     """
 
     def __init__(
@@ -50,9 +51,12 @@ class ServingRanks:
         grace_s: float,
         server: RankServer | None = None,
         made: "Sequence[Communicator]" = (),
+        *,
+        can_leave_work: bool = False,
     ) -> None:
         self.transport = transport
         self.server, self.made = server, made
+        self.can_leave_work = can_leave_work or transport.n_processes == 1
         self._preemption = preemption
         self._grace_s = grace_s
         #: ranks that have imported what training needs

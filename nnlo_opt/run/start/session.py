@@ -63,16 +63,19 @@ from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
-from nnlo_opt.trials.events import Event, RunStarted, TrialFailed
+from nnlo_opt.trials.events import AssignmentFailed, Event, RunStarted, TrialFailed
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
+from nnlo_opt.trials.trial import TrialState
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
 
 #: seconds that trials under way are given to end in a search that ends with a failure
 LONG_S = 1e7
+#: reason of a search that its user has interrupted
+INTERRUPTED = "interrupted"
 
 
 class RunningSearch(Value):
@@ -136,6 +139,8 @@ class Session(ABC):
         self._raised: Exception | None = None
         #: the first trial that has failed, for a search that ends with it; empty before
         self._failure = ""
+        #: traceback of the last failure; empty if it was no exception of the user's code
+        self._traceback = ""
         #: True while other ranks may be at work
         self.is_running = False
         #: ledger of the run; None before the run is open
@@ -223,7 +228,7 @@ class Session(ABC):
                 wait_until(partial(self.turn, run), transport=self._ranks.transport)
             if self._failure:
                 self.is_running = False
-                raise TrialError(self._failure)
+                raise self._failed()
             return run.directory.path, self.end(run)
         finally:
             run.close()
@@ -258,8 +263,15 @@ class Session(ABC):
         """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
         if self._raised is not None:
             raise self._raised
-        # The ranks of this process work only while the coordinator has nothing to do.
-        return self._coordinates(run) or self._ranks.work()
+        if (interruption := self.host.interruption) is not None and interruption.n_asked:
+            run.coordinator.preempt(INTERRUPTED, 0.0)
+        try:
+            # The ranks of this process work only while the coordinator has nothing to do.
+            return self._coordinates(run) or self._ranks.work()
+        except KeyboardInterrupt:
+            if interruption is None or interruption.n_asked != 1:
+                raise
+            return True
 
     def end(self, run: RunningSearch) -> int:
         """Do all that is to be done when no trial runs any more; return the exit code."""
@@ -288,7 +300,7 @@ class Session(ABC):
             self.say(f"On the test data, `{self.options.data.test_data}`: {metrics_text(test)}")
         if self._timeline.keeps:
             self.say(f"Timeline: `{directory.shown / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
-        if not coordinator.all_stopped or self._preemption.is_over:
+        if self._preemption.is_over or (self.host.owns_process and not coordinator.all_stopped):
             raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
         return code
 
@@ -395,6 +407,7 @@ class Session(ABC):
         opened = OpenRun(
             directory=str(directory.path.resolve()),
             is_objective=findings.is_objective,
+            parameters=[] if self.is_one_training else [*findings.search_space.names],
             least_children=least_workers(self.options, findings),
             is_temporary=not self.host.keeps_files,
         )
@@ -436,9 +449,9 @@ class Session(ABC):
             ranks=self._ranks.transport,
             search=search,
             clock=self._clock,
-            observers=observers if self.host.catch else [*observers, self],
+            observers=observers if self.host.catch is True else [*observers, self],
             on_preemption=self._preemption.ask,
-            requests=inbox,
+            requests=lambda: [*inbox(), *self.host.requests()],
             on_declined=inbox.decline,
         )
         coordinator = Coordinator(setup)
@@ -465,20 +478,36 @@ class Session(ABC):
 
     # ------------------------------------------------------------ to coordinate
 
-    def work_within_call(self) -> None:
-        """Let the coordinator work within a call of the user's code, which must not get its errors."""
+    def work_within_call(self) -> bool:
+        """Let the coordinator work within a call of the user's code, which must not get its errors.
+
+        Return False if it has failed.
+        """
         assert self._running is not None
         try:
             self._coordinates(self._running)
         except Exception as error:
             self._raised = self._raised or error
+        return self._raised is None
 
     def observe(self, event: Event, ledger: Ledger) -> None:
-        """Note the first trial that fails; if there is no other rank, nothing else is under way: raise TrialError."""
-        if isinstance(event, TrialFailed) and not self._failure:
-            self._failure = f"trial {event.trial} has failed: {event.reason}"
-            if self._ranks.transport.n_processes == 1:
-                raise TrialError(self._failure)
+        """Note the trial whose failure ends the search; raise TrialError if no other rank may be at work."""
+        if isinstance(event, AssignmentFailed):
+            self._traceback = event.traceback
+        has_success = any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in ledger.trials)
+        is_last = self.host.catch is False or (self._traceback and not has_success)
+        if not isinstance(event, TrialFailed) or self._failure or not is_last:
+            return
+        self._failure = f"trial {event.trial} has failed: {event.reason}"
+        if self._ranks.can_leave_work:
+            raise self._failed()
+
+    def _failed(self) -> TrialError:
+        """Return the error of the trial whose failure ends the search."""
+        error = TrialError(self._failure)
+        if self._traceback and self._traceback not in self._failure:
+            error.add_note(self._traceback)
+        return error
 
     def _coordinates(self, run: RunningSearch) -> bool:
         """Let the coordinator work; return True if there was anything to do, or the search is over."""
@@ -531,8 +560,8 @@ def run_command(
     if idle := idle_nodes_text(world.n_nodes(), world.size):
         options = replace(options, remarks=(*options.remarks, idle))
 
-    def coordinate() -> None:
-        session.work_within_call()
+    def coordinate() -> bool:
+        return session.work_within_call()
 
     roles = RoleSetup(
         topology=topology,

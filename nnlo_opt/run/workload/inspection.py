@@ -130,7 +130,8 @@ class Inspection:
 
     def _inspect_objective(self, space: Space | None) -> str:
         """Return the name of the figure of merit; ConfigurationError for options that an objective has none of."""
-        objective_of(self._maker.definition.objective, str(self._maker.definition.source))
+        definition, names = self._maker.definition, [] if space is None else space.names
+        objective_of(definition.objective, str(definition.source), names)
         options = self._options
         if options.plan.n_fold > 1:
             raise ConfigurationError(

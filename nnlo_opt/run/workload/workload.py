@@ -1,6 +1,5 @@
 """Workload of a command, opened once for all trials."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -14,7 +13,7 @@ from nnlo_opt.data.ragged import padded
 from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.early import without_framework
-from nnlo_opt.objective.rank import Program
+from nnlo_opt.objective.rank import Objective
 from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
@@ -100,10 +99,10 @@ class ModuleWorkload:
     def open(self, start: StartFold) -> FoldTask: ...
 
     @overload
-    def open(self, start: CallObjective) -> Program: ...
+    def open(self, start: CallObjective) -> Objective: ...
 
-    def open(self, start: StartFold | CallObjective) -> FoldTask | Program:
-        """Return the training of `start`, with model and data, or the user's program at its point.
+    def open(self, start: StartFold | CallObjective) -> FoldTask | Objective:
+        """Return the training of `start`, with model and data, or what calls the user's program.
 
         What the first training needs is read and imported then.
         """
@@ -141,10 +140,10 @@ class ModuleWorkload:
             )
         return self._tasks.open(start)
 
-    def open_program(self, start: CallObjective) -> Program:
-        """Return the user's program at the point of `start`; ConfigurationError if it cannot be called."""
+    def open_program(self, start: CallObjective) -> Objective:
+        """Return what calls the user's program; ConfigurationError if it cannot be called."""
         definition = self.read()
-        return partial(objective_of(definition.objective, str(definition.source)), dict(start.point))
+        return objective_of(definition.objective, str(definition.source), start.names)
 
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         """Return a model with fresh weights, which depend on the seed alone; TrialError if it cannot be built."""

@@ -1,0 +1,103 @@
+"""Search under way as its script sees it: calls after each trial, a line of progress, a way to end."""
+
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nnlo_opt.api.run import FrozenTrial
+from nnlo_opt.api.words import in_python, python_words
+from nnlo_opt.coordinator import instructions as ins
+from nnlo_opt.reporting.terminal import terminal_width
+from nnlo_opt.runtime.environment import is_rank
+from nnlo_opt.search.start_points import check_start_points
+from nnlo_opt.space.space import Space
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+
+if TYPE_CHECKING:
+    from nnlo_opt.reporting.watch import SearchBar
+
+STOPPED = "stopped by `study.stop()`"
+#: events by which a search has not ended with the failure before them
+_ENDS = (ev.TrialCompleted, ev.TrialFailed, ev.TrialPruned, ev.RunCompleted, ev.RunPreempted)
+
+
+class Steering:
+    """Search under way, as its callbacks get it.
+
+    Args:
+        space: the search space.
+        grace_s: seconds that trials under way have to end when the search is stopped.
+    """
+
+    def __init__(self, space: Space, grace_s: float) -> None:
+        self._space, self._grace_s = space, grace_s
+        #: requests that the coordinator has not taken in
+        self._asked: deque[ins.CoordinatorEvent] = deque()
+
+    def stop(self) -> None:
+        """End the search with what it has; nothing new begins."""
+        self._asked.append(ins.Preempt(reason=STOPPED, grace_s=self._grace_s))
+
+    @in_python()
+    def enqueue(self, parameters: Mapping[str, Any]) -> None:
+        """Have these parameters tried next; the search completes those that are left out.
+
+        Raises:
+            ConfigurationError: they are not of the search space.
+        """
+        self._asked.extend(ins.Enqueue(point=point) for point in check_start_points(self._space, [dict(parameters)]))
+
+    def _requests(self) -> list[ins.CoordinatorEvent]:
+        """Return the requests since the last call."""
+        return [self._asked.popleft() for _ in range(len(self._asked))]
+
+
+#: a function of the search and of a trial that has ended
+Callback = Callable[[Steering, FrozenTrial], object]
+
+
+class SearchView:
+    """Shows a search to its script: calls back after each trial, warns of the first failure, draws a line.
+
+    Args:
+        study: the search.
+        callbacks: called on rank 0 after each trial.
+        progress: True for a line that shows how far the search is; None: in a terminal without mpirun, in a notebook.
+        place: file and line of the script, for the warning.
+    """
+
+    def __init__(
+        self, study: Steering, callbacks: Sequence[Callback], *, progress: bool | None, place: tuple[str, int]
+    ) -> None:
+        self._study, self._callbacks, self._place = study, callbacks, place
+        # The output of a rank is a terminal to it, even if mpirun writes to a pipe.
+        is_seen = "ipykernel" in sys.modules or (not is_rank() and terminal_width(sys.stdout) is not None)
+        self._has_line = is_seen if progress is None else progress
+        #: None before the first event
+        self._line: SearchBar | None = None
+        #: first failure, until it is known that the search goes on; None before it, empty afterwards
+        self._failure: str | None = None
+
+    def observe(self, event: ev.Event, ledger: Ledger) -> None:
+        """Show an event."""
+        if isinstance(event, _ENDS) and self._failure:
+            warnings.warn_explicit(self._failure, UserWarning, *self._place)
+            self._failure = ""
+        if isinstance(event, ev.TrialFailed) and self._failure is None:
+            self._failure = f"Trial {event.trial} has failed, and the search goes on: {python_words(event.reason)}"
+        if self._has_line:
+            from nnlo_opt.reporting.watch import SearchBar
+
+            self._line = self._line or SearchBar()
+            self._line.show(ledger, event.time_s)
+        if isinstance(event, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned):
+            for callback in self._callbacks:
+                callback(self._study, FrozenTrial.of(ledger.trials[event.trial]))
+
+    def close(self) -> None:
+        """Leave the line as it is."""
+        if self._line is not None:
+            self._line.close()

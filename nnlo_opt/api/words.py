@@ -1,0 +1,67 @@
+"""Words of Python: names of other packages by the names here, options in a sentence as arguments."""
+
+import ast
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from nnlo_opt.errors import NnloError
+from nnlo_opt.run.options.table import BY_NAME
+
+#: argument of other packages -> what it is called here
+OTHER_NAMES = {
+    **dict.fromkeys(("n_trials", "n_calls", "max_evals"), "num_iterations"),
+    "n_jobs": "n_parallel",
+    **dict.fromkeys(("sampler", "algorithm"), "hyper_opt"),
+    **dict.fromkeys(("storage", "study_name"), "checkpoint"),
+    "load_if_exists": "opt_restore",
+    "directions": "objective",
+    "random_state": "seed",
+    "x0": "start_point",
+    "no_shuffle": "shuffle",
+}
+OTHER_DIRECTIONS = {"minimize": "min", "maximize": "max"}
+#: an option, with its value if it has one, and the beginning of a rule about it
+_OPTION = re.compile(r"`--([a-z-]+)(?:[ =]([^`]+))?`( must| differs)?")
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Have an error that leaves the block name arguments of Python instead of options; a decorator, too."""
+    try:
+        yield
+    except NnloError as error:
+        error.args = (python_words(str(error)), *error.args[1:])
+        raise
+
+
+def python_words(text: str) -> str:
+    """Return a sentence with arguments of Python: `--opt-restore` becomes `opt_restore=True`.
+
+    Options that a search from Python does not have stay as they are.
+    """
+    return _OPTION.sub(_argument, text)
+
+
+def _argument(found: re.Match[str]) -> str:
+    name, value, rule = found[1].replace("-", "_"), found[2], found[3] or ""
+    option = BY_NAME.get(name) or BY_NAME.get(name.removeprefix("no_"))
+    if name in ("search_space", "shuffle"):
+        return f"`{name.removeprefix('search_')}`{rule}"
+    if option is None or not option.python:
+        return found[0]
+    if name.startswith("no_"):
+        name, value = name.removeprefix("no_"), "False"
+    elif value is not None:
+        value = _literal(value)
+    elif option.kind.type is bool:
+        value = "True"
+    return f"`{name}`{rule}" if value is None or rule else f"`{name}={value}`"
+
+
+def _literal(value: str) -> str:
+    """Return a value of the command line as Python has it."""
+    with suppress(ValueError, SyntaxError):
+        ast.literal_eval(value)
+        return value
+    return f'"{value}"'

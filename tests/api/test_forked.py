@@ -1,0 +1,153 @@
+"""Searches whose trials run in processes forked from the caller's."""
+
+import multiprocessing.reduction
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import psutil
+import pytest
+
+import nnlo_opt
+from nnlo_opt import Real
+from nnlo_opt.errors import TrialError
+from tests.helpers import launcher
+from tests.helpers.refusals import check_refused
+
+SPACE = {"x": Real(-5, 5)}
+FEW = {"num_iterations": 6, "hyper_opt": "random"}
+
+
+def children():
+    return psutil.Process().children()
+
+
+def test_anything_that_the_objective_refers_to_is_shared_without_pickling(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise AssertionError("something is pickled")
+
+    for module in (pickle, multiprocessing.reduction.ForkingPickler):
+        monkeypatch.setattr(module, "dumps", refuse)
+    lock, numbers, square = threading.Lock(), (i for i in range(9)), lambda x: x * x
+    with (tmp_path / "open.txt").open("w") as file:
+
+        def objective(parameters):
+            with lock:
+                next(numbers)
+                print("called", file=file, flush=True)
+            return square(parameters["x"])
+
+        result = nnlo_opt.optimize(objective, SPACE, n_parallel=3, **FEW)
+    assert Counter(trial.state.value for trial in result.trials) == {"complete": 6}
+    assert (tmp_path / "open.txt").read_text() == "called\n" * 6
+    assert result.best_parameters == nnlo_opt.optimize(lambda p: p["x"] ** 2, SPACE, **FEW).best_parameters
+    assert not children()
+
+
+def test_trials_run_at_the_same_time_each_with_random_numbers_of_its_own():
+    def meets(parameters):
+        time.sleep(0.05)
+        return {"pid": os.getpid(), "random": random.random(), "numpy": np.random.random()}
+
+    found = nnlo_opt.optimize(meets, SPACE, n_parallel=3, objective="random:min", **FEW)
+    metrics = [trial.folds[0].metrics for trial in found.trials]
+    assert len({one["pid"] for one in metrics} - {os.getpid()}) == 3
+    assert all(len({one[name] for one in metrics}) == 6 for name in ("random", "numpy"))
+
+
+def test_a_process_that_dies_is_a_failed_attempt():
+    def dies(parameters):
+        if parameters["x"] > 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return parameters["x"] ** 2
+
+    result = nnlo_opt.optimize(dies, SPACE, n_parallel=2, max_attempts=2, **FEW)
+    for trial in result.trials:
+        died = trial.parameters["x"] > 0
+        assert (trial.state.value, len(trial.assignments)) == (("failed", 2) if died else ("complete", 1))
+    assert not children()
+
+
+def test_a_death_is_seen_although_a_grandchild_keeps_the_pipe_open():
+    def leaves_a_child(parameters):
+        if not os.fork():
+            time.sleep(3)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    result = nnlo_opt.optimize(leaves_a_child, SPACE, num_iterations=1, n_parallel=2, max_attempts=1)
+    assert result.trials[0].state.value == "failed"
+
+
+def test_a_first_mistake_is_raised_with_its_traceback_in_a_note():
+    def raises(parameters):
+        return parameters["x"] / 0
+
+    with pytest.raises(TrialError, match="ZeroDivisionError: float division by zero") as raised:
+        nnlo_opt.optimize(raises, SPACE, n_parallel=2, **FEW)
+    assert 'return parameters["x"] / 0' in raised.value.__notes__[0]
+    assert not children()
+
+
+def test_a_run_is_kept_and_resumed(tmp_path):
+    run = {"checkpoint": tmp_path / "run", "hyper_opt": "random"}
+
+    def objective(parameters):
+        return parameters["x"] ** 2
+
+    nnlo_opt.optimize(objective, SPACE, n_parallel=2, num_iterations=3, **run)
+    result = nnlo_opt.optimize(objective, SPACE, n_parallel=3, num_iterations=6, opt_restore=True, **run)
+    assert result.best_parameters == nnlo_opt.optimize(objective, SPACE, **FEW).best_parameters
+
+
+SLOW = """
+import sys, time, nnlo_opt
+def slow(parameters):
+    print("begins", flush=True)
+    for i in range(600):
+        time.sleep(0.1)
+result = nnlo_opt.optimize(slow, {"x": nnlo_opt.Real(0, 1)}, num_iterations=9, n_parallel=3)
+print(result.ended_because, len(result.trials), flush=True)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_all_processes_end_with_the_first(tmp_path, signum):
+    job = launcher.Job(1, [sys.executable, "-c", SLOW], tmp_path)
+    out = next(tmp_path.glob(".out-*"))
+    assert launcher.seen_within(60, lambda: out.read_text().count("begins") == 3)
+    family = job.family()
+    assert len(family) == 3
+    # As a terminal does it, which sends Ctrl-C to the whole group.
+    (os.killpg if signum == signal.SIGINT else os.kill)(job.process.pid, signum)
+    outcome = job.wait(30, None)
+    assert ("interrupted 3" in outcome.out) == (signum == signal.SIGINT)
+    _gone, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "words"),
+    [
+        (lambda p: 1.0, {"n_parallel": 0}, "Received: 0"),
+        (lambda p: 1.0, {"n_parallel": 2, "block_size": 2}, "Received: `n_parallel=2` with `block_size=2`"),
+        ("example_model.py", {"n_parallel": 2}, "for a model. Leave it out, and start the script with `mpirun`"),
+    ],
+)
+def test_wrong_requests_are_refused(target, options, words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "example_model.py").write_text("def get_model(x):\n    ...\n")
+    check_refused(words, nnlo_opt.optimize, target, SPACE, **options, **FEW)
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
+def test_a_process_with_threads_of_a_framework_is_not_forked(framework, monkeypatch):
+    monkeypatch.setitem(sys.modules, framework, sys)
+    sentence = check_refused(framework, nnlo_opt.optimize, lambda p: 1.0, SPACE, n_parallel=2, **FEW)
+    assert "Import it within the objective" in sentence
