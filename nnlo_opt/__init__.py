@@ -19,7 +19,7 @@ _OF_API = {
     **dict.fromkeys(("FrozenTrial", "Run", "load_run"), "api.run"),
     "Study": "api.study",
     "RunningTrial": "objective.rank",
-    **dict.fromkeys(("ConfigurationError", "JournalError", "NnloError", "TrialError"), "errors"),
+    **dict.fromkeys(("ConfigurationError", "JournalError", "NnloError", "SearchWarning", "TrialError"), "errors"),
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }
 

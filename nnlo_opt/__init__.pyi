@@ -14,6 +14,7 @@ from nnlo_opt.compat.manager.model import ModelFromJson as ModelFromJson
 from nnlo_opt.errors import ConfigurationError as ConfigurationError
 from nnlo_opt.errors import JournalError as JournalError
 from nnlo_opt.errors import NnloError as NnloError
+from nnlo_opt.errors import SearchWarning as SearchWarning
 from nnlo_opt.errors import TrialError as TrialError
 from nnlo_opt.objective.rank import RunningTrial as RunningTrial
 from nnlo_opt.space import Categorical as Categorical

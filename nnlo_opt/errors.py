@@ -55,6 +55,10 @@ class TrialError(NnloError):
     """Error for a trial that cannot be trained; its message is the reason in the journal, and the search continues."""
 
 
+class SearchWarning(UserWarning):
+    """Warning of a search in a script: a trial that has failed, an argument that does not do what it seems to."""
+
+
 class MisuseError(TrialError):
     """Error for code of a user that breaks a rule at any point: to try another point would not help."""
 

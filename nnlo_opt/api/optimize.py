@@ -16,7 +16,7 @@ from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.run import Results, Run
 from nnlo_opt.api.steering import Callback, SearchView, Steering
 from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
-from nnlo_opt.errors import ConfigurationError, NnloError, did_you_mean
+from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
 from nnlo_opt.run.options.kinds import FLAG, whole
@@ -209,12 +209,14 @@ def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", dept
         n_trials = BY_NAME["num_iterations"].default
         warnings.warn(
             f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.",
+            SearchWarning,
             stacklevel=depth,
         )
     if comm is None and int(given.get("block_size") or 1) > 1:
         warnings.warn(
             "`block_size` is the number of ranks of `mpirun` that work on a trial together. Received: "
             f"{given['block_size']} without `mpirun`, so that this process alone works on each.",
+            SearchWarning,
             stacklevel=depth,
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nnlo_opt.api.run import FrozenTrial
 from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.coordinator import instructions as ins
+from nnlo_opt.errors import SearchWarning
 from nnlo_opt.reporting.terminal import terminal_width
 from nnlo_opt.runtime.environment import is_rank
 from nnlo_opt.search.start_points import check_start_points
@@ -84,7 +85,7 @@ class SearchView:
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
         """Show an event."""
         if isinstance(event, _ENDS) and self._failure:
-            warnings.warn_explicit(self._failure, UserWarning, *self._place)
+            warnings.warn_explicit(self._failure, SearchWarning, *self._place)
             self._failure = ""
         if isinstance(event, ev.TrialFailed) and self._failure is None:
             self._failure = f"Trial {event.trial} has failed, and the search goes on: {python_words(event.reason)}"

@@ -263,7 +263,7 @@ def test_a_wrong_request_is_refused_before_the_first_trial(target, arguments, wo
     [({"num_iterations": None}, "so that the search has 10."), ({"block_size": 2}, "Received: 2 without `mpirun`")],
 )
 def test_an_argument_that_is_missing_or_idle_says_what_it_does_at_the_line_of_the_caller(arguments, words):
-    with pytest.warns(UserWarning, match=re.escape(words)) as said:
+    with pytest.warns(nnlo_opt.SearchWarning, match=re.escape(words)) as said:
         nnlo_opt.optimize(distance, SPACE, **{**FEW, **arguments})
     assert [warning.filename for warning in said] == [__file__]
 
@@ -326,7 +326,7 @@ def test_the_first_failure_that_does_not_end_a_search_is_a_warning_at_the_line_o
     def fails(parameters):
         return parameters["x"] if parameters["x"] > 0 else 1 / 0
 
-    with pytest.warns(UserWarning, match="has failed, and the search goes on: ZeroDivisionError") as said:
+    with pytest.warns(nnlo_opt.SearchWarning, match="has failed, and the search goes on: ZeroDivisionError") as said:
         result = nnlo_opt.optimize(fails, SPACE, num_iterations=12, hyper_opt="random")
     assert [warning.filename for warning in said] == [__file__]
     n_failed = sum(trial.state == "failed" for trial in result.trials)

@@ -85,8 +85,7 @@ def run_search(
         context=context,
         ends_with_a_death=_RANK_DIED,
     )
-    script = replace(
-        script,
+    script = script.replaced(
         findings=group.attempt(lambda: workload.inspect(script.space)) if is_objective else None,
         keeps_files=keeps_files,
         saves_model=keeps_files,
