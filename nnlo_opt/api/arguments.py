@@ -7,7 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from nnlo_opt.search.base import SearchAlgorithm
+from nnlo_opt.search.pruning import Pruner
+
 Path: TypeAlias = str | os.PathLike[str]
+Name: TypeAlias = Literal["bayesian", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"]
 
 
 class SearchArguments(TypedDict, total=False):
@@ -71,7 +75,7 @@ class SearchArguments(TypedDict, total=False):
     monitor: bool
     # search
     fix: Mapping[str, Any]
-    hyper_opt: Literal["bayesian", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"]
+    hyper_opt: Name | str | SearchAlgorithm
     surrogate: Literal["gp", "et", "rf", "gbrt"] | None
     acquisition: Literal["ei", "lcb", "pi"] | None
     ga_populations: int | None
@@ -83,7 +87,7 @@ class SearchArguments(TypedDict, total=False):
     fold_by: str
     opt_restore: bool
     # stopping trials early
-    pruner: Literal["none", "median", "asha", "hyperband"]
+    pruner: Literal["none", "median", "asha", "hyperband"] | Pruner
     pruner_eta: int | None
     pruner_min_epochs: int | None
     pruner_min_trials: int | None

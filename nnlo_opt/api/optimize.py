@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from nnlo_opt.analysis.frames import trials_frame
 from nnlo_opt.api.arguments import SearchArguments
+from nnlo_opt.api.own_parts import with_own
 from nnlo_opt.api.run import Results
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
@@ -38,7 +39,14 @@ _NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python}
 
 @dataclass(frozen=True, slots=True)
 class SearchResult(Results):
-    """Trials of a search with the best of them; equal on every rank."""
+    """Trials of a search with the best of them; equal on every rank.
+
+    >>> result = nnlo_opt.optimize(lambda p: p["n"] ** 2, {"n": Integer(1, 3)}, num_iterations=3)
+    >>> result
+    <SearchResult: 3 trials, best 1 at {'n': 1}>
+    >>> result.best.number in (0, 1, 2), len(result.trials)
+    (True, 3)
+    """
 
     #: state that the journal of the run leads to
     ledger: Ledger = field(repr=False)
@@ -64,8 +72,9 @@ def optimize(
 ) -> SearchResult:
     """Search hyperparameters in this process; under `mpirun` every rank calls it, and all get the result.
 
-        result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=30)
-        print(result.best_point, result.figure_of_merit)
+    >>> result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=30)
+    >>> print(result.best_point, result.figure_of_merit)
+    {'x': 2.00...} ...
 
     Collective: every rank of the communicator, with the same arguments.
 
@@ -111,7 +120,7 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
         )
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")
-    return optimization_options({**given, "model": model})
+    return with_own(given, lambda names: optimization_options({**names, "model": model}))
 
 
 def job_communicator() -> "Communicator | None":

@@ -21,7 +21,7 @@ from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.environment import module_command, start_helper, wait_or_kill
 from nnlo_opt.runtime.watchdog import LOOK_PART, Watch
-from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.search.base import SearchAlgorithm, TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Point, Space
@@ -303,12 +303,13 @@ class InlineSearch(SearchService):
 
     Args:
         constraint: constraint of the search space, if its function is in this process already.
+        own: algorithm of a script, in the place of the one that `start` names.
     """
 
-    def __init__(self, constraint: Constraint | None = None) -> None:
+    def __init__(self, constraint: Constraint | None = None, own: SearchAlgorithm | None = None) -> None:
         super().__init__()
-        self._session = SearchSession(constraint)
-        #: libraries of this process that have threads; those that the algorithm needs are among them once it has started
+        self._session = SearchSession(constraint, own)
+        #: libraries of this process that have threads; those of the algorithm are among them once it has started
         self._libraries = ThreadpoolController()
 
     def close(self) -> None:

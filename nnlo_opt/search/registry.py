@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.records import without_collection
 from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, SearchAlgorithm
 from nnlo_opt.search.genetic import DEFAULT_POPULATION
 from nnlo_opt.search.grid import DEFAULT_POINTS
+from nnlo_opt.search.own import is_own, own_search
 from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.space import Space
 from nnlo_opt.space.values import check_whole, is_whole
@@ -18,11 +20,11 @@ from nnlo_opt.space.values import check_whole, is_whole
 COMMON_OPTIONS = ("start_points",)
 
 
-def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
+def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
     """Return the search algorithm called `name`.
 
     Args:
-        name: one of `search_names()`.
+        name: one of `search_names()`, or one's own (`search.own`): FILE.py:CLASS, or an object.
         space: search space of all points.
         seed: at least 0.
         options: `start_points` of all algorithms, a list of points to be tried first; `n_initial_points` of "bayesian"
@@ -32,6 +34,15 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
     Raises:
         ConfigurationError: for an unknown name or option, or an invalid seed.
     """
+    if not isinstance(name, str) or is_own(name):
+        search = own_search(name, space, seed)
+    else:
+        search = _make_known(name, space, seed, options)
+    points = check_start_points(space, options.get("start_points", []))
+    return StartPointSearch(search, points) if points else search
+
+
+def _make_known(name: str, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
     algorithm = _ALGORITHMS.get(name)
     if algorithm is None:
         raise ConfigurationError(
@@ -53,10 +64,10 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
             f'The search algorithm "{name}" needs the package {algorithm.package}. It is not installed: `pip install '
             "'nnlo_opt[optuna]'`, or choose another algorithm."
         )
-    module = importlib.import_module(_ALGORITHMS[name].module)
+    with without_collection():  # SciPy alone makes a hundred thousand objects
+        module = importlib.import_module(_ALGORITHMS[name].module)
     search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **own)
-    points = check_start_points(space, options.get("start_points", []))
-    return StartPointSearch(search, points) if points else search
+    return search
 
 
 def search_names() -> tuple[str, ...]:

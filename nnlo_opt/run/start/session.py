@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -66,6 +65,7 @@ from nnlo_opt.runtime.environment import idle_nodes_text
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
+from nnlo_opt.search.own import fingerprinted
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
@@ -385,7 +385,7 @@ class Session(ABC):
         self, directory: RunDirectory, search: Search, plan: SearchPlan, findings: Findings
     ) -> RunningSearch:
         """Return the search with its coordinator at work."""
-        state = CoordinatorState(plan, self.topology, directory.ledger)
+        state = CoordinatorState(plan, self.topology, directory.ledger, self.options.own.pruner)
         observers = [*([self.lines(state)] if self.host.owns_process else []), *self.host.observers]
         if not self.host.catch:
             observers.append(self)
@@ -476,8 +476,8 @@ class Session(ABC):
             identity=identity.plain,
             settings={
                 "command_line": [self.host.program or self.program, *options.command_line],
-                "versions": versions(),
-                "hyper_opt": options.search.algorithm,
+                "versions": versions() if self.host.keeps_files else {},
+                "hyper_opt": fingerprinted(options.search.algorithm),
                 "search": options.search.to_json(),
                 "plan": asdict(options.plan),
                 "block_size": options.block_size,
@@ -577,6 +577,8 @@ def run_command(
 
 def versions() -> dict[str, str]:
     """Return the versions of all packages that take part, without importing them."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
