@@ -26,6 +26,9 @@ _OF_GEM = {"learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_
 class Algo:
     """An optimizer, a loss and an update rule.
 
+    >>> Algo("adam", loss="mse", lr=0.01, validate_every=100).optimizer_name
+    'adam'
+
     Arguments that are none of those below are options of ours (`early_stopping`, `target_metric`, `synchronous`,
     `staleness`, `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`,
     `gem_kappa`: see `TrainingDriver --help`) or parameters of the optimizer, with Keras's names and defaults;
