@@ -11,8 +11,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from nnlo_opt.analysis.frames import trials_frame
-from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.own_parts import with_own
+from nnlo_opt.api.arguments import SearchArguments, with_own
 from nnlo_opt.api.run import Results
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model

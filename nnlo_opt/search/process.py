@@ -309,7 +309,7 @@ class InlineSearch(SearchService):
     def __init__(self, constraint: Constraint | None = None, own: SearchAlgorithm | None = None) -> None:
         super().__init__()
         self._session = SearchSession(constraint, own)
-        #: libraries of this process that have threads; those of the algorithm are among them once it has started
+        #: libraries of this process that have threads, with the algorithm's libraries once it has started
         self._libraries = ThreadpoolController()
 
     def close(self) -> None:

@@ -324,7 +324,7 @@ def test_an_algorithm_that_raises_is_answered_with_its_traceback(monkeypatch):
         suggested(search)
 
 
-def test_a_search_in_this_process_suggests_with_one_thread_and_leaves_the_threads_of_a_script_alone(monkeypatch):
+def test_a_search_in_this_process_suggests_with_one_thread(monkeypatch):
     seen = []
 
     def n_threads():
