@@ -21,6 +21,7 @@ setup(
         "mpi4py>=4.0",
         "scikit-optimize>=0.10",
         "scipy>=1.15",
+        "threadpoolctl>=3.1",
         "tensorflow>=2.16",
         "keras>=3.7",
         "numpy>=1.26",

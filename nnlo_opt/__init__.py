@@ -29,7 +29,10 @@ __all__ = list(_OF_API)
 def __getattr__(name: str) -> Any:
     if name not in _OF_API:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_OF_API[name]}"), name)
+    from nnlo_opt.records import without_collection
+
+    with without_collection():  # what is imported stays
+        return getattr(importlib.import_module(f"{__name__}.{_OF_API[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,10 @@ The standard library writes them, as msgspec writes floats in another form, a Na
 reads them, straight into their classes.
 """
 
+import gc
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Generic, Self, TypeVar, dataclass_transform
@@ -107,3 +109,18 @@ def _read(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
         return checked(parse_json(text, **ALL_FINITE), decoder.type)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Disable the garbage collector: a long journal, or an import, makes many objects that are all kept."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()  # the objects are old now: the next collections of new ones do not look through them
+            gc.enable()

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from nnlo_opt.api.arguments import SearchArguments
+from nnlo_opt.api.arguments import SearchArguments, with_own
 from nnlo_opt.api.run import Results, Run
 from nnlo_opt.api.steering import Callback, SearchView, Steering
 from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
@@ -47,7 +47,14 @@ _SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
 
 @dataclass(frozen=True, slots=True)
 class SearchResult(Results):
-    """Trials of a search with the best of them; equal on every rank."""
+    """Trials of a search with the best of them; equal on every rank.
+
+    >>> result = nnlo_opt.optimize(lambda p: p["n"] ** 2, {"n": Integer(1, 3)}, num_iterations=3)
+    >>> result
+    <SearchResult: 3 trials, best 1 at {'n': 1}>
+    >>> result.best.number in (0, 1, 2), len(result.trials)
+    (True, 3)
+    """
 
     #: state that the journal of the run leads to
     ledger: Ledger = field(repr=False)
@@ -89,8 +96,9 @@ def optimize(  # noqa: PLR0913  (all are named but two)
 ) -> SearchResult:
     """Search hyperparameters in this process; under `mpirun` every rank calls it, and all get the result.
 
-        result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=30)
-        print(result.best_parameters, result.figure_of_merit)
+    >>> result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=30)
+    >>> print(result.best_parameters, result.figure_of_merit)
+    {'x': 2.00...} ...
 
     Collective: every rank of the communicator, with the same arguments.
 
@@ -194,7 +202,8 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
         "direction": OTHER_DIRECTIONS.get(str(direction := given.get("direction")), direction),
         "model": model,
     }
-    checked = optimization_options({name: value for name, value in given.items() if name != "shuffle"} | of_table)
+    named = {name: value for name, value in given.items() if name != "shuffle"} | of_table
+    checked = with_own(named, optimization_options)
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
 
 

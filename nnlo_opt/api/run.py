@@ -209,6 +209,9 @@ class Run(Results):
 
     The journal is read when the object is made, and by `refresh`; a search may be at work on it.
 
+    >>> Run("checkpoints/CP").best.figure_of_merit
+    0.25
+
     Args:
         path: directory of the run.
 

@@ -54,10 +54,11 @@ class _Call:
 class Study(Steering):
     """Search whose trials the caller runs, in this process; each rank of MPI has a study of its own.
 
-        with nnlo_opt.Study({"x": Real(-5, 5)}, num_iterations=20) as study:
-            for trial in study:
-                study.tell(trial, (trial.parameters["x"] - 2) ** 2)
-        print(study.result)
+    >>> with nnlo_opt.Study({"x": Real(-5, 5)}, num_iterations=20) as study:
+    ...     for trial in study:
+    ...         study.tell(trial, (trial.parameters["x"] - 2) ** 2)
+    >>> print(study.result)
+    <SearchResult: 20 trials, best ... at {'x': 2.00...}>
 
     Args:
         space: as of `nnlo_opt.optimize`.

@@ -20,13 +20,14 @@ class Policy:
     Args:
         plan: goal of the search, with its pruning plan.
         ledger: trials so far; only read here, its later events come by `take`.
+        pruner: the user's own; None for the one that the plan names.
     """
 
-    def __init__(self, plan: SearchPlan, ledger: Ledger) -> None:
+    def __init__(self, plan: SearchPlan, ledger: Ledger, pruner: Pruner | None = None) -> None:
         self._plan = plan
         self._ledger = ledger
         #: None: no epoch is judged
-        self.pruner: Pruner | None = None if plan.pruning is None else make_pruner(plan.pruning)
+        self.pruner = pruner or (None if plan.pruning is None else make_pruner(plan.pruning))
         #: epochs, folds, rungs, ends of the trials in the ledger, in the form that a pruner reads
         self.reports = Reports(plan.n_fold, plan.direction)
         for trial in ledger.trials:

@@ -24,7 +24,7 @@ from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.coordinator.suggestions import SuggestionBuffer
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.base import Suggestion
-from nnlo_opt.search.pruning import Verdict
+from nnlo_opt.search.pruning import Pruner, Verdict
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState, UnrecordedFold
@@ -47,9 +47,10 @@ class CoordinatorState:
         plan: goal of the search.
         topology: blocks and teams of this start of the run.
         ledger: trials of earlier starts; from now on changed by this state alone.
+        pruner: as of `Policy`.
     """
 
-    def __init__(self, plan: SearchPlan, topology: Topology, ledger: Ledger) -> None:
+    def __init__(self, plan: SearchPlan, topology: Topology, ledger: Ledger, pruner: Pruner | None = None) -> None:
         self.plan = plan
         self.topology = topology
         #: all trials; changed only by the events that `_record` makes
@@ -61,7 +62,7 @@ class CoordinatorState:
         #: the phase, with the reasons to enter the next one
         self.ending = Ending(plan)
         #: verdicts about trials; has seen every event that the ledger has
-        self.policy = Policy(plan, ledger)
+        self.policy = Policy(plan, ledger, pruner)
         #: trials begun and not ended that no block holds, the first to resume first; paused trials are not among them
         self.to_resume: deque[int] = deque()
         #: time of the decision under way, in seconds since the first start; its events, its instructions so far

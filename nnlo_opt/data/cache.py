@@ -25,8 +25,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.safe_path import check_way, mistrust, private_directory
@@ -85,6 +83,8 @@ class FileCache:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Links on the way are followed once.
+            import psutil
+
             self._folder = folder.resolve() / f"nnlo_opt-{psutil.Process().username()}"
             check_way(self._folder.parent)
             with self._opened() as home:

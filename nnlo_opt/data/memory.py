@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 #: share of the free memory; frameworks, activations and other programs need the rest
 _SHARE = 1 / 4
 _GROUPS = Path("/sys/fs/cgroup")
@@ -27,6 +25,8 @@ def available_bytes() -> int:
 
 
 def _of_machine() -> int:
+    import psutil
+
     return int(psutil.virtual_memory().available)
 
 

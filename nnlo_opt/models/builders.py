@@ -29,7 +29,6 @@ from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import Any, Literal
 
-from nnlo_opt.compat.keras.architecture import read_architecture
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError, did_you_mean
 from nnlo_opt.models.framework import Framework, framework_named, framework_of, syntax_tree
 from nnlo_opt.models.losses import LossRequest, WeightRequest
@@ -155,6 +154,8 @@ class ModelDefinition:
         from nnlo_opt.compat.keras.weights import find_legacy_weights, load_legacy_weights
 
         text = path.read_text(errors="replace")
+        from nnlo_opt.compat.keras.architecture import read_architecture
+
         read_architecture(text, str(path))
         weights = None if fresh else find_legacy_weights(path)
 

@@ -17,13 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+from nnlo_opt.records import without_collection
 from nnlo_opt.reporting.page import wrote_page
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper, wait_or_kill
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.journal import BATCH_LINES, decode_line, decode_lines, run_of, without_collection
+from nnlo_opt.trials.journal import BATCH_LINES, decode_line, decode_lines, run_of
 from nnlo_opt.trials.kept_weights import WeightKeeper
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME

@@ -7,8 +7,9 @@ from typing import Any
 
 from nnlo_opt.analysis.frames import csv_of, last_metrics, results_frame
 from nnlo_opt.files import atomic_write
+from nnlo_opt.records import without_collection
 from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.journal import load_events, without_collection
+from nnlo_opt.trials.journal import load_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 

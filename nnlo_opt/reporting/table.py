@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from nnlo_opt.analysis.frames import last_metrics, parameter_names, time_s
 from nnlo_opt.reporting.terminal import WIDE
 from nnlo_opt.reporting.words import counted, shortened, value_text
@@ -20,7 +16,7 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState, failures
 
 #: box of rich with a line below the header and no other lines, in characters that every terminal has
-_HEAD_ONLY = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+_HEAD_ONLY = "    \n    \n -- \n    \n    \n    \n    \n    \n"
 #: longest table unless all trials are asked for; a longer search shows its best trials only
 MOST_ROWS = 40
 #: most reasons of failures below a table, and most trials that are named for each
@@ -118,6 +114,10 @@ def text_table(
     Columns are aligned to the right, unless `left` is set or the column has no header. If the table would be too wide,
     some of the columns `spare` are left out and named below it.
     """
+    from rich.box import Box
+    from rich.console import Console
+    from rich.table import Table
+
     cells = [[row[i] for row in rows] for i in range(len(columns))]
     # A text may be cut between its words, but not a figure from its spread, nor a list.
     texts = [any(" " in cell and "±" not in cell and cell[0] != "[" for cell in column) for column in cells]
@@ -130,7 +130,7 @@ def text_table(
     least = [max(n, *map(len, head.split("\n"))) for n, head in zip(least, heads, strict=True)]
     while sum(least[i] + gap for i in kept) > width and (spared := [i for i in kept if i in spare]):
         kept.remove(max(spared, key=lambda i: (len(set(cells[i])) == 1, i)))  # what is the same in all rows goes first
-    table = Table(box=_HEAD_ONLY, show_edge=False, padding=(0, gap - 1, 0, 0))
+    table = Table(box=Box(_HEAD_ONLY, ascii=True), show_edge=False, padding=(0, gap - 1, 0, 0))
     for i in kept:
         aligned: Literal["left", "right"] = "left" if left or not columns[i] else "right"
         table.add_column(heads[i], justify=aligned, overflow="fold", no_wrap=not texts[i])

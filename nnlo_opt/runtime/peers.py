@@ -13,8 +13,6 @@ import signal
 import struct
 from contextlib import suppress
 
-import psutil
-
 from nnlo_opt.runtime.handles import Handle, memory
 
 #: number of heartbeats, and 1 if the process may be silent
@@ -86,6 +84,8 @@ class Peer:
     @property
     def is_stopped(self) -> bool:
         """True if a signal has stopped the process (SIGSTOP); False if a debugger has, as a person is using it."""
+        import psutil
+
         with suppress(psutil.Error):
             return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         return False

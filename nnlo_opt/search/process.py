@@ -15,10 +15,12 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
+from threadpoolctl import ThreadpoolController
+
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.runtime.environment import module_command, start_helper, wait_or_kill
 from nnlo_opt.runtime.watchdog import LOOK_PART, Watch
-from nnlo_opt.search.base import Suggestion, TrialRecord
+from nnlo_opt.search.base import SearchAlgorithm, Suggestion, TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Point, Space
@@ -281,23 +283,31 @@ class SearchProcess(SearchService):
 class InlineSearch(SearchService):
     """Search in this process, for scripts, tests and simulations; a request is answered before it returns.
 
+    Suggestions are computed with one thread, as in a search process: fits are small, and threads of BLAS would wait for
+    each other longer than they work.
+
     Args:
         constraint: constraint of the search space, if its function is in this process already.
+        own: algorithm of a script, in the place of the one that `start` names.
     """
 
-    def __init__(self, constraint: Constraint | None = None) -> None:
+    def __init__(self, constraint: Constraint | None = None, own: SearchAlgorithm | None = None) -> None:
         super().__init__()
-        self._session = SearchSession(constraint)
+        self._session = SearchSession(constraint, own)
+        #: libraries of this process that have threads, with the algorithm's libraries once it has started
+        self._libraries = ThreadpoolController()
 
     def close(self) -> None:
         self._arrived.clear()
 
     def _tell(self, request: dict[str, Any]) -> None:
-        answer = self._session.handle(request)
+        with self._libraries.limit(limits=1):
+            answer = self._session.handle(request)
         if answer is not None:
             self._arrived.append(answer)
 
     def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self._session.handle(request)
         assert answer is not None
+        self._libraries = ThreadpoolController()
         return answer

@@ -82,7 +82,9 @@ def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Po
 
 def feasible_draws(space: Space, n_points: int, rng: np.random.Generator) -> list[Point]:
     """Return up to `n_points` feasible points drawn by the priors; fewer if the constraint refuses most points."""
-    drawn = (space.draw(rng) for _ in range(n_points if space.constraint is None else _DRAWS_A_POINT * n_points))
+    if space.constraint is None:
+        return [space.from_unit(units) for units in rng.random((n_points, len(space.parameters))).tolist()]
+    drawn = (space.draw(rng) for _ in range(_DRAWS_A_POINT * n_points))
     return list(islice((point for point in drawn if space.is_feasible(point)), n_points))
 
 

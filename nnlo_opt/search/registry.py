@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnlo_opt.errors import require_package
+from nnlo_opt.records import without_collection
 from nnlo_opt.search.base import SearchAlgorithm
+from nnlo_opt.search.own import is_own, own_search
 from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.space import Space
 
 
-def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
+def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
     """Return the search algorithm called `name`.
 
     Args:
-        name: one of `search_names()`.
+        name: one of `search_names()`, or one's own (`search.own`): FILE.py:CLASS, or an object.
         space: search space of all points.
         seed: at least 0.
         options: `start_points` of all algorithms, a list of points to be tried first; `n_initial_points` of "bayesian"
@@ -25,13 +27,23 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
     Raises:
         ConfigurationError: the algorithm needs a package that is not installed, or a start point is none of the space.
     """
-    algorithm, own = _ALGORITHMS[name], dict(options)
-    points = check_start_points(space, own.pop("start_points", []))
+    given = dict(options)
+    points = check_start_points(space, given.pop("start_points", []))
+    if not isinstance(name, str) or is_own(name):
+        search = own_search(name, space, seed)
+    else:
+        search = _make_known(name, space, seed, given)
+    return StartPointSearch(search, points) if points else search
+
+
+def _make_known(name: str, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
+    algorithm = _ALGORITHMS[name]
     if algorithm.package:
         require_package(f'The search algorithm "{name}"', algorithm.package, "optuna", "choose another algorithm")
-    module = importlib.import_module(_ALGORITHMS[name].module)
-    search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **own)
-    return StartPointSearch(search, points) if points else search
+    with without_collection():  # SciPy alone makes a hundred thousand objects
+        module = importlib.import_module(algorithm.module)
+    search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **options)
+    return search
 
 
 def search_names() -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from nnlo_opt.space.values import frozen, thawed
 class When:
     """Condition that a parameter is in a point only if `parent` is in it with one of `values`.
 
-    When("optimizer", "sgd")            # optimizer is sgd
-    When("n_layers", 2, 3, 4)           # n_layers is one of these
+    >>> print(When("n_layers", 2, 3, 4))
+    n_layers is 2 or 3 or 4
 
     The parent may have a condition itself. A parameter is absent from every point from which its parent is absent.
 

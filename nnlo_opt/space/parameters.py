@@ -221,6 +221,9 @@ class _Range:
 class Real(_Range):
     """Float from `low` to `high`, both included.
 
+    >>> Real(1e-4, 1.0, "log-uniform", name="lr").from_unit(0.5)
+    0.01...
+
     Args:
         low: lower bound.
         high: upper bound.
@@ -253,6 +256,9 @@ class Real(_Range):
 @dataclass(frozen=True, slots=True)
 class Integer(_Range):
     """Integer from `low` to `high`, both included.
+
+    >>> Integer(1, 1000, "log-uniform", name="n_units").contains(1000)
+    True
 
     It has the arguments of Real; "log-uniform" gives every decade about the same weight.
     """
@@ -379,6 +385,9 @@ class _Choice:
 class Categorical(_Choice):
     """Parameter with one of several values without an order, each equally likely.
 
+    >>> Categorical(["relu", "tanh", None], name="activation").n_values
+    3
+
     Args:
         categories: at least 2 values, of JSON's types; a category that is a list or a tuple arrives as a list.
             Categories
@@ -396,6 +405,9 @@ class Categorical(_Choice):
 @dataclass(frozen=True, slots=True)
 class Ordinal(_Choice):
     """Parameter with one of several ordered values, for example 16, 32, 64; neighbours are expected to perform alike.
+
+    >>> Ordinal([16, 32, 64], name="batch", likely=32).value_at(0)
+    16
 
     Args:
         categories: at least 2 values, in their order.
@@ -444,6 +456,9 @@ class Ordinal(_Choice):
 @dataclass(frozen=True, slots=True, init=False)
 class Constant(_Choice):
     """Parameter with a single value, as `--fix` makes it: part of every point that its condition allows.
+
+    >>> Space([Integer(1, 3, name="n"), Constant([3, 3], name="kernel")]).middle()
+    {'n': 2, 'kernel': [3, 3]}
 
     Args:
         value: value of JSON's types.

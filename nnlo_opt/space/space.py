@@ -34,6 +34,10 @@ MOST_DRAWS = 100_000
 class Space:
     """Search space: parameters in the given order, and a constraint on their points.
 
+    >>> space = Space([Real(0, 1, name="x"), Integer(1, 3, name="n")])
+    >>> space.middle(), space.contains({"x": 0.5, "n": 4})
+    ({'x': 0.5, 'n': 2}, False)
+
     A parameter is *active* in a point if the values of the point meet the parameter's condition. A point has a value
     for every active parameter and for no other parameter. Only a process that has executed the user's module can
     evaluate the constraint; all methods but `is_feasible`, `sample` and `iter_points` work without it.

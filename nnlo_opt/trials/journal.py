@@ -13,18 +13,18 @@ anything else is damage and is refused, because nothing can be said about the li
 """
 
 import errno
-import gc
 import logging
 import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.files import sync, write_fully
+from nnlo_opt.records import without_collection
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials.events import Event, RunStarted, event_from_json, events_from_json
 from nnlo_opt.trials.sync_mark import Mark, SyncMark, read_mark
@@ -168,18 +168,6 @@ def _damaged(name: str, seq: int, error: object) -> JournalError:
     )
 
 
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Disable the garbage collector: a long journal makes a million objects that are all kept."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 #: errors of the operating system for missing space: on the disk, in a quota, or in a file
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 #: called if there is no space for a write, before each further attempt; it waits, or raises to give up
@@ -220,7 +208,7 @@ class Journal:
             self._run = run_of(data[:200]) if self.events else secrets.token_hex(8) * syncs
             #: None without `syncs`
             self._mark = SyncMark(self.path) if syncs else None
-            if not existed:
+            if not existed and syncs:
                 sync(self.path.parent)
         except BaseException:
             os.close(self._fd)

@@ -18,9 +18,10 @@ from typing import Any
 
 from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.files import atomic_write, sync
+from nnlo_opt.records import without_collection
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import LINE_BEGIN, decode_line, encode_line, read_events, run_of, without_collection
+from nnlo_opt.trials.journal import LINE_BEGIN, decode_line, encode_line, read_events, run_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import RunLock

@@ -20,12 +20,13 @@ from typing import Any, Literal, TextIO
 
 from nnlo_opt.errors import ConfigurationError, JournalError, NnloError
 from nnlo_opt.files import atomic_write, make_directory
+from nnlo_opt.records import without_collection
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import deaths, unrecorded
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.identity import RunIdentity
-from nnlo_opt.trials.journal import Journal, load_events, without_collection
+from nnlo_opt.trials.journal import Journal, load_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LOCK_NAME, OWNER_NAME, RunLock, not_writable
 from nnlo_opt.trials.sync_mark import MARK_NAME
@@ -123,6 +124,7 @@ class RunDirectory:
     def __init__(self, path: Path, shown: Path, lock: RunLock, *, syncs: bool, replaces: bool) -> None:
         #: absolute path, and the path as the command has it, for messages
         self.path, self.shown = path, shown
+        self._syncs = syncs
         self._closing = ExitStack()
         self._closing.callback(lock.close)
         self._open = partial(Journal, path / JOURNAL_NAME, syncs=syncs, may_write=lock.check)
@@ -167,7 +169,8 @@ class RunDirectory:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write `config.json` for people to read; a resume only relies on the journal."""
-        atomic_write(self.path / "config.json", json.dumps(config, indent=2, default=str) + "\n")
+        text = json.dumps(config, indent=2, default=str) + "\n"
+        atomic_write(self.path / "config.json", text, durable=self._syncs)
 
     def note_interruption(self) -> None:
         """Note that a signal ends this process, which may have no time to end the run in good order."""

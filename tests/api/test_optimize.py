@@ -20,6 +20,8 @@ from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.options.table import OPTIMIZATION_OPTIONS
 from nnlo_opt.run.start.identity import refuse_run_of_script
+from nnlo_opt.search.base import SearchAlgorithm
+from nnlo_opt.search.pruning import Pruner
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.trials.repair import repair
@@ -43,6 +45,8 @@ def test_the_arguments_are_the_options_of_the_table_with_their_types():
     types = {o.name: o.kind.type | None if o.default is None else o.kind.type for o in OPTIMIZATION_OPTIONS if o.python}
     types["shuffle"] = types.pop("no_shuffle")
     types["direction"] = Literal["min", "max", "minimize", "maximize"] | None
+    types["hyper_opt"] |= str | SearchAlgorithm  # one's own, as FILE.py:CLASS or as an object
+    types["pruner"] |= Pruner
     assert get_type_hints(SearchArguments) == types
 
 

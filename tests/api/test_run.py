@@ -25,7 +25,7 @@ def write(tmp_path, monkeypatch):
 def test_the_examples_of_the_docstrings_are_true(write):
     write(events_of())
     found = doctest.testmod(nnlo_opt.api.run, optionflags=doctest.ELLIPSIS)
-    assert (found.failed, found.attempted) == (0, 10)
+    assert (found.failed, found.attempted) == (0, 11)
 
 
 def test_a_run_has_its_best_trial_and_its_tables(write):

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.search.base import History
@@ -323,6 +324,25 @@ def test_an_algorithm_that_raises_is_answered_with_its_traceback(monkeypatch):
     search.start("failing", SPACE, 0, {})
     with pytest.raises(NnloError, match=r"(?s)Traceback.*no idea"):
         suggested(search)
+
+
+def test_a_search_in_this_process_suggests_with_one_thread(monkeypatch):
+    seen = []
+
+    def n_threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    class WatchingSearch:
+        def suggest(self, history):
+            seen.append(n_threads())
+
+    monkeypatch.setattr("nnlo_opt.search.session.make_search", lambda *_: WatchingSearch())
+    search = InlineSearch()
+    search.start("watching", SPACE, 0, {})
+    with threadpool_limits(2):
+        before = n_threads()
+        suggested(search)
+        assert (seen, n_threads()) == ([{1}], before)
 
 
 def test_requests_and_answers_are_json():

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import EpochCallbacks, Metrics
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.monitor import Monitor
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.trials.figure import judged
+
+if TYPE_CHECKING:
+    from nnlo_opt.runtime.monitor import Monitor
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class WorkerSetup(Value):
     partners: Partners = Partners()
     timeline: Timeline = NO_TIMELINE
     #: measures what this process takes of its machine, for the history; None if that is not wanted
-    monitor: Monitor | None = None
+    monitor: "Monitor | None" = None
     #: callbacks of the user, if this is worker 1
     callbacks: EpochCallbacks | None = None
     #: the user's figure of merit, if this is worker 1

@@ -27,6 +27,9 @@ _OPTIONS_OF_GEM = {
 class Algo:
     """An optimizer, a loss and an update rule.
 
+    >>> Algo("adam", loss="mse", lr=0.01, validate_every=100).optimizer_name
+    'adam'
+
     Further arguments are options of `TrainingDriver` (`early_stopping`, `target_metric`, `synchronous`, `staleness`,
     `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`, `gem_kappa`;
     docs/reference/options.md describes them), or parameters of the optimizer with Keras's names and defaults. The

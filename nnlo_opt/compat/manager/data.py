@@ -23,6 +23,13 @@ Named = str | tuple[str, Callable[[Any], Any]]
 class Data:
     """Batches of one's own: override `generate_data`, or `load_data` if every file holds arrays.
 
+    >>> class Sums(Data):
+    ...     def generate_data(self):
+    ...         for name in self.file_names:
+    ...             x = np.random.default_rng(int(name)).random((self.batch_size, 2))
+    ...             yield [x], [x.sum(axis=1)]
+    >>> data = Sums(batch_size=10)
+
     `generate_data` yields one epoch of batches `([x1, …], [y1, …])`, or `(x, y)`, or with sample weights as a third,
     from the files in `self.file_names`, and returns. It runs once an epoch, on every worker, and has to yield the same
     number of samples each time; so does a second run for the validation files.
@@ -115,6 +122,8 @@ class Data:
 
 class H5Data(Data):
     """HDF5 files with a data set or group of features and one of labels, read as `TrainingDriver` reads them.
+
+    >>> data = H5Data(batch_size=100, features_name="images", labels_name="labels")
 
     Samples are shared out one by one and shuffled anew in every pass; they need not fit into memory. A subclass that
     overrides `generate_data` or `load_data` is treated as any other `Data`.

@@ -22,7 +22,14 @@ from nnlo_opt.space.values import check_whole
 
 
 class MPIManager(Manager):
-    """Training on the ranks of `comm`: rank 0 is the master, all other ranks are workers; one rank alone is both."""
+    """Training on the ranks of `comm`: rank 0 is the master, all other ranks are workers; one rank alone is both.
+
+    With the `Sums` of `Data` and the `Line` of `ModelBuilder`:
+
+    >>> manager = MPIManager(None, Sums(10), Algo("sgd", loss="mse"), Line(), 2, ["1", "2"], ["3"])
+    >>> manager.train()["train_time"] > 0
+    True
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
         self,
@@ -122,6 +129,11 @@ class _Process:
 
 class MPIKFoldManager(Manager):
     """Cross validation: both lists are pooled and cut into folds; each validates what all other folds train.
+
+    >>> manager = MPIKFoldManager(2, None, Sums(10), Algo("sgd", loss="mse"), Line(), 1, ["1", "2"])
+    >>> history = manager.train()
+    >>> manager.figure_of_merit() > 0
+    True
 
     On at least two ranks a fold the ranks are divided and the folds are trained at the same time, else one after
     another. HDF5 files are cut by samples (stratified if labels are classes), generated data by files if there are

@@ -11,7 +11,14 @@ from nnlo_opt.run.workload.hdf5_check import check_files
 
 
 class ModelBuilder:
-    """Base class of a model of one's own: override `build_model`."""
+    """Base class of a model of one's own: override `build_model`.
+
+    >>> class Line(ModelBuilder):
+    ...     def build_model(self):
+    ...         import keras
+    ...
+    ...         return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    """
 
     #: True if `build_model` returns a `models.composite.CompositeModel`
     trains_itself = False
@@ -34,7 +41,12 @@ class ModelBuilder:
 
 
 class ModelFromJson(ModelBuilder):
-    """Keras model from the text that `to_json` of any Keras (1, 2, 3) has written."""
+    """Keras model from the text that `to_json` of any Keras (1, 2, 3) has written.
+
+    >>> text = Line().build_model().to_json()
+    >>> ModelFromJson(json_str=text).build_model().count_params()
+    3
+    """
 
     _framework = "keras"
 

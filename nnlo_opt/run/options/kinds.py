@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from nnlo_opt.data.weights import ClassWeights, parse_class_weights
 from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.search.own import is_own
 from nnlo_opt.search.start_points import parse_start_point
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.objectives import Objective
@@ -100,6 +101,20 @@ def one_of(*choices: str) -> Kind:
         return choices[choices.index(value)]
 
     return Kind(rule=rule, type=Literal[choices], convert=convert)
+
+
+def or_own(names: Kind) -> Kind:
+    """Return the kind of names of `names`, and of classes of one's own as FILE.py:CLASS."""
+    rule = f"{names.rule}, or FILE.py:CLASS"
+
+    def convert(value: Any) -> str:
+        if not (isinstance(value, str) and is_own(value)):
+            return str(names(value))
+        if not os.path.isfile(value.rpartition(":")[0]):
+            raise WrongValueError(f"must be {rule}. Received: {value}, and there is no such file.")
+        return value
+
+    return Kind(rule=rule, type=names.type, convert=convert)
 
 
 def many(each: Kind, action: str = "append") -> Kind:

@@ -315,9 +315,9 @@ SEARCH = _group(
              "prints"),
     Option("fix", "NAME=VALUE", kinds.FIXED, default={}, example="dropout=0.5",
         help="fix a parameter of the search space to one value; repeatable"),
-    Option("hyper_opt", "NAME", one_of(*search_names()), default="bayesian", example="sobol", common=True,
+    Option("hyper_opt", "NAME", kinds.or_own(one_of(*search_names())), default="bayesian", example="sobol", common=True,
         help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol, grid; with the extra [optuna] tpe, "
-             "gp and cmaes"),
+             "gp and cmaes; or one's own, FILE.py:CLASS"),
     Option("surrogate", "NAME", one_of(*SURROGATES), shown=SURROGATES[0], example="et",
         help="model of bayesian-skopt: gp (Gaussian process), et (extra trees), rf (random forest) or gbrt "
              "(gradient boosting)"),

@@ -28,6 +28,7 @@ from nnlo_opt.run.options.table import (
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.search.genetic import DEFAULT_POPULATION
+from nnlo_opt.search.own import OwnParts
 from nnlo_opt.search.pruning import PRUNERS, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
 from nnlo_opt.search.registry import options_of, search_names
@@ -160,6 +161,8 @@ class Options:
     keras_backend: str | None = None
     #: begin a saved Keras model with weights of its own
     fresh_weights: bool = False
+    #: search algorithm and pruner that a script has given as objects
+    own: OwnParts = OwnParts()  # noqa: RUF009  (frozen)
     #: SHA-256 of a model that only an earlier run names (`models.builders.open_model`); None if the user names it
     model_sha256: str | None = None
     #: ranks of each worker
@@ -262,7 +265,8 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
-    training = {name: value for name, value in vars(values).items() if name in TrainingOptions().to_json()}
+    known = TrainingOptions().to_json()
+    training = {name: value for name, value in vars(values).items() if name in known}
     log_level = "debug" if values.verbose else values.log_level
     return _same_named(Options, values) | {
         "model": model,
@@ -388,6 +392,8 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
         )
     if not is_objective and "train.epochs" not in findings.search_space.names:
         plan = replace(plan, max_epochs=plan.max_epochs or epochs)
+    if plan.name not in PRUNERS:  # a script's own, which may end trials but not pause them
+        return replace(plan, pauses=False)
     if plan.name == "hyperband" and plan.max_epochs is None:
         raise ConfigurationError(
             f"`--pruner hyperband` must know the epochs of a whole training. Received: "

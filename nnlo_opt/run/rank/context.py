@@ -17,7 +17,6 @@ from nnlo_opt.runtime.devices import NodeShare, cores, pack_cores, share_node, u
 from nnlo_opt.runtime.environment import ranks_outlive_others
 from nnlo_opt.runtime.handles import HANDLE_BYTES
 from nnlo_opt.runtime.log import RankOutput, log_path
-from nnlo_opt.runtime.monitor import Monitor, make_monitor
 from nnlo_opt.runtime.peers import Peer
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
@@ -28,6 +27,7 @@ from nnlo_opt.trials.deaths import Death, leave_note
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
     from nnlo_opt.comm.rank_group import RankGroup
+    from nnlo_opt.runtime.monitor import Monitor
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class ProcessContext:
     #: file for the exit code of all ranks; None without a launcher
     exit_code_file: str | None = None
     #: measures what the rank takes of its machine; None: nothing is measured
-    monitor: Monitor | None = None
+    monitor: "Monitor | None" = None
 
     def settled(self, world: "World | RankGroup", topology: Topology, options: Options) -> "ProcessContext":
         """Return the context with this rank's share of its node, which is taken before a framework is imported.
@@ -66,7 +66,11 @@ class ProcessContext:
         self.timeline.name(rank_label(world.rank, team, coordinates=world.rank == 0))
         if self.watchdog is not None:
             _watch_node(self.watchdog, world)
-        return replace(self, share=share, monitor=make_monitor(SystemClock(), share.gpu) if options.monitor else None)
+        if not options.monitor:
+            return replace(self, share=share)
+        from nnlo_opt.runtime.monitor import make_monitor
+
+        return replace(self, share=share, monitor=make_monitor(SystemClock(), share.gpu))
 
     def start_watching(self) -> None:
         """Start the watchdog of a rank other than 0, whose run is not open yet. From the main thread."""

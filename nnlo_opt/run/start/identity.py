@@ -4,7 +4,6 @@ import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import nnlo_opt
@@ -15,6 +14,7 @@ from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.search.design import design_size
+from nnlo_opt.search.own import fingerprinted
 from nnlo_opt.training.options import option_name
 from nnlo_opt.trials.identity import DataFiles, RunIdentity
 from nnlo_opt.trials.objectives import Objective
@@ -67,14 +67,14 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
     return RunIdentity.of(plain)
 
 
-def settings_of(options: Options, program: str) -> dict[str, Any]:
+def settings_of(options: Options, program: str, *, names_versions: bool) -> dict[str, Any]:
     """Return the settings of a start, which the next one may change, as plain data."""
     external = options.data.external_data
     given = {"keep_weights": options.keep_weights, "mirror": [*options.mirror], "external_data": external}
     return {
         "command_line": [program, *options.command_line],
-        "versions": versions(),
-        "hyper_opt": options.search.algorithm,
+        "versions": versions() if names_versions else {},
+        "hyper_opt": fingerprinted(options.search.algorithm),
         "search": options.search.to_json(),
         "plan": asdict(options.plan),
         "block_size": options.block_size,
@@ -85,6 +85,8 @@ def settings_of(options: Options, program: str) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of all packages that take part, without importing them."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):

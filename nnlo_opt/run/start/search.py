@@ -21,8 +21,9 @@ from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
 from nnlo_opt.run.start.session import Session, run_command
 from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.search.base import Suggestion
+from nnlo_opt.search.base import SearchAlgorithm, Suggestion
 from nnlo_opt.search.grid import grid_size
+from nnlo_opt.search.own import fingerprinted
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.search.pruners import describe
 from nnlo_opt.search.pruning import PruningPlan
@@ -58,11 +59,14 @@ class HeldSearch(InlineSearch):
 
     Args:
         constraint: function that the points must satisfy; None for none.
+        own: as of `InlineSearch`.
         may_begin: returns True if another trial can begin.
     """
 
-    def __init__(self, constraint: Constraint | None, may_begin: Callable[[], bool]) -> None:
-        super().__init__(constraint)
+    def __init__(
+        self, constraint: Constraint | None, own: SearchAlgorithm | None, may_begin: Callable[[], bool]
+    ) -> None:
+        super().__init__(constraint, own)
         self._may_begin = may_begin
         #: requests without an answer
         self._requests: deque[int] = deque()
@@ -136,7 +140,7 @@ class SearchSession(Session):
         options, space = self.options.search, findings.search_space
         if self._search is None:
             constraint = None if self.host.space is None else self.host.space.constraint
-            self._search = HeldSearch(constraint, partial(self._may_begin, ledger))
+            self._search = HeldSearch(constraint, self.options.own.algorithm, partial(self._may_begin, ledger))
         settings = options.to_json()
         if self.options.plan.objectives:
             settings["n_objectives"] = len(self.options.plan.objectives)
@@ -145,8 +149,8 @@ class SearchSession(Session):
         if ledger.sessions:
             self.adopted = ledger.adopted
             before = ledger.settings.hyper_opt or options.algorithm
-            if before != options.algorithm:  # every algorithm continues from any history
-                self.say(f"The search was {before} and is now {options.algorithm}.")
+            if before != (now := fingerprinted(options.algorithm)):  # every algorithm continues from any history
+                self.say(f"The search was {before} and is now {now}.")
         else:
             start = self.options.run.start  # the model module may have changed the working folder
             moved = Path.cwd() != start

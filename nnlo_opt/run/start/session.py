@@ -430,7 +430,7 @@ class Session(ABC):
             n_ranks=self.topology.world_size,
             n_blocks=self.topology.n_blocks,
             identity=identity.plain,
-            settings=settings_of(self.options, self.host.program or self.program),
+            settings=settings_of(self.options, self.host.program or self.program, names_versions=self.host.keeps_files),
             adopted=[] if ledger.sessions else self.adopted,
             cut_bytes=directory.journal.n_cut,
         )
@@ -439,7 +439,7 @@ class Session(ABC):
         self, directory: RunDirectory, search: Search, plan: SearchPlan, findings: Findings
     ) -> RunningSearch:
         """Return the run with its coordinator at work."""
-        state = CoordinatorState(plan, self.topology, directory.ledger)
+        state = CoordinatorState(plan, self.topology, directory.ledger, self.options.own.pruner)
         space = None if self.is_one_training else findings.search_space
         inbox = Inbox(directory.path, space, directory.ledger, self.options.grace_s, self.say)
         observers = [*([self.lines(state)] if self.host.owns_process else []), *self.host.observers, inbox]

@@ -1,0 +1,128 @@
+import json
+
+import pytest
+
+import nnlo_opt
+from nnlo_opt import Real, Space
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.process import SearchProcess
+from nnlo_opt.search.pruning import Decision, Pruner, Verdict
+
+SPACE = Space([Real(-5, 5, name="x")])
+
+
+class Middle:
+    def __init__(self, *points):
+        self.points = points
+
+    def suggest(self, history):
+        return self.points[history.n_suggested] if history.n_suggested < len(self.points) else None
+
+
+class OtherMiddle(Middle):
+    def suggest(self, history):
+        return self.points[-1 - history.n_suggested]
+
+
+class Strict(Pruner):
+    def __init__(self, most=2):
+        self.most = most
+
+    def decide(self, trial, fold, epoch, reports):
+        return Decision(Verdict.PRUNE, reason="enough") if epoch >= self.most else Decision(Verdict.GO_ON)
+
+
+class Pausing(Strict):
+    pauses = True
+
+
+def searched(algorithm, **options):
+    return nnlo_opt.optimize(lambda p: p["x"] ** 2, {"x": Real(-5, 5)}, hyper_opt=algorithm, **options)
+
+
+def hyper_opt_of(run):
+    return json.loads((run / "config.json").read_text())["hyper_opt"]
+
+
+def test_an_object_is_the_search_until_it_has_no_other_point():
+    result = searched(Middle({"x": 1.0}, {"x": 0.5}), num_iterations=9)
+    assert [trial.point for trial in result.trials] == [{"x": 1.0}, {"x": 0.5}]
+
+
+def test_its_name_in_the_journal_tells_one_code_and_one_setting_from_another(tmp_path):
+    names = []
+    for number, algorithm in enumerate([Middle({"x": 1.0}), Middle({"x": 2.0}), OtherMiddle({"x": 1.0})]):
+        algorithm.number = min(number, 1)
+        searched(algorithm, num_iterations=1, checkpoint=tmp_path / str(number))
+        names.append(hyper_opt_of(tmp_path / str(number)))
+    assert len(set(names)) == 3
+    searched(Middle({"x": 1.0}, {"x": 2.0}), num_iterations=2, checkpoint=tmp_path / "0", opt_restore=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"hyper_opt": object()}, r"a method `suggest\(history\)`"),
+        ({"hyper_opt": Middle}, r"a method `suggest\(history\)`"),
+        ({"hyper_opt": Middle({"y": 1.0})}, r"`Middle.suggest` must return a point"),
+        ({"hyper_opt": Middle(1.0)}, r"`Middle.suggest` must return a point"),
+        ({"hyper_opt": "nowhere.py:Mine"}, "no such file"),
+        ({"pruner": object()}, r"a method `decide\("),
+        ({"pruner": Pausing()}, "does not pause"),
+        ({"pruner": Strict(), "pruner_min_epochs": 2}, "`pruner_min_epochs`"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_sentence(given, words):
+    with pytest.raises(ConfigurationError, match=words), nnlo_opt.Study(SPACE, num_iterations=2, **given) as study:
+        study.ask()
+
+
+def test_a_pruner_of_ones_own_decides_and_another_one_may_not_resume_the_run(tmp_path):
+    run = {"num_iterations": 2, "checkpoint": tmp_path / "run"}
+    with nnlo_opt.Study(SPACE, pruner=Strict(), **run) as study:
+        trial = study.ask()
+        assert [trial.report(epoch, 1.0) for epoch in (1, 2)] == [True, False]
+        study.tell(trial, 1.0)
+    assert study.result.trials[0].state == "pruned"
+    with pytest.raises(ConfigurationError, match="pruner"):
+        nnlo_opt.Study(SPACE, pruner=Strict(most=3), opt_restore=True, **run)
+    with nnlo_opt.Study(SPACE, pruner=Strict(), opt_restore=True, **run) as study:
+        assert study.ask().number == 1
+
+
+CLASSES = """
+class Drawn:
+    def __init__(self, space, seed):
+        self.space, self.seed = space, seed
+
+    def suggest(self, history):
+        return None if history.n_suggested else self.space.middle()
+
+class Narrow(Drawn):
+    def __init__(self):
+        pass
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "mine.py").write_text(CLASSES)
+    return tmp_path / "mine.py"
+
+
+def test_the_search_process_makes_the_class_of_a_file(file):
+    search = SearchProcess()
+    try:
+        search.start(f"{file}:Drawn", SPACE, 0, {})
+        for name, words in {"Nothing": "no such class", "Narrow": r"`Narrow\(space, seed\)`"}.items():
+            with pytest.raises(ConfigurationError, match=words):
+                search.start(f"{file}:{name}", SPACE, 0, {})
+    finally:
+        search.close()
+
+
+def test_a_changed_file_has_another_name_in_the_journal(file, tmp_path):
+    for number in range(2):
+        searched(f"{file}:Drawn", num_iterations=1, checkpoint=tmp_path / str(number))
+        file.write_text(CLASSES + "\n# changed\n")
+    assert hyper_opt_of(tmp_path / "0") != hyper_opt_of(tmp_path / "1")
