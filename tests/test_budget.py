@@ -11,34 +11,34 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_050, 33_070
+MOST_LINES, MOST_TEST_LINES = 33_827, 33_641
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
-    "": (601, 608),
+    "": (601, 608, 633),
     "allreduce": (321,),
     "analysis": (292,),
-    "api": (547,),
-    "block": (2577,),
+    "api": (547, 801),
+    "block": (2577, 2578),
     "cli": (2592,),
-    "comm": (1373, 1451),
+    "comm": (1373, 1451, 1455),
     "compat": (2257, 2244),
     "controller": (362,),
-    "coordinator": (1133,),
+    "coordinator": (1133, 1134),
     "data": (1818,),
     "doctor": (407,),
     "export": (577,),
     "launcher": (346,),
     "models": (3152,),
-    "objective": (343, 347),
-    "reporting": (1685, 1692),
-    "run": (4294,),
+    "objective": (343, 347, 579),
+    "reporting": (1685, 1692, 1711),
+    "run": (4294, 4424),
     "runtime": (1024,),
-    "search": (1983,),
+    "search": (1983, 2088),
     "simulate": (501,),
-    "space": (942,),
+    "space": (942, 953),
     "testing": (710,),
     "training": (382, 403),
-    "trials": (1829,),
+    "trials": (1824,),
     "update_rules": (898,),
 }
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

@@ -1,7 +1,7 @@
-"""Ranks that are forked from the process of a search, and call the objective.
+"""Ranks that call the objective in processes forked from that of the search.
 
 A fork shares all that the objective refers to, so that lambdas, closures, open files and locks need no pickling. The
-messages are those of every other transport, and travel over pipes.
+messages of every other transport travel over pipes.
 """
 
 import os

@@ -41,7 +41,7 @@ def _make_known(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
     if algorithm.package:
         require_package(f'The search algorithm "{name}"', algorithm.package, "optuna", "choose another algorithm")
     with without_collection():  # SciPy alone makes a hundred thousand objects
-        module = importlib.import_module(algorithm.module)
+        module = importlib.import_module(_ALGORITHMS[name].module)
     search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **options)
     return search
 

@@ -17,11 +17,18 @@ import pytest
 import nnlo_opt
 from nnlo_opt import Real
 from nnlo_opt.errors import TrialError
+from nnlo_opt.objective import forked
 from tests.helpers import launcher
 from tests.helpers.refusals import check_refused
 
 SPACE = {"x": Real(-5, 5)}
 FEW = {"num_iterations": 6, "hyper_opt": "random"}
+
+
+@pytest.fixture(autouse=True)
+def without_frameworks(monkeypatch):
+    """Other tests may have imported one; what is forked here uses none."""
+    monkeypatch.setattr(forked, "FRAMEWORKS", ())
 
 
 def children():
@@ -148,6 +155,7 @@ def test_wrong_requests_are_refused(target, options, words, monkeypatch, tmp_pat
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
 def test_a_process_with_threads_of_a_framework_is_not_forked(framework, monkeypatch):
+    monkeypatch.setattr(forked, "FRAMEWORKS", (framework,))
     monkeypatch.setitem(sys.modules, framework, sys)
     sentence = check_refused(framework, nnlo_opt.optimize, lambda p: 1.0, SPACE, n_parallel=2, **FEW)
     assert "Import it within the objective" in sentence

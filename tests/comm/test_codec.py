@@ -26,6 +26,7 @@ BY_TYPE = OF_TYPE | {
     dict[str, Any] | None: st.none() | by_name(plain),
     dict[str, float] | None: st.none() | by_name(finite),
     Answer: st.sampled_from(Answer),
+    list[str]: st.lists(st.text(max_size=3), max_size=3),
 }
 
 

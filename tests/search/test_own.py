@@ -46,7 +46,7 @@ def hyper_opt_of(run):
 
 def test_an_object_is_the_search_until_it_has_no_other_point():
     result = searched(Middle({"x": 1.0}, {"x": 0.5}), num_iterations=9)
-    assert [trial.point for trial in result.trials] == [{"x": 1.0}, {"x": 0.5}]
+    assert [trial.parameters for trial in result.trials] == [{"x": 1.0}, {"x": 0.5}]
 
 
 def test_its_name_in_the_journal_tells_one_code_and_one_setting_from_another(tmp_path):

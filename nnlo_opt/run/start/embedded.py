@@ -24,8 +24,7 @@ from nnlo_opt.objective.rank import Objective, ObjectiveRank, ObjectiveSetup, Ru
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
-from nnlo_opt.run.start.host import Script
-from nnlo_opt.run.start.interruption import Interruption
+from nnlo_opt.run.start.host import Interruption, Script
 from nnlo_opt.run.start.search import SearchSession, plan_search
 from nnlo_opt.run.start.serving_ranks import ServingRanks
 from nnlo_opt.run.start.session import Session
