@@ -1,4 +1,4 @@
-"""Ranks that call the objective in processes forked from that of the search.
+"""Ranks that call the objective, each in a process that the search has forked.
 
 A fork shares all that the objective refers to, so that lambdas, closures, open files and locks need no pickling. The
 messages of every other transport travel over pipes.
