@@ -120,7 +120,4 @@ def without_collection() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()  # the objects are old now: the next collections of new ones do not look through them
             gc.enable()

@@ -11,10 +11,10 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_827, 33_641
+MOST_LINES, MOST_TEST_LINES = 33_824, 33_641
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
-    "": (601, 608, 633),
+    "": (601, 608, 630),
     "allreduce": (321,),
     "analysis": (292,),
     "api": (547, 801),
