@@ -5,9 +5,9 @@ import doctest
 import matplotlib.pyplot
 import numpy as np
 import pytest
-from recorded import events_of
 
 import nnlo_opt
+from tests.helpers.recorded import events_of
 from tests.helpers.stories import write_journal
 
 #: names of the managers, each after those that its example uses
