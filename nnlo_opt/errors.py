@@ -36,7 +36,11 @@ def printable(text: str) -> str:
 
 
 class NnloError(Exception):
-    """Base class of all errors that this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose.
+
+    >>> issubclass(nnlo_opt.TrialError, nnlo_opt.NnloError)
+    True
+    """
 
     #: exit code of a command that ends with the error
     exit_code: ClassVar[int] = EXIT_FAILURE
@@ -46,17 +50,35 @@ class NnloError(Exception):
 
 
 class ConfigurationError(NnloError):
-    """Error for a request that cannot be fulfilled; its message is shown to the user, exit code 2."""
+    """Error for a request that cannot be fulfilled; its message is shown to the user, exit code 2.
+
+    >>> try:
+    ...     nnlo_opt.optimize(lambda p: 1.0, {"x": (0, 1)}, num_iterations=1)
+    ... except nnlo_opt.ConfigurationError as error:
+    ...     print(error)
+    Every value of a search space must be a parameter. Received: (0, 1) for 'x'. Write it as `{'x': ...`.
+    """
 
     exit_code = EXIT_WRONG_REQUEST
 
 
 class TrialError(NnloError):
-    """Error for a trial that cannot be trained; its message is the reason in the journal, and the search continues."""
+    """Error for a trial that cannot be trained; its message is the reason in the journal, and the search continues.
+
+    >>> try:
+    ...     nnlo_opt.optimize(lambda p: None, {"x": Real(0, 1)}, num_iterations=1)
+    ... except nnlo_opt.TrialError as error:
+    ...     print(error)
+    trial 0 has failed: the objective must return a finite number; received: None, ...
+    """
 
 
 class SearchWarning(UserWarning):
-    """Warning of a search in a script: a trial that has failed, an argument that does not do what it seems to."""
+    """Warning of a search in a script: a trial that has failed, an argument that does not do what it seems to.
+
+    >>> import warnings
+    >>> warnings.simplefilter("ignore", nnlo_opt.SearchWarning)
+    """
 
 
 class MisuseError(TrialError):
@@ -64,7 +86,11 @@ class MisuseError(TrialError):
 
 
 class JournalError(NnloError):
-    """Error for a journal that is damaged or foreign; exit code 2, the file is not changed."""
+    """Error for a journal that is damaged or foreign; exit code 2, the file is not changed.
+
+    >>> nnlo_opt.JournalError.exit_code
+    2
+    """
 
     exit_code = EXIT_WRONG_REQUEST
 

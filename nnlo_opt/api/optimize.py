@@ -51,7 +51,7 @@ class SearchResult(Results):
 
     >>> result = nnlo_opt.optimize(lambda p: p["n"] ** 2, {"n": Integer(1, 3)}, num_iterations=3)
     >>> result
-    <SearchResult: 3 trials, best 1 at {'n': 1}>
+    <SearchResult: 3 complete, best 1 at {'n': 1}>
     >>> result.best.number in (0, 1, 2), len(result.trials)
     (True, 3)
     """

@@ -35,7 +35,11 @@ _MOST_SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenTrial:
-    """Trial as it was when a result was asked for it; it does not change while the search goes on."""
+    """Trial as it was when a result was asked for it; it does not change while the search goes on.
+
+    >>> load_run("checkpoints/CP").best.parameters["lr"]
+    0.01
+    """
 
     number: int
     #: value of every parameter by name

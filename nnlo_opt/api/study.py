@@ -58,7 +58,7 @@ class Study(Steering):
     ...     for trial in study:
     ...         study.tell(trial, (trial.parameters["x"] - 2) ** 2)
     >>> print(study.result)
-    <SearchResult: 20 trials, best ... at {'x': 2.00...}>
+    <SearchResult: 20 complete, best ... at {'x': 2.00...}>
 
     Args:
         space: as of `nnlo_opt.optimize`.

