@@ -36,8 +36,6 @@ WHERE_FOR_IF = re.compile(
     r"|\b[Ww]here (there|enough|possible|needed|given|known)\b"
     r"|\b[Ww]here [^.,;:]{1,40} (not|no|none|nothing|lacks?|lacking|cannot)\b"
 )
-#: folders that another change is editing, in which "where" is not looked for yet: to be removed with that change
-NOT_YET = {"api", "block", "models", "objective", "run"}
 
 #: most letters of the name of a test, and words that it does without
 MAX_NAME = 90
@@ -103,7 +101,7 @@ def phrases(path: Path) -> list[str]:
 
 
 def conditions(path: Path) -> list[str]:
-    texts = [] if folder_of(path) in NOT_YET else prose(path, "#")
+    texts = prose(path, "#")
     return [f"line {line}: {found[0]}" for line, text in texts if (found := WHERE_FOR_IF.search(text))]
 
 

@@ -18,7 +18,7 @@ from nnlo_opt.runtime.pulse import PULSE, SLOW
 def use_threads(n_threads: int) -> None:
     """Compute with `n_threads` threads; without effect if TensorFlow has computed before."""
     os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
-    # Without oneDNN, TensorFlow has no convolution with channels first, and where the processor lacks AVX-512 it leaves
+    # Without oneDNN, TensorFlow has no convolution with channels first, and if the processor lacks AVX-512, it leaves
     # oneDNN out unless asked.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     import tensorflow as tf

@@ -43,7 +43,7 @@ def observations_of_runs(
 ) -> tuple[list[Observation], list[str]]:
     """Return observations of earlier searches that count in `space`, and lines about what was taken over.
 
-    ConfigurationError where a place holds no search, or one of another figure of merit or direction than `identity`.
+    ConfigurationError if a place holds no search, or one of another figure of merit or direction than `identity`.
     """
     observations: list[Observation] = []
     lines = []
