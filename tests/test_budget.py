@@ -37,7 +37,7 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "simulate": (501,),
     "space": (942, 953),
     "testing": (710,),
-    "training": (382, 403),
+    "training": (382, 404),
     "trials": (1824,),
     "update_rules": (898,),
 }

@@ -98,6 +98,7 @@ class TrainingOptions:
                 raise ConfigurationError(f"`{option_name(name)}` must be True or False. Received: {value!r}.")
         self._check_rule()
         self.schedule.check(self.epochs)
+        _ = self.stopping, self.target, self.staleness_policy  # each is refused if it is wrong
 
     @property
     def schedule(self) -> LearningRateSchedule:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from tests.helpers import launcher
-from tests.helpers.launcher import Job
 
 pytestmark = [pytest.mark.mpi, pytest.mark.keras]
 SIZE = ["--latent-size", "20", "--batch", "20"]
@@ -45,7 +44,7 @@ def test_every_mode_trains_it(tmp_path, showers, mode):
 def test_a_killed_training_continues_to_the_same_losses(tmp_path, showers):
     launcher.run(2, command(showers, "whole", "--epochs", "3"), tmp_path)
     with_epochs = command(showers, "cut", "--epochs", "3")
-    job = Job(2, with_epochs, tmp_path)
+    job = launcher.start(2, with_epochs, tmp_path)
     job.wait_for(tmp_path / "checkpoints/cut", "EpochEnded", 1)
     job.kill()
     job.wait(30, code=None)

@@ -413,14 +413,13 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
     """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
     options.rule.worker_half(options, 1)
-    stopping, target, _ = options.stopping, options.target, options.staleness_policy
     if options.loss:
         for name in map(str.strip, options.loss.split(",")):
             try:
                 torch_losses.check_loss(name)
             except ConfigurationError:  # the framework may not be known yet
                 losses.check_loss(name)
-    return stopping, target
+    return options.stopping, options.target
 
 
 def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
