@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package, and of its tests
-MOST_LINES, MOST_TEST_LINES = 33_824, 33_641
+MOST_LINES, MOST_TEST_LINES = 33_824, 33_635
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630),
@@ -31,7 +31,7 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "models": (3152,),
     "objective": (343, 347, 579),
     "reporting": (1685, 1692, 1711),
-    "run": (4294, 4424),
+    "run": (4294, 4423),
     "runtime": (1024,),
     "search": (1983, 2088),
     "simulate": (501,),
