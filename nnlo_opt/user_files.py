@@ -245,7 +245,7 @@ def place_of(error: BaseException) -> str:
 def of_user(error: BaseException) -> TracebackType | None:
     """Return the traceback of `error` from the first line of users' code on; the whole one if there is none."""
     trace = error.__traceback__
-    while trace is not None and not _is_of_user(trace.tb_frame.f_code.co_filename):
+    while trace is not None and not _is_of_user(trace.tb_frame.f_code.co_filename, in_memory=True):
         trace = trace.tb_next
     return trace or error.__traceback__
 
@@ -258,11 +258,15 @@ def _place(error: BaseException, own: str = "") -> tuple[str, int]:
     return next((place for place in reversed(places) if place[0] == own or _is_of_user(place[0])), ("", 0))
 
 
-def _is_of_user(file: str) -> bool:
-    """Return True if `file` is code that belongs neither to Python, nor to an installed package, nor to this one."""
+def _is_of_user(file: str, *, in_memory: bool = False) -> bool:
+    """Return True if `file` is code that belongs neither to Python, nor to an installed package, nor to this one.
+
+    `in_memory`: also if it is in no file, as the code of a notebook.
+    """
     path = Path(file)
     is_installed = file.startswith(_FOREIGN) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-    return not (is_installed or path.name.startswith("__autograph_generated")) and path.is_file()
+    is_foreign = is_installed or path.name.startswith("__autograph_generated")
+    return not is_foreign and (in_memory or path.is_file())
 
 
 def _shown(file: str) -> str:

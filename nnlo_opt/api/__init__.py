@@ -8,10 +8,4 @@ Modules:
     arguments        the options of a search, with their types
     steering         a search under way, as its callbacks see and steer it
     words            names of other packages, sentences with arguments of Python
-    manager          MPIManager, MPIKFoldManager: a training, a cross validation on the ranks of a communicator
-    algo             Algo: how a manager trains
-    data             Data, H5Data: samples of a manager
-    model            ModelBuilder, ModelFromJson: model of a manager
-    recipe           the workload of a manager on one rank
-    base, settings   the parts that both managers share
 """

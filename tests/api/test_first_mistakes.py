@@ -14,6 +14,7 @@ import nnlo_opt
 from nnlo_opt import Real
 from nnlo_opt.errors import NnloError, TrialError
 from nnlo_opt.objective import forked
+from nnlo_opt.run.start.host import Interruption
 from nnlo_opt.trials.ledger import Ledger
 
 SPACE = {"x": Real(-5, 5)}
@@ -36,6 +37,22 @@ def test_an_exception_of_the_first_trial_is_raised_with_the_lines_of_the_user_al
         nnlo_opt.optimize(raises, SPACE, **FEW)
     files = [Path(frame.filename).name for frame in traceback.extract_tb(raised.value.__traceback__)]
     assert files == ["test_first_mistakes.py", "optimize.py", "test_first_mistakes.py"]
+
+
+def test_lines_of_a_notebook_are_lines_of_the_user_although_they_are_in_no_file():
+    names = {}
+    exec(compile("def raises(parameters):\n    return parameters['x'] / 0", "<ipython-input-1>", "exec"), names)
+    with pytest.raises(ZeroDivisionError) as raised:
+        nnlo_opt.optimize(names["raises"], SPACE, **FEW)
+    files = [Path(frame.filename).name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert files == ["test_first_mistakes.py", "optimize.py", "<ipython-input-1>"]
+
+
+def test_an_interruption_just_before_a_call_ends_it():
+    interruption = Interruption()
+    interruption.n_asked = 1
+    with pytest.raises(KeyboardInterrupt), interruption.calling():
+        pytest.fail("the call has begun")
 
 
 def test_after_a_success_an_exception_fails_its_trial():

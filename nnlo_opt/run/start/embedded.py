@@ -168,15 +168,12 @@ class ScriptWorkload(ModuleWorkload):
         """Return what calls the user's program, whose first exception is kept."""
         program = super().open_program(start)
 
-        def run(trial: RunningTrial) -> object:
-            if self.interruption is None:
-                return program(trial)
-            with self.interruption.calling():
-                return program(trial.reporting_by(self.interruption.deferred))
-
         def noted(trial: RunningTrial) -> object:
             try:
-                return run(trial)
+                if self.interruption is None:
+                    return program(trial)
+                with self.interruption.calling():
+                    return program(trial.reporting_by(self.interruption.deferred))
             except NnloError:
                 raise  # of another rank, or of a communicator that was given up
             except Exception as error:

@@ -53,6 +53,8 @@ class Interruption:
         """Let an interruption end the block, which is a call of the user's code."""
         self._is_in_call = True
         try:
+            if self.n_asked:  # since the search has looked for it
+                raise KeyboardInterrupt
             yield
         except KeyboardInterrupt:
             self.n_asked = max(1, self.n_asked)  # the code may have raised it by itself

@@ -67,7 +67,6 @@ from nnlo_opt.trials.events import AssignmentFailed, Event, RunStarted, TrialFai
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
-from nnlo_opt.trials.trial import TrialState
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
@@ -494,9 +493,10 @@ class Session(ABC):
         """Note the trial whose failure ends the search; raise TrialError if no other rank may be at work."""
         if isinstance(event, AssignmentFailed):
             self._traceback = event.traceback
-        has_success = any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in ledger.trials)
-        is_last = self.host.catch is False or (self._traceback and not has_success)
-        if not isinstance(event, TrialFailed) or self._failure or not is_last:
+        if not isinstance(event, TrialFailed) or self._failure:
+            return
+        n_trials = ledger.n_by_state()
+        if self.host.catch is None and (n_trials["complete"] or n_trials["pruned"] or not self._traceback):
             return
         self._failure = f"trial {event.trial} has failed: {event.reason}"
         if self._ranks.can_leave_work:
