@@ -265,8 +265,7 @@ def _is_of_user(file: str, *, in_memory: bool = False) -> bool:
     """
     path = Path(file)
     is_installed = file.startswith(_FOREIGN) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-    is_foreign = is_installed or path.name.startswith("__autograph_generated")
-    return not is_foreign and (in_memory or path.is_file())
+    return not (is_installed or path.name.startswith("__autograph_generated")) and (in_memory or path.is_file())
 
 
 def _shown(file: str) -> str:

@@ -32,20 +32,13 @@ def raises(parameters):
     return parameters["x"] / 0
 
 
-def test_an_exception_of_the_first_trial_is_raised_with_the_lines_of_the_user_alone():
+@pytest.mark.parametrize("file", [Path(__file__).name, "<ipython-input-1>"])
+def test_an_exception_of_the_first_trial_is_raised_with_the_lines_of_the_user_alone(file):
+    exec(compile("def of_notebook(p): return p['x'] / 0", file, "exec"), names := {"raises": raises})
     with pytest.raises(ZeroDivisionError) as raised:
-        nnlo_opt.optimize(raises, SPACE, **FEW)
+        nnlo_opt.optimize(names["of_notebook" if file.startswith("<") else "raises"], SPACE, **FEW)
     files = [Path(frame.filename).name for frame in traceback.extract_tb(raised.value.__traceback__)]
-    assert files == ["test_first_mistakes.py", "optimize.py", "test_first_mistakes.py"]
-
-
-def test_lines_of_a_notebook_are_lines_of_the_user_although_they_are_in_no_file():
-    names = {}
-    exec(compile("def raises(parameters):\n    return parameters['x'] / 0", "<ipython-input-1>", "exec"), names)
-    with pytest.raises(ZeroDivisionError) as raised:
-        nnlo_opt.optimize(names["raises"], SPACE, **FEW)
-    files = [Path(frame.filename).name for frame in traceback.extract_tb(raised.value.__traceback__)]
-    assert files == ["test_first_mistakes.py", "optimize.py", "<ipython-input-1>"]
+    assert files == ["test_first_mistakes.py", "optimize.py", file]
 
 
 def test_an_interruption_just_before_a_call_ends_it():
