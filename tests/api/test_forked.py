@@ -147,9 +147,8 @@ def test_all_processes_end_with_the_first(tmp_path, signum):
         ("example_model.py", {"n_parallel": 2}, "for a model. Leave it out, and start the script with `mpirun`"),
     ],
 )
-def test_wrong_requests_are_refused(target, options, words, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "example_model.py").write_text("def get_model(x):\n    ...\n")
+def test_wrong_requests_are_refused(target, options, words, here):
+    (here / "example_model.py").write_text("def get_model(x):\n    ...\n")
     check_refused(words, nnlo_opt.optimize, target, SPACE, **options, **FEW)
 
 

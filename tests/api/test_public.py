@@ -27,10 +27,9 @@ def check_examples(names):
 
 
 @pytest.mark.parametrize("name", [name for name in nnlo_opt.__all__ if name not in OF_MANAGERS])
-def test_what_is_public_has_an_example_that_is_true(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "checkpoints/CP").mkdir(parents=True)
-    write_journal(tmp_path / "checkpoints/CP", events_of())
+def test_what_is_public_has_an_example_that_is_true(name, here):
+    (here / "checkpoints/CP").mkdir(parents=True)
+    write_journal(here / "checkpoints/CP", events_of())
     check_examples([name])
     matplotlib.pyplot.close("all")
 

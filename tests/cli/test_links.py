@@ -85,9 +85,8 @@ NO_LOCKS = tuple(name for name in FOLDERS + FILES if "lock" not in name)
 
 @pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("names", [FOLDERS + FILES, NO_LOCKS, FOLDERS[2:]], ids=["all", "all but locks", "a fold"])
-def test_no_command_changes_anything_through_a_link(tmp_path, home, argv, names, monkeypatch, capsys):
-    run, before = run_of_links(tmp_path / "runs", home, names), content(home)
-    monkeypatch.chdir(tmp_path)
+def test_no_command_changes_anything_through_a_link(here, home, argv, names, capsys):
+    run, before = run_of_links(here / "runs", home, names), content(home)
     assert tool.main([word.format(run) for word in argv]) in (EXIT_OK, EXIT_WRONG_REQUEST, EXIT_PREEMPTED)
     assert content(home) == before
     assert "Traceback" not in capsys.readouterr().err

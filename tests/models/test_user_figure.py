@@ -30,12 +30,11 @@ def none():
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    (tmp_path / "my_figures_of_test.py").write_text(MODULE)
-    (tmp_path / "broken_figures_of_test.py").write_text("import nowhere_to_be_found\n")
-    monkeypatch.chdir(tmp_path)
+def place(here, monkeypatch):
+    (here / "my_figures_of_test.py").write_text(MODULE)
+    (here / "broken_figures_of_test.py").write_text("import nowhere_to_be_found\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    return tmp_path
+    return here
 
 
 def load(spec, functions=None, model="model.py"):

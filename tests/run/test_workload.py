@@ -78,9 +78,8 @@ def test_several_inputs_outputs_and_losses(workplace):
     assert not findings.remarks
 
 
-def test_data_that_the_command_line_does_not_name(workplace, tmp_path, monkeypatch):
-    workplace(f"{FORKED}\ndef get_train(): return {str(tmp_path / 'data.list')!r}\ndef get_val(): return ['data.h5']\n")
-    monkeypatch.chdir(tmp_path)
+def test_data_that_the_command_line_does_not_name(workplace, here):
+    workplace(f"{FORKED}\ndef get_train(): return {str(here / 'data.list')!r}\ndef get_val(): return ['data.h5']\n")
     for named, n_said in ([], 2), (["--val-data", "data.list"], 1):
         remarks = workload_of("--model", "model.py", *named).inspect(None).remarks
         assert (

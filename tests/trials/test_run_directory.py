@@ -318,9 +318,8 @@ def test_without_overwrite_nothing_is_removed(tmp_path):
     assert files_of(path) == {*OF_A_RUN, *OF_THE_USER, "journal.jsonl"}
 
 
-def test_a_run_stays_where_the_command_was_started(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
+def test_a_run_stays_where_the_command_was_started(here, monkeypatch):
+    (here / "elsewhere").mkdir()
     asked = request(Path("checkpoints"), restore=True)
     make_run(Path("checkpoints"), "m-001", STARTED)
     monkeypatch.chdir("elsewhere")
@@ -331,7 +330,7 @@ def test_a_run_stays_where_the_command_was_started(tmp_path, monkeypatch):
     with closing(open_run(asked, name)) as run:
         monkeypatch.chdir("/")
         run.journal.append([COMPLETED])
-        assert (run.path, run.shown) == (tmp_path / "checkpoints/m-001", Path("checkpoints/m-001"))
+        assert (run.path, run.shown) == (here / "checkpoints/m-001", Path("checkpoints/m-001"))
 
 
 # ---------------------------------------------------------------- lock
