@@ -268,4 +268,4 @@ class Preloaded:
         """End the process that forks, and what may still run of it."""
         for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
             process.kill()
-        self._process.wait(10)
+        self._process.communicate(timeout=10)  # closes the pipes, too
