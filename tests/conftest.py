@@ -4,6 +4,7 @@ import compileall
 import gc
 import importlib.util
 import os
+import signal
 import stat
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -33,6 +34,10 @@ WITH_RANKS = ("api", "crash", "mpi")
 VARIANTS: Counter[str] = Counter()
 #: a sentence about tests that were left out -> how many
 LEFT_OUT = pytest.StashKey[Counter]()
+
+
+# A shell has its jobs in the background ignore Ctrl-C, which tests send to what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def why_not(item: pytest.Item, markers: str) -> str | None:
