@@ -5,43 +5,34 @@
     checkpoint-3/worker-1.json  state of worker 1 at the fence: data position, discrete model state
     checkpoint-3/worker-1.npz   state of its update rule, if there is any; written by the worker
     checkpoint-3/group-1-3.npz  state of the sub-master of workers 1 to 3; written by the sub-master
-    checkpoint-3/manifest.json  names, sizes and checksums of the files above, with a checksum of its own; written last
+    checkpoint-3/manifest.json  names and checksums of the files above (`trials.manifest`)
     checkpoint-3-1200/          the same, 1200 samples into the next epoch; `worker-1.npz` holds its model state too
 
-A directory without a manifest that agrees with its files is not a checkpoint. The master creates the directory,
-completes it after the workers have written, then gives it its name.
+The master creates the directory, completes it after the workers have written, then gives it its name.
 """
 
 import json
-import logging
 import math
 import re
-import uuid
 import zipfile
-import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from nnlo_opt.errors import CheckpointError
-from nnlo_opt.files import atomic_path, make_directory, parse_object, sync, with_checksum, without_checksum
+from nnlo_opt.files import atomic_path, make_directory, parse_object
 from nnlo_opt.records import Value
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.trials.manifest import abandon, begin, complete, newest, read_manifest, synced, verify
 
-logger = logging.getLogger(__name__)
-
-_NAME = re.compile(r"checkpoint-(\d+)(?:-(\d+))?")
 _MASTER_FILES = {"master.npz", "master.json"}
 WEIGHTS_NAME = "weights.npz"
 #: name -> (dimensions, type) of the arrays of `weights.npz`
 _WEIGHTS = {"weights": (1, np.dtype(np.float32)), "state": (1, np.dtype(np.float32))}
 #: names of the files that a manifest may name: number of a worker, ending; first and last worker of a group
 _PART = re.compile(r"master\.(?:json|npz)|worker-(\d+)\.(json|npz)|group-(\d+)-(\d+)\.npz")
-#: names in a manifest of the first version, which had no checksum
-_FIRST_MANIFEST = frozenset({"epoch", "files"})
 
 
 class Checkpoint(Value):
@@ -99,21 +90,6 @@ def load_weights(directory: SafePath) -> tuple[np.ndarray, np.ndarray]:
     return arrays["weights"], arrays["state"]
 
 
-def begin(directory: SafePath, epoch: int) -> SafePath:
-    """Create and return a folder to which workers write; `save` makes it a checkpoint, `abandon` removes it."""
-    temporary = directory / f".checkpoint-{epoch}.{uuid.uuid4().hex[:12]}"
-    make_directory(directory)
-    temporary.mkdir()
-    return temporary
-
-
-def abandon(temporary: SafePath | None) -> None:
-    """Remove a folder of `begin`."""
-    if temporary is not None:
-        with suppress(OSError):
-            temporary.remove()
-
-
 def save_state(temporary: SafePath, workers: int | range, state: Mapping[str, Any]) -> dict[str, Any]:
     """Write the state of an update rule to a folder of `begin`; return name -> fingerprint for `save`.
 
@@ -127,7 +103,7 @@ def save_state(temporary: SafePath, workers: int | range, state: Mapping[str, An
     path = temporary / _state_file(workers)
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **state)
-    return {path.name: _synced(path)}
+    return {path.name: synced(path)}
 
 
 def load_state(place: SafePath, workers: int | range) -> dict[str, Any] | None:
@@ -157,8 +133,6 @@ def save(
         temporary: folder of `begin`, if workers have written to it.
         files: name -> fingerprint of the files that they have written.
     """
-    inside = f"-{checkpoint.n_samples_inside}" if checkpoint.n_samples_inside else ""
-    place = directory / f"checkpoint-{checkpoint.epoch}{inside}"
     temporary = temporary or begin(directory, checkpoint.epoch)
     try:
         with (temporary / "master.npz").open("wb") as file:
@@ -168,39 +142,26 @@ def save(
         for number, state in checkpoint.workers.items():
             (temporary / f"worker-{number}.json").write_bytes(json.dumps(state).encode())
         own = [path for path in temporary.iterdir() if path.name not in (files or {})]
-        manifest = {**{path.name: _synced(path) for path in own}, **(files or {})}
-        manifest_path = temporary / "manifest.json"
-        manifest_path.write_bytes(with_checksum({"epoch": checkpoint.epoch, "files": manifest}).encode())
-        sync(manifest_path)
-        sync(temporary)
-        place.remove()
-        temporary.replace(place)
-        sync(directory)
+        fingerprints = {**{path.name: synced(path) for path in own}, **(files or {})}
+        return complete(temporary, checkpoint.epoch, fingerprints, checkpoint.n_samples_inside)
     finally:
         abandon(temporary)
-    for saved_at, path in _found(directory):
-        if saved_at < (checkpoint.epoch, checkpoint.n_samples_inside):
-            abandon(path)
-    return place
 
 
 def load_latest(directory: SafePath) -> Checkpoint | None:
     """Return the newest valid checkpoint in `directory`; invalid ones are skipped with a warning."""
-    for _, path in _found(directory):
-        try:
-            return load(path)
-        except CheckpointError as error:
-            logger.warning("skipped a checkpoint: %s", error)
-    return None
+    return newest(directory, load)
 
 
 def load(place: SafePath) -> Checkpoint:
     """Return the checkpoint at `place`; CheckpointError unless it is valid as a whole."""
     try:
-        files = _read_manifest(place)
-        for name, expected in files.items():
-            if (place / name).stat().st_size != expected["size"] or _fingerprint(place / name) != expected:
-                raise CheckpointError(f"`{place / name}` does not agree with its manifest")
+        files = read_manifest(place)["files"]
+        if missing := _MASTER_FILES - files.keys():
+            raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(missing))}")
+        if foreign := [name for name in files if not _PART.fullmatch(name)]:
+            raise CheckpointError(f"`{place}` has a manifest with {foreign[0]!r}, which is no file of a checkpoint")
+        verify(place, files)
         arrays = _read_arrays(place / "master.npz")
         if arrays.get("best", arrays["central"]).shape != arrays["central"].shape:
             raise CheckpointError(f"`{place}` holds best weights of another shape than its weights")
@@ -223,34 +184,6 @@ def load(place: SafePath) -> Checkpoint:
         raise
     except Exception as error:  # zip, zlib and npy readers raise a dozen kinds
         raise CheckpointError(f"`{place}` cannot be read: {error}") from error
-
-
-def remove_all(directory: SafePath) -> None:
-    """Remove every checkpoint in `directory`, including those that crashes have left half written."""
-    with suppress(OSError):
-        for path in [path for _, path in _found(directory)] + directory.glob(".checkpoint-*"):
-            path.remove()
-
-
-def _found(directory: SafePath) -> list[tuple[tuple[int, int], SafePath]]:
-    """Return ((epochs, further samples), directory) for each directory named like a checkpoint, the newest first."""
-    matches = ((_NAME.fullmatch(path.name), path) for path in directory.glob("checkpoint-*"))
-    return sorted((((int(match[1]), int(match[2] or 0)), path) for match, path in matches if match), reverse=True)
-
-
-def _read_manifest(place: SafePath) -> dict[str, Any]:
-    """Return name -> fingerprint of the files of a checkpoint; CheckpointError if a name is missing or foreign."""
-    text = (place / "manifest.json").read_bytes()
-    files: dict[str, Any] = without_checksum(text, _FIRST_MANIFEST)["files"]
-    missing = _MASTER_FILES - files.keys()
-    if "crc" not in parse_object(text):
-        # Only the folder shows if a name has been lost, as the manifest names every file of it.
-        missing |= {path.name for path in place.iterdir()} - {"manifest.json", *files}
-    if missing:
-        raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(missing))}")
-    if foreign := [name for name in files if not _PART.fullmatch(name)]:
-        raise CheckpointError(f"`{place}` has a manifest with {foreign[0]!r}, which is no file of a checkpoint")
-    return files
 
 
 def _read_arrays(path: SafePath) -> dict[str, np.ndarray]:
@@ -276,14 +209,3 @@ def _check_array(file: IO[bytes], member: zipfile.ZipInfo) -> None:
     is_known = dtype.kind in "biuf" or (dtype.kind == "U" and not shape)
     if not is_known or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
         raise ValueError(f"{member.filename} is not the array of its header, {dtype} of shape {shape}")
-
-
-def _synced(path: SafePath) -> dict[str, Any]:
-    """Return the fingerprint of a file that has just been written, once the file is on disk."""
-    sync(path)
-    return _fingerprint(path)
-
-
-def _fingerprint(path: SafePath) -> dict[str, Any]:
-    data = path.read_bytes(MOST_BYTES)
-    return {"size": len(data), "crc32": f"{zlib.crc32(data):08x}"}

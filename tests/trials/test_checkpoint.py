@@ -11,7 +11,7 @@ import pytest
 from nnlo_opt.errors import CheckpointError
 from nnlo_opt.files import with_checksum
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import checkpoint
+from nnlo_opt.trials import checkpoint, manifest
 from nnlo_opt.trials.checkpoint import Checkpoint
 
 FILES = ["master.npz", "master.json", "worker-1.json", "worker-12.json", "manifest.json"]
@@ -145,7 +145,7 @@ def test_what_is_not_called_a_checkpoint_is_left_alone(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "weights.npz").write_bytes(b"x")
     assert load_latest(tmp_path) is None
-    checkpoint.remove_all(SafePath(tmp_path))
+    manifest.remove_all(SafePath(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {*others, "weights.npz"}
 
 
@@ -166,12 +166,12 @@ def test_a_crash_while_writing_leaves_the_older_checkpoint(tmp_path, n_files):
     for name in FILES[:n_files]:
         shutil.copy(place / name, half / name)
     assert agree(load_latest(place.parent), checkpoint_of(10))
-    checkpoint.remove_all(SafePath(place.parent))
+    manifest.remove_all(SafePath(place.parent))
     assert list(place.parent.iterdir()) == []
 
 
 def test_nothing_is_removed_where_there_is_nothing(tmp_path):
-    checkpoint.remove_all(SafePath(tmp_path / "missing"))
+    manifest.remove_all(SafePath(tmp_path / "missing"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,7 +215,7 @@ def write_first_version(place, files):
 @pytest.mark.parametrize("has_checksum", [True, False])
 def test_no_changed_character_of_the_manifest_drops_the_state_of_a_worker(tmp_path, has_checksum):
     states = {1: {"offset": 5}, 2: {"offset": 5}, 12: {"offset": 5}}
-    temporary = checkpoint.begin(SafePath(tmp_path), 3)
+    temporary = manifest.begin(SafePath(tmp_path), 3)
     files = {}
     for worker in states:
         files |= checkpoint.save_state(temporary, worker, {"momentum": np.ones(3)})

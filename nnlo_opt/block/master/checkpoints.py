@@ -16,7 +16,7 @@ from nnlo_opt.block.master.state import FoldPlan, MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.training.history import FoldHistory
-from nnlo_opt.trials import checkpoint
+from nnlo_opt.trials import checkpoint, manifest
 from nnlo_opt.trials.checkpoint import Checkpoint
 from nnlo_opt.update_rules.staleness import StalenessStatistics
 
@@ -55,7 +55,7 @@ class Checkpoints:
         """
         if self._writes and self._writing is None:
             try:
-                self._writing = checkpoint.begin(self.directory, epoch)
+                self._writing = manifest.begin(self.directory, epoch)
             except OSError as error:
                 logger.warning("no checkpoint of epoch %d: %s", epoch, error)
 
@@ -108,7 +108,7 @@ class Checkpoints:
 
     def abandon(self) -> None:
         """Remove a checkpoint that was begun and will not be written."""
-        checkpoint.abandon(self._writing)
+        manifest.abandon(self._writing)
         self._writing, self._written = None, {}
 
     # ------------------------------------------------------------ resuming

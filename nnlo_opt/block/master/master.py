@@ -27,7 +27,7 @@ from nnlo_opt.records import Value
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials import checkpoint
+from nnlo_opt.trials import checkpoint, manifest
 from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory
 from nnlo_opt.trials.figure import figure_so_far, measured
 from nnlo_opt.trials.objectives import Comparison
@@ -339,7 +339,7 @@ class Master:
                 self.results.forget(message.assignment)
                 directory = self._unrecorded.pop(message.assignment, None)
                 if directory is not None and not self._setup.keeps_checkpoints:
-                    checkpoint.remove_all(directory)
+                    manifest.remove_all(directory)
             case _:
                 raise ProtocolError(f"A master takes no {type(message).__name__} from the coordinator.")
 

@@ -19,8 +19,9 @@ from nnlo_opt.reporting.page import PAGE_NAME, wrote_page
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import start_helper
 from nnlo_opt.runtime.pulse import PULSE
-from nnlo_opt.trials.checkpoint import fold_directory, remove_all
+from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.manifest import remove_all
 from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.run_state import state_of
 

@@ -1,0 +1,125 @@
+"""Folder of files that is valid as a whole, or not at all.
+
+    checkpoint-3/manifest.json  names, sizes and checksums of all other files, with a checksum of its own; written last
+
+Files are written to a hidden folder, which `begin` creates and `complete` gives its name once its manifest is safe.
+"""
+
+import logging
+import re
+import uuid
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from nnlo_opt.errors import CheckpointError
+from nnlo_opt.files import make_directory, parse_object, sync, with_checksum, without_checksum
+from nnlo_opt.safe_path import SafePath
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"checkpoint-(\d+)(?:-(\d+))?")
+_MANIFEST = "manifest.json"
+#: names in a manifest of the first version, which had no checksum
+_FIRST_MANIFEST = frozenset({"epoch", "files"})
+#: bytes of a file that are read at a time
+_PART_BYTES = 2**20
+_T = TypeVar("_T")
+
+
+def begin(directory: SafePath, epoch: int) -> SafePath:
+    """Create and return a folder to write to; `complete` makes it a checkpoint, `abandon` removes it."""
+    temporary = directory / f".checkpoint-{epoch}.{uuid.uuid4().hex[:12]}"
+    make_directory(directory)
+    temporary.mkdir()
+    return temporary
+
+
+def abandon(temporary: SafePath | None) -> None:
+    """Remove a folder of `begin`."""
+    if temporary is not None:
+        with suppress(OSError):
+            temporary.remove()
+
+
+def complete(
+    temporary: SafePath, epoch: int, files: Mapping[str, Any], n_samples_inside: int = 0, **facts: Any
+) -> SafePath:
+    """Give a folder of `begin` its manifest and its name, remove older checkpoints; return the folder.
+
+    Args:
+        temporary: folder of `begin`, with all files.
+        epoch: number of finished epochs.
+        files: name -> fingerprint of every file (`synced`).
+        n_samples_inside: samples of the next epoch that are trained already.
+        facts: further values for the manifest.
+    """
+    directory = temporary.parent
+    place = directory / f"checkpoint-{epoch}{f'-{n_samples_inside}' if n_samples_inside else ''}"
+    manifest = temporary / _MANIFEST
+    manifest.write_bytes(with_checksum({"epoch": epoch, "files": {**files}, **facts}).encode())
+    sync(manifest)
+    sync(temporary)
+    place.remove()
+    temporary.replace(place)
+    sync(directory)
+    for saved_at, path in _found(directory):
+        if saved_at < (epoch, n_samples_inside):
+            abandon(path)
+    return place
+
+
+def newest(directory: SafePath, load: Callable[[SafePath], _T]) -> _T | None:
+    """Return what `load` makes of the newest checkpoint in `directory` that is valid; a warning names the others."""
+    for _, path in _found(directory):
+        try:
+            return load(path)
+        except CheckpointError as error:
+            logger.warning("skipped a checkpoint: %s", error)
+    return None
+
+
+def read_manifest(place: SafePath) -> dict[str, Any]:
+    """Return the manifest of a checkpoint, with the names of its `files`; CheckpointError if one has been lost."""
+    text = (place / _MANIFEST).read_bytes()
+    manifest = without_checksum(text, _FIRST_MANIFEST)
+    if "crc" not in parse_object(text):
+        # Only the folder shows if a name has been lost, as the manifest names every file of it.
+        if lost := {path.name for path in place.iterdir()} - {_MANIFEST, *manifest["files"]}:
+            raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(lost))}")
+    return manifest
+
+
+def verify(place: SafePath, files: Mapping[str, Any]) -> None:
+    """Raise CheckpointError unless the files of a checkpoint agree with their fingerprints."""
+    for name, expected in files.items():
+        if (place / name).stat().st_size != expected["size"] or _fingerprint(place / name) != expected:
+            raise CheckpointError(f"`{place / name}` does not agree with its manifest")
+
+
+def remove_all(directory: SafePath) -> None:
+    """Remove every checkpoint in `directory`, including those that crashes have left half written."""
+    with suppress(OSError):
+        for path in [path for _, path in _found(directory)] + directory.glob(".checkpoint-*"):
+            path.remove()
+
+
+def synced(path: SafePath) -> dict[str, Any]:
+    """Return the fingerprint of a file that has just been written, once the file is on disk."""
+    sync(path)
+    return _fingerprint(path)
+
+
+def _fingerprint(path: SafePath) -> dict[str, Any]:
+    crc = 0
+    with path.open("rb") as file:
+        while part := file.read(_PART_BYTES):
+            crc = zlib.crc32(part, crc)
+        return {"size": file.tell(), "crc32": f"{crc:08x}"}
+
+
+def _found(directory: SafePath) -> list[tuple[tuple[int, int], SafePath]]:
+    """Return ((epochs, further samples), directory) for each directory named like a checkpoint, the newest first."""
+    matches = ((_NAME.fullmatch(path.name), path) for path in directory.glob("checkpoint-*"))
+    return sorted((((int(match[1]), int(match[2] or 0)), path) for match, path in matches if match), reverse=True)
