@@ -19,6 +19,7 @@ from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
 from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
+from nnlo_opt.objective.signature import takes
 from nnlo_opt.run.options.kinds import FLAG, whole
 from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.run.options.values import Options, optimization_options
@@ -140,6 +141,9 @@ def optimize(  # noqa: PLR0913  (all are named but two)
         with in_python():
             definition = definition_of(target)
             checked = search_options(options, str(definition.source))
+            if definition.kind == "objective" and "block_size" not in options:
+                # Every rank of a block would compute the same.
+                checked = replace(checked, block_size=2 if takes(definition.objective, "comm") else 1)
             full_space = space_of(space, definition, checked.fix)
             warn_of_defaults(options, comm, depth=3)
             if N_PARALLEL.read(n_parallel) > 1:

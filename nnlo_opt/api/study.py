@@ -21,6 +21,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.objective.checkpoint import TrialCheckpoint, last_save
 from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.run.rank.context import ProcessContext
@@ -32,6 +33,7 @@ from nnlo_opt.run.start.session import LONG_S
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import refuse_forked
+from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.user_files import reason_of, shortened
 
 
@@ -43,8 +45,9 @@ class _Call:
     rank: Transport
     #: monotonic time of its beginning
     began_s: float
-    #: last epoch reported
-    last_epoch: int = 0
+    checkpoint: TrialCheckpoint
+    #: last report; None before the first
+    reported: msg.EpochReported | None = None
     #: True once the coordinator has ordered it to stop
     stop_asked: bool = False
     #: as it was handed out; None before
@@ -142,6 +145,7 @@ class Study(Steering):
         call.trial = RunningTrial(
             number=call.order.trial,
             parameters=dict(call.order.point),
+            checkpoint=call.checkpoint,
             _run=self._run.directory.path,
             _report=partial(self._report, call),
         )
@@ -211,11 +215,10 @@ class Study(Steering):
 
     # ------------------------------------------------------------ in place of the ranks
 
-    def _report(self, call: _Call, epoch: int, value: float) -> bool:
+    def _report(self, call: _Call, epoch: int, value: float, **figures: float) -> bool:
         self._call(call.trial)
-        reported = epoch_reported(call.order, epoch, value)
-        call.last_epoch = reported.epoch
-        call.rank.send(0, reported)
+        call.reported = epoch_reported(call.order, self._options.comparison, epoch, value, figures)
+        call.rank.send(0, call.reported)
         self._turn()
         return not call.stop_asked
 
@@ -240,7 +243,8 @@ class Study(Steering):
             return msg.FoldFailed(assignment=assignment, reason=reason)
         try:
             comparison = self._options.comparison
-            finished = finished_fold(comparison, assignment, value, n_epochs=call.last_epoch, train_s=train_s)
+            n_epochs = call.checkpoint.epoch if call.reported is None else call.reported.epoch
+            finished = finished_fold(comparison, call.reported, assignment, value, n_epochs=n_epochs, train_s=train_s)
         except TrialError as failure:
             return msg.FoldFailed(assignment=assignment, reason=reason_of(failure))
         return msg.FoldStopped(assignment=assignment) if call.stop_asked else finished
@@ -259,8 +263,11 @@ class Study(Steering):
 
     def _take(self, message: msg.Message, rank: Transport) -> None:
         if isinstance(message, msg.RunFold):
-            self._assigned.append(_Call(order=message, rank=rank, began_s=time.monotonic()))
-            rank.send(0, msg.FoldStarted(assignment=message.assignment))
+            folder = fold_directory(self._run.directory.path, message.trial, message.fold)
+            checkpoint = TrialCheckpoint(_directory=folder, _last=last_save(folder))
+            began_s = time.monotonic()
+            self._assigned.append(_Call(order=message, rank=rank, checkpoint=checkpoint, began_s=began_s))
+            rank.send(0, msg.FoldStarted(assignment=message.assignment, epoch=checkpoint.epoch))
         under_way = [*self._calls.values(), *self._assigned]
         call = next((c for c in under_way if c.order.assignment == getattr(message, "assignment", None)), None)
         if call is not None and isinstance(message, msg.StopFold):

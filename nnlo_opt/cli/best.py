@@ -14,8 +14,7 @@ from nnlo_opt.reporting.results import last_metrics, read_ledger
 from nnlo_opt.reporting.words import counted, figure_text
 from nnlo_opt.run.options.kinds import PATH, one_of, whole
 from nnlo_opt.run.options.table import NAMED_MODEL, SEED, Option
-from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory
-from nnlo_opt.trials.kept_weights import best_trials
+from nnlo_opt.trials.kept_weights import best_trials, weights_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
@@ -72,7 +71,6 @@ def _described(run: Path, ledger: Ledger, trials: Sequence[Trial]) -> dict[str, 
 
 
 def _trial(run: Path, trial: Trial) -> dict[str, Any]:
-    weights = [fold_directory(run, trial.number, fold) / WEIGHTS_NAME for fold in sorted(trial.folds)]
     return {
         "trial": trial.number,
         "figure_of_merit": trial.figure_of_merit,
@@ -82,7 +80,7 @@ def _trial(run: Path, trial: Trial) -> dict[str, Any]:
         "metrics": last_metrics(trial),
         "epochs": max(result.n_epochs for result in trial.folds.values()),
         "n_folds": len(trial.folds),
-        "weights": [str(path) for path in weights if path.exists()],
+        "weights": [*map(str, weights_of(run, trial))],
     }
 
 

@@ -119,6 +119,8 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
     """Return the files and folders that can be made again, by a noun for them."""
     # A training that has failed goes on from the last checkpoint.
     kept = [*best_trials(ledger), ledger.result]
+    # Saves of complete trials of an objective are their weights.
+    kept += [trial for trial in ledger.trials if ledger.identity.data is None and trial.folds]
     over = [trial.number for trial in ledger.trials if trial.state.ended and trial not in kept]
     checkpoints = [path for number in over for path in (run / f"trials/{number:04d}").glob("fold*/checkpoint-*")]
     journal_at_s = (run / JOURNAL_NAME).stat().st_mtime

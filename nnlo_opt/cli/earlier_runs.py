@@ -20,6 +20,7 @@ from nnlo_opt.run.start.earlier import ledger_of
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.training.options import TRAIN_PREFIX, model_parameters
 from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.trials.kept_weights import weights_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
@@ -79,7 +80,11 @@ def best_model(parser: Parser, argv: Sequence[str]) -> None:
     """Save the best model of a run, even if the run was interrupted."""
     arguments = parser.values_of_run(argv)
     run, ledger = arguments.run, read_ledger(arguments.run)
-    trial, models = _trial(run, ledger, ""), TrainedModels(run, ledger, arguments.model)
+    trial = _trial(run, ledger, "")
+    if ledger.identity.data is None and (saves := weights_of(run, trial)):
+        print(fitted(f"Trial {trial.number} has saved itself last in {', '.join(f'`{path}`' for path in saves)}."))
+        return
+    models = TrainedModels(run, ledger, arguments.model)
     fold = best_fold(trial, ledger.direction) if trial.folds else 0
     path, _ = models.export(trial.point, fold_directory(run, trial.number, fold), (run / BEST_MODEL).absolute())
     weights = weights_text(run, trial, ledger.direction) if trial.folds else "with the weights of its last checkpoint"

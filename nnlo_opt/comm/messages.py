@@ -63,7 +63,7 @@ class StopFold(AssignmentMessage):
 
 
 class PreemptFold(AssignmentMessage):
-    """End this assignment at its next epoch fence, with a checkpoint; an objective continues."""
+    """End this assignment at its next epoch fence, with a checkpoint; an objective that saves none continues."""
 
 
 class FoldRecorded(AssignmentMessage):
@@ -104,6 +104,8 @@ class EpochReported(AssignmentMessage):
     checkpointed: bool = False
     #: True if the next epoch waits for GoOn, PauseFold or StopFold
     waits: bool = False
+    #: False: nothing is saved by which the fold could go on after a PauseFold
+    can_pause: bool = True
 
 
 class FoldFinished(AssignmentMessage):

@@ -12,23 +12,30 @@ from nnlo_opt.records import field
 
 
 class CallObjective(AssignmentMessage):
-    """Call the objective at this point, together with all ranks of the block; `names`: all parameters of the space."""
+    """Call the objective at this point, together with all ranks of the block; `names`: all parameters of the space.
+
+    `saved`: folder of the last save, whose epoch is `epoch`; empty if there is none.
+    """
 
     point: dict[str, Json]
     trial: int = 0
+    fold: int = 0
     names: list[str] = field(default_factory=list)
+    saved: str = ""
+    epoch: int = 0
 
 
 class ObjectiveArrived(AssignmentMessage):
-    """Report that this rank has arrived at the collective call `at` of the objective, and waits for all ranks."""
+    """Report that this rank has arrived at the collective call `at`, and waits for all ranks; `own`: what it brings."""
 
     at: str
+    own: Json = None
 
 
 class ObjectiveProceed(AssignmentMessage):
-    """Make the collective call at which all ranks have arrived. `go_on` is the answer of `report`."""
+    """Make the collective call at which all ranks have arrived; `answer` is the same for all."""
 
-    go_on: bool
+    answer: Json = None
 
 
 class ObjectiveReturned(AssignmentMessage):

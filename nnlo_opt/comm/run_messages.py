@@ -18,6 +18,9 @@ class OpenRun(Message):
     is_objective: bool = False
     #: names of the parameters of a search
     parameters: list[str] = field(default_factory=list)
+    #: folds of each trial, and the seed of the run
+    n_fold: int = 1
+    seed: int = 0
     #: workers that a master must still have for its update rule when ranks have died
     least_children: int = 1
     #: the directory is removed when the search has ended

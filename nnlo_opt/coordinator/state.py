@@ -63,6 +63,8 @@ class CoordinatorState:
         self.ending = Ending(plan)
         #: verdicts about trials; has seen every event that the ledger has
         self.policy = Policy(plan, ledger, pruner)
+        #: trials that could not be paused at their rung
+        self._unpaused = set[int]()
         #: trials begun and not ended that no block holds, the first to resume first; paused trials are not among them
         self.to_resume: deque[int] = deque()
         #: time of the decision under way, in seconds since the first start; its events, its instructions so far
@@ -227,6 +229,11 @@ class CoordinatorState:
             self._record(ev.TrialPromoted(time_s=self._now_s, trial=trial.number, n_rungs=decision.n_rungs))
             self._assign_folds(self.membership.block_of(team_index))  # the folds that were paused at the rung
         match decision.verdict:
+            case Verdict.PAUSE if not message.can_pause:
+                if trial.number not in self._unpaused:
+                    self._unpaused.add(trial.number)
+                    logger.warning("trial %d has saved no checkpoint, and goes on past its rung", trial.number)
+                self._send(team_index, msg.GoOn(assignment=assignment.number))
             case Verdict.GO_ON:
                 self._send(team_index, msg.GoOn(assignment=assignment.number))
             case Verdict.PAUSE:

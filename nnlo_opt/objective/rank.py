@@ -18,17 +18,22 @@ from typing import Any, NoReturn, Protocol, Self, TypeAlias
 from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import MisuseError, NnloError, ProtocolError, TrialError
 from nnlo_opt.files import make_directory
+from nnlo_opt.objective.checkpoint import Save, TrialCheckpoint, last_save
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point
+from nnlo_opt.trials.checkpoint import fold_directory, of_message
+from nnlo_opt.trials.manifest import remove_all
 from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.user_files import reason_of
 
 #: seconds in which ranks have to return after one has raised; they may be computing, and notice it at their next call
 GRACE_S = 600.0
@@ -37,6 +42,23 @@ RECORDED_S = 10.0
 ROOT = 0
 #: place of a rank that has reached the end of the objective
 _RETURN = "return"
+
+
+#: report(epoch, value, **figures) -> False if the trial is to stop
+Report: TypeAlias = Callable[..., bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialFold:
+    """Part of the data on which a trial is validated; `seed` is the same for all folds of all trials of a run.
+
+    >>> KFold(fold.n_fold, shuffle=True, random_state=fold.seed).split(x)  # doctest: +SKIP
+    """
+
+    #: from 0
+    number: int = 0
+    n_fold: int = 1
+    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,23 +74,29 @@ class RunningTrial:
     parameters: Point
     #: communicator of the ranks that work on the trial; None without MPI
     comm: Any = field(default=None, repr=False)
+    #: saves of the trial
+    checkpoint: TrialCheckpoint
+    #: which part of the data it is validated on
+    fold: TrialFold = TrialFold()
     _run: Path = field(repr=False)
-    _report: Callable[[int, float], bool] = field(repr=False)
+    _report: Report = field(repr=False)
     #: answers of the reports so far
     _answers: list[bool] = field(default_factory=list, init=False, repr=False)
 
-    def report(self, epoch: int, value: float) -> bool:
+    def report(self, epoch: int, value: float, **figures: float) -> bool:
         """Report a value after an epoch, counted from 1, for `pruner`; return False if the trial is to stop.
+
+        The value that the objective returns then is ignored. `figures`: further ones, for the results and the page.
 
         Collective: every rank of the block, if the trial runs on several.
 
         Raises:
-            TrialError: the epoch is no whole number from 1, or the value no finite number; nothing is recorded.
+            TrialError: the epoch is no whole number from 1, or a value no finite number; nothing is recorded.
         """
-        self._answers.append(self._report(epoch, value))
+        self._answers.append(self._report(epoch, value, **figures))
         return self._answers[-1]
 
-    def reporting_by(self, wrapped: Callable[[Callable[[int, float], bool]], Callable[[int, float], bool]]) -> Self:
+    def reporting_by(self, wrapped: Callable[[Report], Report]) -> Self:
         """Return the same trial with another way to report."""
         return replace(self, _report=wrapped(self._report))
 
@@ -160,17 +188,23 @@ class ObjectiveRank:
         self._comm: BlockComm | None = None
         #: ranks that have left the call under way (at the root only)
         self._returned: set[int] = set()
-        #: waiting rank -> name of its collective call (at the root only)
-        self._arrived: dict[int, str] = {}
+        #: waiting rank -> its collective call (at the root only)
+        self._arrived: dict[int, ObjectiveArrived] = {}
         #: the root's answer to the last arrival of this rank
         self._proceed: ObjectiveProceed | None = None
-        self._stop_asked = False
+        #: orders about the call under way that the coordinator has sent (at the root only)
+        self._heard = set[type[msg.Message]]()
+        #: message by which the call ends after `report` has returned False; None before
+        self._end: msg.Message | None = None
         #: order of the call under way, or of the last one (at the root only); None before the first
         self._order: msg.RunFold | None = None
-        #: True if the coordinator's verdict on the last report is to continue (at the root only)
-        self._told_to_go_on = False
-        #: number of the last epoch reported in this call
-        self._last_epoch = 0
+        #: last report of this call, and its last save; None before the first
+        self._reported: msg.EpochReported | None = None
+        self._checkpoint: TrialCheckpoint | None = None
+        #: time at which the call began, by the clock, less the seconds before its save (at the root only)
+        self._began_s = 0.0
+        #: assignment -> folder of saves that are removed once the coordinator has recorded its end
+        self._unneeded: dict[int, SafePath] = {}
         #: failure of the call on any rank; None while it can succeed
         self._failure: msg.FoldFailed | None = None
 
@@ -179,22 +213,27 @@ class ObjectiveRank:
         match message:
             case msg.RunFold():
                 self.taken = message.assignment
-                names = self._setup.run.parameters
+                saved = last_save(self._folder(message))
                 call = CallObjective(
-                    assignment=message.assignment, trial=message.trial, point=message.point, names=names
+                    assignment=message.assignment,
+                    trial=message.trial,
+                    fold=message.fold,
+                    point=message.point,
+                    names=self._setup.run.parameters,
+                    saved="" if saved is None else str(saved.place),
+                    epoch=0 if saved is None else saved.epoch,
                 )
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
                 self._order = message
-                self._run_at_root(message, call)
-            case msg.GoOn():
-                self._told_to_go_on = self._told_to_go_on or message.assignment == self._assignment
-            case msg.StopFold():
-                self._stop_asked = self._stop_asked or message.assignment == self._assignment
+                self._run_at_root(message, call, 0.0 if saved is None else saved.train_s)
+            case msg.GoOn() | msg.PauseFold() | msg.PreemptFold() | msg.StopFold():
+                if message.assignment == self._assignment:
+                    self._heard.add(type(message))
             case msg.FoldRecorded():
                 self.results.forget(message.assignment)
-            case msg.PreemptFold():
-                pass  # an objective keeps no checkpoints: only its end is worth something
+                if (folder := self._unneeded.pop(message.assignment, None)) is not None:
+                    remove_all(folder)
             case _:
                 raise ProtocolError(f"A block takes no {type(message).__name__}.")
 
@@ -229,9 +268,15 @@ class ObjectiveRank:
         """Return the value of the objective, and the message that the call has ended on this rank."""
         self._assignment = call.assignment
         self._returned, self._arrived, self._proceed, self._failure = set(), {}, None, None
-        self._last_epoch = 0
         if self._comm is not None:
             self._comm.close()
+        self._checkpoint = TrialCheckpoint(
+            _directory=self._folder(call),
+            _rank=self._block.rank,
+            _meet=self.meet,
+            _train_s=lambda: self._clock.monotonic_s() - self._began_s,
+            _last=Save(of_message(call.saved), call.epoch) if call.saved else None,
+        )
         try:
             self._comm = comm = self._setup.make_comm(self)
             try:
@@ -239,6 +284,8 @@ class ObjectiveRank:
                     number=call.trial,
                     parameters=dict(call.point),
                     comm=comm,
+                    checkpoint=self._checkpoint,
+                    fold=TrialFold(number=call.fold, n_fold=self._setup.run.n_fold, seed=self._setup.run.seed),
                     _run=Path(self._setup.run.directory),
                     _report=self._report,
                 )
@@ -259,19 +306,20 @@ class ObjectiveRank:
             failed = fold_failed(call.assignment, error, self._world_rank)
             return None, failed.replaced(traceback="") if isinstance(error, _CallFailed) else failed
 
-    def _report(self, epoch: Any, value: Any) -> bool:
+    def _report(self, epoch: Any, value: Any, **figures: Any) -> bool:
         """Report a value after an epoch; return False if the trial has to stop. Collective: every rank of the block."""
         # Only the value of block rank 0 counts: other ranks may report anything, even None.
-        return self.meet("report", (epoch, value) if self._is_root else None)
+        return bool(self.meet("report", None, lambda _: self._pass_on(epoch, value, figures)))
 
-    def meet(self, name: str, reported: tuple[Any, Any] | None = None) -> bool:
-        """Wait until every rank is at the collective call `name`; return False if the trial has to stop.
+    def meet(self, name: str, own: Json = None, answer: Callable[[list[Json]], Json] = lambda _: None) -> Json:
+        """Wait until every rank is at the collective call `name`; return what block rank 0 answers.
 
         Collective: every rank of the block.
 
         Args:
             name: of the collective call.
-            reported: epoch and value of block rank 0 if the call is a report.
+            own: plain data that this rank brings.
+            answer: makes the answer of what the ranks bring, in their order, on block rank 0.
 
         Raises:
             TrialError: the call of the objective has failed, or the ranks are at different places.
@@ -279,59 +327,68 @@ class ObjectiveRank:
         self.look_out()
         if not self._is_root:
             self._proceed = None
-            self._block.send(ROOT, ObjectiveArrived(assignment=self._assignment, at=name))
+            self._block.send(ROOT, ObjectiveArrived(assignment=self._assignment, at=name, own=own))
             self._await(lambda: self._proceed is not None)
             assert self._proceed is not None
-            return self._proceed.go_on
-        self._await(lambda: len(self._arrived) == self._block.size - 1)
-        elsewhere = {rank: at for rank, at in self._arrived.items() if at != name}
-        if elsewhere:
-            rank, at = min(elsewhere.items())
-            self._give_up(
-                MisuseError(
+            return self._proceed.answer
+        others = range(1, self._block.size)
+        self._await(lambda: len(self._arrived) == len(others))
+        arrived, self._arrived = self._arrived, {}
+        elsewhere = {rank: message.at for rank, message in arrived.items() if message.at != name}
+        try:
+            if elsewhere:
+                rank, at = min(elsewhere.items())
+                raise MisuseError(
                     "every rank of a block must make the same collective calls, `report` included; block rank 0 "
                     f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
                 )
-            )
-        self._arrived.clear()
-        if reported is not None:
-            self._pass_on(*reported)
-        proceed = ObjectiveProceed(assignment=self._assignment, go_on=not self._stop_asked)
-        for rank in range(1, self._block.size):
-            self._block.send(rank, proceed)
-        return proceed.go_on
-
-    def _pass_on(self, epoch: Any, value: Any) -> None:
-        order = self._order
-        assert order is not None
-        try:
-            reported = epoch_reported(order, epoch, value)
-        except TrialError as error:
+            made = answer([own, *(arrived[rank].own for rank in others)])
+        except _CallFailed:
+            raise
+        except (TrialError, OSError) as error:
             self._give_up(error)
-        self._told_to_go_on = False
-        self._orders.send(ROOT, reported)
-        self._last_epoch = reported.epoch
-        if self._setup.coordinate is not None and not self._setup.coordinate():
-            return
-        try:
-            self._look_for_orders()
-        except RanksLost:
-            if order.waits_for_decision:
-                raise
-            return  # the coordinator is gone; the result of the call will be kept
-        if order.waits_for_decision:
-            self._await(self._has_heard)
+        for rank in others:
+            self._block.send(rank, ObjectiveProceed(assignment=self._assignment, answer=made))
+        return made
+
+    def _pass_on(self, epoch: Any, value: Any, figures: dict[str, Any]) -> bool:
+        """Report to the coordinator; return False if the trial has to stop."""
+        order, checkpoint = self._order, self._checkpoint
+        assert order is not None
+        assert checkpoint is not None
+        reported = epoch_reported(order, self._setup.comparison, epoch, value, figures)
+        saved = checkpoint.epoch
+        self._reported = reported.replaced(checkpointed=saved == reported.epoch, can_pause=saved > 0)
+        self._heard.discard(msg.GoOn)
+        self._orders.send(ROOT, self._reported)
+        if self._setup.coordinate is None or self._setup.coordinate():
+            try:
+                self._look_for_orders()
+                if order.waits_for_decision:
+                    self._await(self._has_heard)
+            except RanksLost:
+                if order.waits_for_decision:
+                    raise  # else the coordinator is gone; the result of the call will be kept
+        return self._goes_on(self._reported)
 
     def _has_heard(self) -> bool:
-        """Return True if the coordinator has answered the last report."""
+        """Return True if the coordinator has answered the last report, or waits for the end of the call."""
         self._look_for_orders()
-        return self._told_to_go_on or self._stop_asked
+        return bool(self._heard)
 
-    def _give_up(self, error: TrialError) -> NoReturn:
+    def _goes_on(self, reported: msg.EpochReported) -> bool:
+        """Return False if the call has to end with its last report, as orders say that have come."""
+        if msg.StopFold in self._heard or (msg.PreemptFold in self._heard and reported.checkpointed):
+            self._end = msg.FoldStopped(assignment=self._assignment)
+        elif msg.PauseFold in self._heard:
+            self._end = msg.FoldPaused(assignment=self._assignment, epoch=reported.epoch)
+        return self._end is None
+
+    def _give_up(self, error: TrialError | OSError) -> NoReturn:
         """Fail the call on every rank, even if the objective catches the error raised here."""
         failed = msg.FoldFailed(
             assignment=self._assignment,
-            reason=str(error),
+            reason=reason_of(error),
             traceback=str(error) if isinstance(error, MisuseError) else "",
             world_rank=self._world_rank,
             host=socket.gethostname(),
@@ -369,7 +426,7 @@ class ObjectiveRank:
                     if self._failure is None:
                         self._spread(message)
                 case ObjectiveArrived():
-                    self._arrived[received.source] = message.at
+                    self._arrived[received.source] = message
                 case ObjectiveProceed():
                     self._proceed = message
 
@@ -381,11 +438,15 @@ class ObjectiveRank:
 
     # ------------------------------------------------------------ block rank 0
 
-    def _run_at_root(self, order: msg.RunFold, call: CallObjective) -> None:
-        self._stop_asked = False
-        began_s = self._clock.monotonic_s()
-        waited_s = None if self._idle_since_s is None else began_s - self._idle_since_s
-        self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, waited_s=waited_s))
+    def _folder(self, call: msg.RunFold | CallObjective) -> SafePath:
+        return fold_directory(Path(self._setup.run.directory), call.trial, call.fold)
+
+    def _run_at_root(self, order: msg.RunFold, call: CallObjective, saved_s: float) -> None:
+        self._heard, self._end, self._reported = set(), None, None
+        now_s = self._clock.monotonic_s()
+        self._began_s = now_s - saved_s
+        waited_s = None if self._idle_since_s is None else now_s - self._idle_since_s
+        self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, epoch=call.epoch, waited_s=waited_s))
         value, end = self._call(call)
         if isinstance(end, msg.FoldFailed) and self._failure is None:
             self._spread(end)
@@ -397,18 +458,19 @@ class ObjectiveRank:
 
         came_back = wait_until(all_back, None if self._failure is None else GRACE_S, self._block)
         self._idle_since_s = self._clock.monotonic_s()
+        result = self._failure or self._end or self._result(value, call)
+        if isinstance(result, msg.FoldFinished):
+            self.results.add(order, result)
         if self._failure is None:
-            result = self._result(value, self._clock.monotonic_s() - began_s)
-            if isinstance(result, msg.FoldFinished):
-                self.results.add(order, result)
             self._look_for_orders()
-            if self._stop_asked:
+            if msg.StopFold in self._heard:
                 self.results.forget(call.assignment)
                 result = msg.FoldStopped(assignment=call.assignment)
-            self._orders.send(ROOT, result)
-            return
-        self._orders.send(ROOT, self._failure)
+        if not isinstance(result, msg.FoldPaused | msg.FoldFinished):
+            self._unneeded[call.assignment] = self._folder(call)
+        self._orders.send(ROOT, result)
         if not came_back:
+            assert self._failure is not None
             recorded = wait_until(self._is_recorded, RECORDED_S)
             raise StuckBlockError(
                 f"The objective raised on rank {self._failure.world_rank}, but another rank of its block still waits "
@@ -420,10 +482,13 @@ class ObjectiveRank:
         received = self._orders.poll()
         return received is not None and isinstance(received.message, msg.FoldRecorded)
 
-    def _result(self, value: Any, train_s: float) -> msg.Message:
+    def _result(self, value: Any, call: CallObjective) -> msg.Message:
+        train_s, last = self._clock.monotonic_s() - self._began_s, self._reported
+        n_epochs = call.epoch if last is None else last.epoch
         try:
-            comparison, n_epochs = self._setup.comparison, self._last_epoch
-            return finished_fold(comparison, self._assignment, value, n_epochs=n_epochs, train_s=train_s)
+            return finished_fold(
+                self._setup.comparison, last, self._assignment, value, n_epochs=n_epochs, train_s=train_s
+            )
         except PASSED_ON:
             raise
         except BaseException as error:  # the value is an object of the user

@@ -3,12 +3,30 @@
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from types import CodeType
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 
 #: arguments that an objective may name besides parameters; all but the last are attributes of a `RunningTrial`
-RESERVED = ("parameters", "comm", "report", "trial")
+RESERVED = ("parameters", "comm", "report", "checkpoint", "fold", "trial")
+
+
+def takes(function: Callable[..., Any], what: str) -> bool:
+    """Return True if an objective takes `what` of `RESERVED`: as an argument, or as an attribute of its `trial`."""
+    try:
+        arguments = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False  # written in C
+    by_place = len(arguments) == 3 and not {*RESERVED} & {*arguments} and what in RESERVED[:3]
+    return what in arguments or by_place or ("trial" in arguments and what in _attributes(function))
+
+
+def _attributes(function: Any) -> set[str]:
+    """Return the names of attributes in a function, and in the functions within it."""
+    code = getattr(function, "__code__", function)
+    inner = (part for part in getattr(code, "co_consts", ()) if isinstance(part, CodeType))
+    return {*getattr(code, "co_names", ())}.union(*map(_attributes, inner))
 
 
 def objective_of(function: Callable[..., Any], source: str, names: Collection[str]) -> Callable[[Any], Any]:
@@ -48,13 +66,13 @@ def objective_of(function: Callable[..., Any], source: str, names: Collection[st
     if len(others) == 1 and not {"parameters", "trial"} & wanted.keys() and is_positional:
         wanted[others[0]] = "parameters"
     elif len(others) == 3 and not wanted and is_positional:
-        wanted = dict(zip(others, RESERVED, strict=False))
+        wanted = dict(zip(others, RESERVED[:3], strict=True))
     elif others or not (wanted or own):
         hint = did_you_mean(others[0], {*names} - {*own}) if others else ""
         raise ConfigurationError(
-            "An objective must take `parameters`, or every parameter by its name, and may take `trial`, `comm` and "
-            f"`report`. Received: {title}, for the parameters {', '.join(names)}.{hint} Write it as "
-            "`def objective(parameters)`."
+            "An objective must take `parameters`, or every parameter by its name, and may take `trial`, `comm`, "
+            f"`report`, `checkpoint` and `fold`. Received: {title}, for the parameters {', '.join(names)}.{hint} "
+            "Write it as `def objective(parameters)`."
         )
     left = [name for name in names if name not in own]
     if own and left and not {"parameters", "trial"} & wanted.keys():

@@ -16,18 +16,20 @@ _REMEDY = (
 
 
 def finished_fold(
-    comparison: Comparison, assignment: int, value: Any, *, n_epochs: int, train_s: float
+    comparison: Comparison, last: EpochReported | None, assignment: int, value: Any, *, n_epochs: int, train_s: float
 ) -> FoldFinished:
     """Return the result of a trial whose objective returned `value`, a number or a dict of numbers.
 
     Args:
-        n_epochs: last epoch that was reported.
+        last: the last report, whose further figures count as returned; None without one.
+        n_epochs: last epoch that was reported or saved.
         train_s: duration of the trial, in seconds.
 
     Raises:
         TrialError: a number is not finite, or an objective of `comparison` was not returned.
     """
-    values = returned_values(value)
+    reported = {} if last is None else {name: n for name, n in last.metrics.items() if name != "value"}
+    values = reported | returned_values(value)
     objectives = _values_of_call(comparison, values, train_s)
     return FoldFinished(
         assignment=assignment,
@@ -71,18 +73,32 @@ def returned_values(value: Any) -> dict[str, float]:
     }
 
 
-def epoch_reported(order: RunFold, epoch: Any, value: Any) -> EpochReported:
-    """Return the report of a user's code about an epoch; TrialError unless `epoch` and `value` are numbers."""
+def whole_epoch(epoch: Any) -> int:
+    """Return the number of an epoch that a user's code has given; TrialError unless it is whole, and 1 at least."""
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 1 <= int(epoch) <= 2**53:
         raise MisuseError(
             f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; write "
             "`report(epoch, value)`, and count epochs by `range(1, n + 1)`"
         )
-    figure = finite_number(value, f"the objective must report a finite number at epoch {epoch}")
+    return int(epoch)
+
+
+def epoch_reported(
+    order: RunFold, comparison: Comparison, epoch: Any, value: Any, figures: Mapping[str, Any]
+) -> EpochReported:
+    """Return the report of a user's code about an epoch; TrialError unless it consists of numbers.
+
+    Args:
+        figures: further figures by name; one of them is compared if it is the first objective.
+    """
+    number = whole_epoch(epoch)
+    what = f"the objective must report a finite number at epoch {number}"
+    metrics = {"value": finite_number(value, what)}
+    metrics |= {name: finite_number(figure, f"{what} as `{name}`") for name, figure in figures.items()}
     return EpochReported(
         assignment=order.assignment,
-        epoch=int(epoch),
-        metrics={"value": figure},
-        figure_of_merit=figure,
+        epoch=number,
+        metrics=metrics,
+        figure_of_merit=metrics.get(comparison.objectives[0].name, metrics["value"]),
         waits=order.waits_for_decision,
     )

@@ -170,7 +170,7 @@ def follow(run_directory: Path, parent: int) -> None:
             if n_best := follower.ledger.settings.keep_weights:
                 with suppress(OSError):
                     for path in keeper.surplus(follower.ledger, n_best):
-                        path.unlink(missing_ok=True)
+                        path.remove()
     if os.getppid() == parent:
         signal.setitimer(signal.ITIMER_REAL, PAGE_S)  # which ends this process, whatever the page is waiting for
         if not wrote_page(run_directory, follower.ledger):

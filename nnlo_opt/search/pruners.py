@@ -200,7 +200,7 @@ def describe(plan: PruningPlan) -> str:
     brackets = (Brackets.of_hyperband if plan.name == "hyperband" else Brackets.one)(plan).epochs
     shown = [", ".join(map(str, rungs[:6])) + ", …" * (len(rungs) > 6) or "none" for rungs in brackets]
     of_all = "" if plan.max_epochs is None else f" of {plan.max_epochs}"
-    others = "is paused there" if plan.pauses else "ends there, because an objective cannot be paused"
+    others = "is paused there" if plan.pauses else "ends there, as an objective without `checkpoint` cannot be paused"
     return (
         f"Pruner {plan.name}: rungs after epochs {' | '.join(shown)}{of_all}; one trial in {plan.eta} passes a rung, "
         f"any other {others}."

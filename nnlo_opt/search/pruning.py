@@ -30,7 +30,7 @@ class PruningPlan:
     min_trials: int = 4
     #: epochs of a full training; None if not known, which asha accepts and hyperband does not
     max_epochs: int | None = None
-    #: True if a trial can be paused and resumed; an objective cannot
+    #: True if a trial can be paused and resumed; an objective without `checkpoint` cannot
     pauses: bool = True
 
     @property

@@ -9,7 +9,7 @@ from heapq import nsmallest
 from pathlib import Path
 
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.checkpoint import WEIGHTS_NAME
+from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
@@ -28,6 +28,12 @@ def kept_trials(ledger: Ledger, n_best: int) -> set[int]:
     return {number for _, number in nsmallest(n_best, figures)} | {trial.number for trial in best_trials(ledger)}
 
 
+def weights_of(run: Path, trial: Trial) -> list[SafePath]:
+    """Return the files of the weights of the finished folds, or the last saves if the trial is of an objective."""
+    folders = [fold_directory(run, trial.number, fold) for fold in sorted(trial.folds)]
+    return [path for folder in folders for path in folder.glob(WEIGHTS_NAME) or folder.glob("checkpoint-*")]
+
+
 class WeightKeeper:
     """Finds the weights of trials that have ended and are not among the best.
 
@@ -41,9 +47,11 @@ class WeightKeeper:
         self._seen: set[int] = set()
 
     def surplus(self, ledger: Ledger, n_best: int) -> Iterator[SafePath]:
-        """Yield the files of weights to be removed that no earlier call has yielded."""
+        """Yield the files of weights, and the saves of objectives, to be removed that no earlier call has yielded."""
         kept = kept_trials(ledger, n_best) | self._seen
         for trial in ledger.trials:
             if trial.state.ended and not trial.running and trial.number not in kept:
                 self._seen.add(trial.number)
-                yield from (self._trials / f"{trial.number:04d}").glob(f"fold*/{WEIGHTS_NAME}")
+                # The saves of an objective are its weights.
+                name = WEIGHTS_NAME if ledger.identity.data is not None else "checkpoint-*"
+                yield from (self._trials / f"{trial.number:04d}").glob(f"fold*/{name}")

@@ -71,7 +71,7 @@ def complete(
 
 
 def newest(directory: SafePath, load: Callable[[SafePath], _T]) -> _T | None:
-    """Return what `load` makes of the newest checkpoint in `directory` that is valid; a warning names the others."""
+    """Return what `load` makes of the newest checkpoint in `directory` that is valid; a warning names any newer one."""
     for _, path in _found(directory):
         try:
             return load(path)
@@ -84,10 +84,10 @@ def read_manifest(place: SafePath) -> dict[str, Any]:
     """Return the manifest of a checkpoint, with the names of its `files`; CheckpointError if one has been lost."""
     text = (place / _MANIFEST).read_bytes()
     manifest = without_checksum(text, _FIRST_MANIFEST)
-    if "crc" not in parse_object(text):
-        # Only the folder shows if a name has been lost, as the manifest names every file of it.
-        if lost := {path.name for path in place.iterdir()} - {_MANIFEST, *manifest["files"]}:
-            raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(lost))}")
+    # Without a checksum, only the folder shows if a name has been lost.
+    names = {path.name for path in place.iterdir()} if "crc" not in parse_object(text) else set[str]()
+    if lost := names - {_MANIFEST, *manifest["files"]}:
+        raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(lost))}")
     return manifest
 
 
@@ -101,7 +101,15 @@ def verify(place: SafePath, files: Mapping[str, Any]) -> None:
 def remove_all(directory: SafePath) -> None:
     """Remove every checkpoint in `directory`, including those that crashes have left half written."""
     with suppress(OSError):
-        for path in [path for _, path in _found(directory)] + directory.glob(".checkpoint-*"):
+        for _, path in _found(directory):
+            path.remove()
+    remove_unfinished(directory)
+
+
+def remove_unfinished(directory: SafePath) -> None:
+    """Remove folders of `begin` that crashes have left in `directory`; nobody may be writing to one."""
+    with suppress(OSError):
+        for path in directory.glob(".checkpoint-*"):
             path.remove()
 
 

@@ -19,14 +19,6 @@ DRIVER = ["OptimizationDriver", "--model", "objective.py", "--hyper-opt", "rando
 RUN = "checkpoints/I"
 
 
-@pytest.fixture(autouse=True)
-def _hears_ctrl_c():
-    """A shell makes what it starts in the background ignore Ctrl-C, and so would the processes of a test."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_ctrl_c_on_one_rank_leaves_130_and_the_command_that_resumes(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     job = launcher.start(1, [*DRIVER, "--num-iterations", "20", "--overwrite"], tmp_path)

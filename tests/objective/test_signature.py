@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.objective.checkpoint import TrialCheckpoint
 from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.signature import objective_of
+from nnlo_opt.safe_path import SafePath
 
 POINT, COMM = {"x": 1, "n": 2}, "the comm"
 
@@ -24,7 +26,9 @@ class Callable:
 
 
 def called(function, names=()):
-    trial = RunningTrial(number=7, parameters=dict(POINT), comm=COMM, _run=Path(), _report=report)
+    checkpoint = TrialCheckpoint(_directory=SafePath(Path()))
+    given = {"number": 7, "parameters": dict(POINT), "comm": COMM, "checkpoint": checkpoint}
+    trial = RunningTrial(**given, _run=Path(), _report=report)
     return objective_of(function, "here", names)(trial)
 
 

@@ -77,7 +77,10 @@ def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:
     for assignment in ledger.assignments:
         PULSE.ticks += 1
         trial = ledger.trials[assignment.trial]
-        if trial.state.ended or assignment.fold in trial.folds:
+        is_over = trial.state.ended or assignment.fold in trial.folds
+        if ledger.identity.data is None:  # the saves of finished folds of an objective are its weights
+            is_over = trial.state.ended and not trial.folds
+        if is_over:
             remove_all(fold_directory(directory, trial.number, assignment.fold))
 
 

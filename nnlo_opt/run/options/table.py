@@ -335,7 +335,8 @@ SEARCH = _group(
         help="earlier runs, whose complete trials the search learns from; they do not count as trials of this run, and "
              "their points are not tried again; each is a run directory, an Optuna study (a file or a URL, and :STUDY "
              "if it holds several), or a CSV with the columns of results.csv"),
-    Option("block_size", "RANKS", whole(unit="ranks"), default=2, example="4", common=True,
+    Option("block_size", "RANKS", whole(unit="ranks"), default=2, shown="2; 1 for an objective without `comm`",
+        example="4", common=True,
         help="ranks that train one trial; a master and its workers, or with 1 a single-process trainer"),
     Option("n_fold", "FOLDS", whole(), default=_PLAN.n_fold, example="5", common=True,
         help="folds of the cross validation; 1: the given training and validation data"),

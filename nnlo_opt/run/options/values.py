@@ -13,6 +13,7 @@ from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses
+from nnlo_opt.models.builders import names_objective, takes_comm
 from nnlo_opt.models.torch import losses as torch_losses
 from nnlo_opt.run.options.table import (
     BY_NAME,
@@ -205,6 +206,9 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     values = read(given, OPTIMIZATION_OPTIONS)
     if values.hyper_opt == "grid" and given.get("num_iterations") is None:
         values.num_iterations = 0  # until the space, and so the size of its grid, is known
+    model = values.model or values.example
+    if given.get("block_size") is None and model and names_objective(model) and not takes_comm(model):
+        values.block_size = 1  # every rank of a block would compute the same
     comparison = _comparison(values)
     made: dict[str, Any] = {
         "direction": comparison.objectives[0].direction,
@@ -230,7 +234,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         warm_start=tuple(place if "://" in place else Path(place) for place in values.warm_start),
     )
     return Options(
-        **_common(values, values.model or values.example, command_line),
+        **_common(values, model, command_line),
         run=_run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations),
         search=search,
         plan=plan,
@@ -406,7 +410,7 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
             f"`--pruner {plan.name}` needs {least} epochs at least to give up a trial before its last one. Received: "
             f"{plan.max_epochs}; raise `--epochs`, or lower `--pruner-min-epochs`{' or `--pruner-eta`' * halves}."
         )
-    return replace(plan, pauses=not is_objective)
+    return replace(plan, pauses=findings.pauses)
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:

@@ -407,6 +407,8 @@ class Session(ABC):
             directory=str(directory.path.resolve()),
             is_objective=findings.is_objective,
             parameters=[] if self.is_one_training else [*findings.search_space.names],
+            n_fold=self.options.plan.n_fold,
+            seed=self.options.seed,
             least_children=least_workers(self.options, findings),
             is_temporary=not self.host.keeps_files,
         )
@@ -416,8 +418,8 @@ class Session(ABC):
         self.is_running = True
         if self.options.monitor and findings.is_objective:
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
-        if self.options.keep_weights and findings.is_objective:
-            self.say("`--keep-weights` has no effect: an objective keeps its weights by itself.")
+        if self.options.keep_weights and not findings.pauses:
+            self.say("`--keep-weights` has no effect: an objective without `checkpoint` keeps its weights by itself.")
         self._context.say_at_the_end(self._last_words)
         self._context.open(directory.path, self.topology)
 

@@ -26,6 +26,8 @@ class Findings:
     function: str = ""
     #: True for a model that makes its own steps (`models.composite`)
     trains_itself: bool = False
+    #: False for an objective that takes no `checkpoint`: its trials cannot be paused
+    pauses: bool = True
     #: None in a training
     space: Space | None = None
     #: name of the figure of merit

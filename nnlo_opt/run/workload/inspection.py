@@ -10,7 +10,7 @@ import numpy as np
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.composite import CompositeModel
 from nnlo_opt.models.losses import figures_of, losses_in_words
-from nnlo_opt.objective.signature import objective_of
+from nnlo_opt.objective.signature import objective_of, takes
 from nnlo_opt.run.options.space_checks import check_space
 from nnlo_opt.run.options.values import DataOptions, Options, check_objectives, check_training
 from nnlo_opt.run.workload.findings import Findings
@@ -72,7 +72,8 @@ class Inspection:
             trains_itself=definition.trains_itself,
         )
         if definition.kind == "objective":
-            return replace(findings, figure=self._inspect_objective(space))
+            pauses = takes(definition.objective, "checkpoint")
+            return replace(findings, figure=self._inspect_objective(space), pauses=pauses)
         if space is None:
             definition.check_parameters(self._options.point)
         else:
@@ -133,9 +134,10 @@ class Inspection:
         definition, names = self._maker.definition, [] if space is None else space.names
         objective_of(definition.objective, str(definition.source), names)
         options = self._options
-        if options.plan.n_fold > 1:
+        if options.plan.n_fold > 1 and not takes(definition.objective, "fold"):
             raise ConfigurationError(
-                f"`--n-fold` must be 1 with an objective module, which has no folds. Received: {options.plan.n_fold}."
+                "`--n-fold` calls the objective for every fold, which it gets by the argument `fold`. Received: "
+                f"{options.plan.n_fold} folds for an objective without; add the argument, or leave the option out."
             )
         others = ("backend", "keras_backend", "n_processes", "n_masters")
         ignored = (

@@ -1,0 +1,133 @@
+"""Checkpoint of a trial that is a call of a user's objective: every rank of the block saves its own part.
+
+trials/0007/fold0/checkpoint-3/rank-0/…      what rank 0 has written
+trials/0007/fold0/checkpoint-3/rank-1/…      what rank 1 has written
+trials/0007/fold0/checkpoint-3/manifest.json   names and checksums of all these files (`trials.manifest`)
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from nnlo_opt.comm.messages import Json
+from nnlo_opt.errors import CheckpointError, MisuseError
+from nnlo_opt.objective.values import whole_epoch
+from nnlo_opt.safe_path import SafePath
+from nnlo_opt.trials.checkpoint import of_message
+from nnlo_opt.trials.manifest import abandon, begin, complete, newest, read_manifest, remove_unfinished, synced, verify
+
+#: collective call: (its name, what this rank brings, what block rank 0 makes of what all bring) -> what it has made
+Meet: TypeAlias = Callable[[str, Json, Callable[[list[Json]], Json]], Json]
+
+
+@dataclass(frozen=True)
+class Save:
+    """Save of a trial that is valid as a whole."""
+
+    place: SafePath
+    epoch: int
+    #: seconds that the trial had taken
+    train_s: float = 0.0
+
+
+def last_save(directory: SafePath) -> Save | None:
+    """Return the newest save in the folder of a fold; None if there is none. What a crash has left is removed."""
+
+    def load(place: SafePath) -> Save:
+        try:
+            manifest = read_manifest(place)
+            verify(place, manifest["files"])
+            return Save(place, int(manifest["epoch"]), float(manifest["train_s"]))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"`{place}` cannot be read: {error}") from error
+
+    remove_unfinished(directory)
+    return newest(directory, load)
+
+
+@dataclass(kw_only=True)
+class TrialCheckpoint:
+    """Saves of a trial, from which it goes on after a crash, a pause or a preemption.
+
+    >>> def objective(parameters, report, checkpoint):
+    ...     n = 0 if checkpoint.folder is None else int((checkpoint.folder / "n").read_text())
+    ...     for epoch in range(checkpoint.epoch + 1, 4):
+    ...         n += epoch
+    ...         checkpoint.save(epoch, lambda folder: (folder / "n").write_text(str(n)))
+    ...         report(epoch, n)
+    ...     return n
+    >>> nnlo_opt.optimize(objective, {"x": Real(0, 1)}, num_iterations=2).best_figure_of_merit
+    6.0
+    """
+
+    #: folder of the fold
+    _directory: SafePath = field(repr=False)
+    #: rank in the block
+    _rank: int = 0
+    _meet: Meet = field(repr=False, default=lambda name, own, answer: answer([own]))
+    #: seconds that the trial has taken by now
+    _train_s: Callable[[], float] = field(repr=False, default=lambda: 0.0)
+    _last: Save | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last save; 0 if there is none."""
+        return 0 if self._last is None else self._last.epoch
+
+    @property
+    def folder(self) -> Path | None:
+        """This rank's part of the last save; None if there is none."""
+        own = f"rank-{self._rank}"
+        return next((folder for folder in self.folders if folder.name == own), None)
+
+    @property
+    def folders(self) -> list[Path]:
+        """Parts of the last save in the order of the ranks that have written them, which may be more or fewer now."""
+        parts = [] if self._last is None else self._last.place.glob("rank-*")
+        return [Path(str(part)) for part in sorted(parts, key=lambda part: int(part.name.removeprefix("rank-")))]
+
+    def save(self, epoch: int, write: Callable[[Path], object]) -> None:
+        """Save the state after an epoch; it replaces the last save once the parts of all ranks are safe on the disk.
+
+        Collective: every rank of the block, if the trial runs on several.
+
+        Args:
+            epoch: number of the epoch that has ended, from 1.
+            write: writes this rank's part to an empty folder.
+
+        Raises:
+            TrialError: the epoch is no whole number from 1, ranks have given several, or the disk has taken no more. On
+                every rank: the trial has failed.
+        """
+        epoch = whole_epoch(epoch)
+        temporary = of_message(self._meet("checkpoint.save", epoch, self._begin))
+        try:
+            part = temporary / f"rank-{self._rank}"
+            part.mkdir()
+            write(Path(str(part)))
+            files = {f"{part.name}/{name}": found for name, found in _safe_files(part)}
+            saved = self._meet("checkpoint.save", files, lambda parts: self._complete(temporary, epoch, parts))
+        finally:
+            if not self._rank:
+                abandon(temporary)
+        self._last = Save(of_message(saved), epoch)
+
+    def _begin(self, epochs: list[Json]) -> str:
+        if other := next((n for n in epochs if n != epochs[0]), None):
+            raise MisuseError(f"all ranks must save the same epoch; received: {epochs[0]} and {other}")
+        return str(begin(self._directory, epochs[0]))
+
+    def _complete(self, temporary: SafePath, epoch: int, parts: list[dict[str, Any]]) -> str:
+        files = {name: found for part in parts for name, found in part.items()}
+        return str(complete(temporary, epoch, files, train_s=self._train_s()))
+
+
+def _safe_files(folder: SafePath) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name in `folder` and the fingerprint of every file below it, once the file is on the disk."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from ((f"{path.name}/{name}", found) for name, found in _safe_files(path))
+        else:
+            yield path.name, synced(path)
+    folder.sync()
