@@ -13,7 +13,6 @@ from operator import or_
 from typing import Annotated, Any, Generic, Self, TypeVar, dataclass_transform
 
 import msgspec
-from msgspec import field
 
 from nnlo_opt.files import ALL_FINITE, parse_json
 
@@ -26,6 +25,8 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
 Seconds = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
 UnixSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=2e11)]
 T = TypeVar("T")
+#: gives a field its default; here for all modules, as this one alone imports msgspec
+field = msgspec.field
 #: without the search for data that holds itself, which takes a tenth of the time: RecursionError finds it as well
 _ENCODER = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, check_circular=False, default=msgspec.structs.asdict

@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 33_824
+MOST_LINES = 33_807
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630),
@@ -20,25 +20,25 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "api": (547, 801),
     "block": (2577, 2578),
     "cli": (2592,),
-    "comm": (1373, 1451, 1455),
-    "compat": (2257, 2244),
+    "comm": (1373, 1451, 1455, 1454),
+    "compat": (2257, 2244, 2241),
     "controller": (362,),
     "coordinator": (1133, 1134),
-    "data": (1818,),
+    "data": (1818, 1813),
     "doctor": (407,),
     "export": (577,),
     "launcher": (346,),
-    "models": (3152,),
+    "models": (3152, 3146),
     "objective": (343, 347, 579),
     "reporting": (1685, 1692, 1711),
-    "run": (4294, 4423),
+    "run": (4294, 4423, 4422),
     "runtime": (1024,),
     "search": (1983, 2088),
     "simulate": (501,),
     "space": (942, 953),
     "testing": (710,),
     "training": (382, 404),
-    "trials": (1824,),
+    "trials": (1824, 1823),
     "update_rules": (898,),
 }
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

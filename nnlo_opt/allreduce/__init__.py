@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.allreduce.other_names import ANSWERS, INSTEAD, absence
 from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError, NnloError
@@ -188,7 +187,7 @@ def allreduce(
     _take("allreduce", known)
     wire = _wire(compression, op, (Average, Sum, Min, Max, Product) if compression == Compression.none else _SUMS)
 
-    def reduce(array: NDArray) -> NDArray:
+    def reduce(array: np.ndarray) -> np.ndarray:
         if wire.kind == Compression.none or array.dtype.kind not in "fV":
             return calls.reduce(array, op, name if isinstance(name, str) else None)
         flat = np.asarray(array, np.float64 if array.dtype.itemsize == 8 else np.float32).reshape(-1)

@@ -36,7 +36,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if averaged_apply is not None:
             averaged_apply.watch(model)
 
-    def on_train_begin(self, logs: dict | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
         if model.weights and getattr(model.optimizer, "built", True) is False:
             model.optimizer.build(model.trainable_variables)
@@ -46,12 +46,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if not self._is_due:
             hvd.broadcast_variables(self._variables(), self._root_rank)
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._is_due:
             hvd.broadcast_variables(self._variables(), self._root_rank)
             self._is_due = False
 
-    def _variables(self) -> list:
+    def _variables(self) -> list[Any]:
         # Neither seeds nor metrics are among these.
         return [*self.model.weights, *getattr(self.model.optimizer, "variables", ())]
 
@@ -62,7 +62,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def __init__(self, device: str = "") -> None:
         super().__init__()
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs:
             names = sorted(logs)
             means = hvd.allreduce(np.array([float(logs[name]) for name in names]), ", ".join(names))
@@ -95,16 +95,16 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         **settings: Any,
     ) -> None:
         super().__init__()
-        self._rate_at = lambda epochs: initial_lr * (multiplier(epochs) if callable(multiplier) else multiplier)
+        self._initial_lr, self._multiplier = initial_lr, multiplier
         self._start_epoch, self._end_epoch = start_epoch, math.inf if end_epoch is None else end_epoch
         self._staircase = staircase
         self._settings = settings
         self._epoch = 0
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
 
-    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._start_epoch <= self._epoch < self._end_epoch and not (self._staircase and batch):
             self._set(self._epoch + (batch / self._steps() if batch else 0))
 
@@ -119,7 +119,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def _set(self, epochs: float) -> float:
         """Set the learning rate after so many epochs, and return it."""
-        optimizer, rate = self.model.optimizer, self._rate_at(epochs)
+        optimizer, multiplier = self.model.optimizer, self._multiplier
+        rate = self._initial_lr * (multiplier(epochs) if callable(multiplier) else multiplier)
         former = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
         if self._settings.get("momentum_correction", True) and former and type(optimizer).__name__ == "SGD":
             for velocity in getattr(optimizer, "momentums", []):
@@ -160,7 +161,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self._verbose = verbose
         self._is_over = True
 
-    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_train_batch_begin(batch, logs)
         if self._epoch >= self._end_epoch and not self._is_over:
             rate = self._set(self._end_epoch)

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nnlo_opt.analysis.frames import last_metrics
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.driver_parsers import DRIVERS
 from nnlo_opt.errors import ConfigurationError, printable
-from nnlo_opt.reporting.results import last_metrics, read_ledger
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.words import counted, figure_text
 from nnlo_opt.run.options.kinds import PATH, one_of, whole
 from nnlo_opt.run.options.table import NAMED_MODEL, SEED, Option

@@ -42,8 +42,7 @@ class Command:
         module, _, function = self.function.partition(".")
         beside = f"cli.{module}." + ("OPTIONS" if function == "main" else f"{function.upper()}_OPTIONS")
         place, _, name = (self.table or beside).rpartition(".")
-        options: tuple[Option, ...] = getattr(import_module(f"nnlo_opt.{place}"), name, ())
-        return options
+        return getattr(import_module(f"nnlo_opt.{place}"), name, ())
 
 
 #: names of the drivers

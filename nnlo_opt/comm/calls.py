@@ -120,7 +120,7 @@ def chunks(count: int) -> list[slice]:
 # ---------------------------------------------------------------- numbers of 16 bits
 
 
-def halved(vector: NDArray, kind: str) -> NDArray[np.uint16]:
+def halved(vector: np.ndarray, kind: str) -> NDArray[np.uint16]:
     """Return `vector` in numbers of 16 bits, rounded to the nearest; `kind` is one of `HALVES`.
 
     float16 has 11 bits and ends at 65,504; bfloat16 has 8 bits and the range of float32.

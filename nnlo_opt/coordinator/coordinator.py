@@ -11,12 +11,12 @@ from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import WAS_ENDED, LastEnd
 from nnlo_opt.coordinator.membership import Membership
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.records import Value
 from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event, RunCompleted, RunPreempted
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
@@ -34,7 +34,7 @@ class Search(Protocol):
 
     def record(self, trials: Sequence[TrialRecord]) -> None: ...
 
-    def enqueue(self, point: ins.Point) -> None: ...
+    def enqueue(self, point: Point) -> None: ...
 
     def request_suggestion(self, request: int) -> None: ...
 
@@ -64,7 +64,7 @@ class CoordinatorSetup(Value):
     #: returns the requests of users that have come since its last call; all consequences of earlier ones are written
     requests: Callable[[], Sequence[ins.CoordinatorEvent]] = tuple
     #: called with a point that was enqueued and that the search will not suggest, and with a sentence that says why
-    on_declined: Callable[[ins.Point, str], None] = lambda point, why: None
+    on_declined: Callable[[Point, str], None] = lambda point, why: None
 
 
 class Coordinator:
@@ -100,7 +100,7 @@ class Coordinator:
         """Teams, blocks, assignments of this start."""
         return self._state.membership
 
-    def begin(self, last_end: LastEnd = WAS_ENDED, finished: Sequence[UnrecordedFold] = ()) -> None:
+    def begin(self, last_end: ins.LastEnd = ins.WAS_ENDED, finished: Sequence[UnrecordedFold] = ()) -> None:
         """Give out the first assignments.
 
         Args:

@@ -1,6 +1,5 @@
 """Division of samples into folds, or into a shard for each worker."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -27,7 +26,7 @@ def single_fold(n_train: int, n_validation: int) -> Fold:
 
 
 def make_folds(
-    n_fold: int, *, n_samples: int, seed: int, labels: NDArray | None = None, groups: Sequence | NDArray | None = None
+    n_fold: int, *, n_samples: int, seed: int, labels: np.ndarray | None = None, groups: np.ndarray | None = None
 ) -> list[Fold]:
     """Cut the samples 0 .. n_samples - 1 into `n_fold` folds.
 
@@ -81,7 +80,7 @@ def shard(indices: Indices, n_workers: int, worker: int) -> Indices:
     return indices[start:stop]
 
 
-def classes_of(labels: NDArray) -> NDArray[np.int64] | None:
+def classes_of(labels: np.ndarray) -> NDArray[np.int64] | None:
     """Return the class of every sample, (n,), if `labels` are classes; None for other labels, as in a regression.
 
     Classes are one-hot rows (n, c) of any dtype with c >= 2, integers or booleans (n,) or (n, 1), or floats (n,) or
@@ -114,18 +113,18 @@ def class_numbers(labels: Arrays, number: int) -> NDArray[np.int64]:
     return leaf.reshape(-1).astype(np.int64)
 
 
-def _is_binary(values: NDArray) -> bool:
+def _is_binary(values: np.ndarray) -> bool:
     return bool(np.all((values == 0) | (values == 1)))
 
 
-def _numbered(keys: Sequence | NDArray, n_samples: int, what: str) -> Indices:
+def _numbered(keys: np.ndarray, n_samples: int, what: str) -> Indices:
     """Return equal numbers for equal keys, from 0 without a gap."""
     if len(keys) != n_samples:
         raise ValueError(f"`{what}` must have one entry a sample, {n_samples}. Received: {len(keys)}.")
-    return np.unique(np.asarray(keys), return_inverse=True)[1]
+    return np.unique(keys, return_inverse=True)[1]
 
 
-def _deal_samples(n_fold: int, classes: NDArray, rng: np.random.Generator) -> Indices:
+def _deal_samples(n_fold: int, classes: np.ndarray, rng: np.random.Generator) -> Indices:
     """Return the fold of every sample: samples are shuffled, ordered by class, and dealt out to the folds in turn."""
     _check_enough(n_fold, len(classes), "samples")
     order = rng.permutation(len(classes))

@@ -23,7 +23,7 @@ class Ragged:
         lengths: number of steps of each sample, (n,).
     """
 
-    def __init__(self, steps: NDArray, lengths: NDArray[np.int64]) -> None:
+    def __init__(self, steps: np.ndarray, lengths: NDArray[np.int64]) -> None:
         self.steps = steps
         self.lengths = lengths
         #: number of the first step of each sample, and of the end of the last, (n + 1,)
@@ -32,7 +32,7 @@ class Ragged:
             raise ValueError(f"{self._starts[-1]} steps are expected for these lengths. Received: {len(steps)}.")
 
     @classmethod
-    def of(cls, padded: NDArray, lengths: NDArray[np.int64]) -> "Ragged":
+    def of(cls, padded: np.ndarray, lengths: NDArray[np.int64]) -> "Ragged":
         """Return the first `lengths[i]` steps of each row of an array (n, steps, ...)."""
         inside = np.arange(padded.shape[1]) < lengths[:, None]
         return cls(padded[inside], np.asarray(lengths, np.int64))
@@ -71,7 +71,7 @@ class Ragged:
         """Return the same samples in another type."""
         return Ragged(self.steps.astype(dtype, copy=copy), self.lengths)
 
-    def padded(self) -> NDArray:
+    def padded(self) -> np.ndarray:
         """Return all samples as an array (n, longest, ...), padded with 0.
 
         At least one step, so that models can run.
@@ -93,7 +93,7 @@ def take(tree: Arrays, rows: Rows) -> Arrays:
 def concatenate(trees: Sequence[Arrays]) -> Arrays:
     """Return the samples of all trees, one tree after another; a single tree is not copied."""
 
-    def of_leaves(*parts: Any) -> NDArray | Ragged:
+    def of_leaves(*parts: Any) -> np.ndarray | Ragged:
         if not isinstance(parts[0], Ragged):
             return np.concatenate(parts)
         return Ragged(np.concatenate([part.steps for part in parts]), np.concatenate([part.lengths for part in parts]))

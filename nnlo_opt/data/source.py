@@ -88,7 +88,7 @@ class DataSource(Protocol):
     def read_labels(self, indices: Indices | None = None) -> Arrays:
         """Return the labels y of the samples `indices` (n,) as `read` does; of all samples for None."""
 
-    def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
+    def read_column(self, name: str, indices: Indices | None = None) -> np.ndarray:
         """Return one value, a number or string, for each of the samples `indices` (n,); for all samples for None.
 
         Raises:
@@ -114,7 +114,7 @@ def dtype_as_read(stored: DTypeLike) -> np.dtype:
             raise TypeError(f"Numbers are expected. Received: values of type {stored}.")
 
 
-def first_not_finite(array: NDArray | Ragged) -> int | None:
+def first_not_finite(array: np.ndarray | Ragged) -> int | None:
     """Return the number of the first sample in an array (n, ...) that is not finite; None if all are."""
     values = array.steps if isinstance(array, Ragged) else array
     if values.dtype.kind != "f" or (finite := np.isfinite(values)).all():

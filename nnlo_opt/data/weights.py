@@ -87,7 +87,7 @@ def class_tables(wanted: ClassWeights, labels: Arrays, trains: list[Indices]) ->
     return [ClassTable(leaf, known, weights)] * len(trains)
 
 
-def check_sample_weights(name: str, values: NDArray, *, some: bool = False) -> NDArray[np.float32]:
+def check_sample_weights(name: str, values: np.ndarray, *, some: bool = False) -> NDArray[np.float32]:
     """Return the weights (n,) read from the data set `name`; ConfigurationError unless finite and at least 0.
 
     Args:

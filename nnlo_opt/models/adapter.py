@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
+import numpy as np
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.layout import FloatVector, Layout
@@ -61,7 +61,7 @@ class ModelAdapter(Protocol):
     def load_discrete_state(self, values: list[list[int]]) -> None:
         """Restore the state that `discrete_state` returned."""
 
-    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
+    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: FloatVector | None = None) -> Metrics:
         """Write the gradient of the mean loss over the batch, with the penalties of the weights, into `out`.
 
         The weights do not change; the state changes as in training.
@@ -76,7 +76,7 @@ class ModelAdapter(Protocol):
             TrialError: if the framework fails.
         """
 
-    def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
+    def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
         """Return the metrics of one batch in inference mode; raise `TrialError` if the framework fails."""
 
     def save(self, path: Path) -> None:
@@ -96,10 +96,10 @@ class FrameworkAdapter(ModelAdapter, Protocol):
 class Predictor(FrameworkAdapter, Protocol):
     """Adapter of one model, whose outputs can be averaged with outputs of other models."""
 
-    def predict(self, x: Arrays) -> list[NDArray]:
+    def predict(self, x: Arrays) -> list[np.ndarray]:
         """Return the outputs for features x in inference mode, each (n, ...); TrialError if they have no mean."""
 
-    def measure(self, outputs: Sequence[NDArray], y: Arrays) -> Metrics:
+    def measure(self, outputs: Sequence[np.ndarray], y: Arrays) -> Metrics:
         """Return the metrics of outputs as of `predict`, without the penalties of the weights; after `predict`."""
 
     def synced_model(self) -> Any:

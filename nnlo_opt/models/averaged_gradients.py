@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.comm.calls import Shapes
 from nnlo_opt.errors import ConfigurationError
@@ -41,11 +40,11 @@ class Averaging(Protocol):
     size: int
 
     def average(
-        self, vector: NDArray, n_samples: int, shapes: Shapes, kind: str = "sum", sums: bool = False
-    ) -> NDArray:
+        self, vector: np.ndarray, n_samples: int, shapes: Shapes, kind: str = "sum", sums: bool = False
+    ) -> np.ndarray:
         """Return the mean of the vectors of all ranks, weighted by their samples; with `sums` the sum."""
 
-    def average_chunks(self, vector: NDArray, n_samples: int, shapes: Shapes) -> Chunked:
+    def average_chunks(self, vector: np.ndarray, n_samples: int, shapes: Shapes) -> Chunked:
         """Begin to average a vector whose numbers come one after the other."""
 
 
@@ -120,7 +119,7 @@ def averaged(grads: Sequence[Any], averaging: Averaging, wire: Wire, n_samples: 
     present = [grad for grad in grads if grad is not None]
     shapes = [None if grad is None else tuple(grad.shape) for grad in grads]
 
-    def average(flat: NDArray, n: Any) -> NDArray:
+    def average(flat: np.ndarray, n: Any) -> np.ndarray:
         return averaging.average(flat, int(n), shapes, wire.kind, wire.sums)
 
     if not present or averaging.size == 1:
@@ -226,7 +225,7 @@ def _average_before_steps(optimizer: Any, averaging: Averaging, wire: Wire) -> N
         finally:
             is_skipped = False
 
-    def before(optimizer: Any, arguments: tuple, named: dict) -> None:
+    def before(optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if (*arguments[1:], named.get("closure"))[0] is not None:
             raise ConfigurationError(
                 "`hvd.DistributedOptimizer` averages gradients before `step`. Received: a closure, which computes them "

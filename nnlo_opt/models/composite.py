@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
-from nnlo_opt.models.adapter import Metrics, blame_on_trial
+from nnlo_opt.models.adapter import blame_on_trial
 from nnlo_opt.models.keras.adapter import KerasAdapter, forget_models
 from nnlo_opt.models.layout import FlatWeights, FloatVector, Layout, WeightSpec, check_counters, check_vector, slices_of
 from nnlo_opt.models.losses import Loss, LossTerm
+from nnlo_opt.training.history import Metrics
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import Arrays, Shapes, leaves, n_samples
 from nnlo_opt.trials.figure import finite_number
@@ -136,7 +136,7 @@ class PartTrainer:
                         raise TrialError(f"A copy in a composite must not be trainable. Received: {copy.name}.")
                     self._followed.append((mine[1], other, *theirs))
 
-    def train_on_batch(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> dict[str, float]:
+    def train_on_batch(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> dict[str, float]:
         """Make one step of the optimizer on the batch; return its figures before the step."""
         self._refresh()
         metrics = self.adapter.gradient(x, y, self._gradient, sample_weight)
@@ -148,7 +148,7 @@ class PartTrainer:
         self._refresh()
         return self.adapter.evaluate(x, y).means()
 
-    def predict(self, x: Arrays, model: Any) -> list[NDArray]:
+    def predict(self, x: Arrays, model: Any) -> list[np.ndarray]:
         """Return the outputs of `model`, the trained Keras model or a model within it, in inference mode."""
         self._refresh()
         return self.adapter.outputs(x, model)
@@ -282,7 +282,7 @@ class CompositeAdapter(FlatWeights):
             trainer.load_counters(rest[:n])
             rest = rest[n:]
 
-    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
+    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: FloatVector | None = None) -> Metrics:
         """Write the weights before `train_on_batch` minus the weights after it into `out`."""
         if sample_weight is not None:
             raise TrialError("A composite model takes no weights of samples or classes; leave them out.")
@@ -295,7 +295,7 @@ class CompositeAdapter(FlatWeights):
         self._place_weights()
         return self._metrics(n_samples(x), figures)
 
-    def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
+    def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
         self._place_weights()
         with blame_on_trial("`test_on_batch`"):
             figures = self._composite.test_on_batch(self._trainers, x, y, self._rng(x, -1))

@@ -12,7 +12,6 @@ from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.errors import ConfigurationError
 
@@ -66,7 +65,7 @@ class Labels:
 
     shape: Shape
     dtype: str
-    values: NDArray | None = None
+    values: np.ndarray | None = None
 
     @property
     def are_whole(self) -> bool:
@@ -188,7 +187,7 @@ def fits(a: Shape, b: Shape) -> bool:
     return len(a) == len(b) and all(m == n or None in (m, n) for m, n in zip(a, b, strict=True))
 
 
-def _all_in(values: NDArray | None, allowed: tuple[int, ...] | None) -> bool:
+def _all_in(values: np.ndarray | None, allowed: tuple[int, ...] | None) -> bool:
     """Return True if all values are in `allowed` (None: are whole numbers); False without values."""
     if values is None or not np.size(values):
         return False

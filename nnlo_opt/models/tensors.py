@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.layout import slices_of
@@ -21,13 +20,13 @@ def is_of(package: str, value: object) -> bool:
     return module is not None and isinstance(value, tuple(getattr(module, name) for name in _CLASSES[package]))
 
 
-def on_host(tensor: Any) -> NDArray:
+def on_host(tensor: Any) -> np.ndarray:
     """Return all numbers of a tensor of torch; bfloat16, which NumPy has not, as float32."""
     plain = tensor.detach().to_dense().cpu()
     return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
 
 
-def through(function: Callable[..., NDArray], tensor: Any, *more: Any, same_shape: bool = True) -> Any:
+def through(function: Callable[..., np.ndarray], tensor: Any, *more: Any, same_shape: bool = True) -> Any:
     """Return `function(tensor, *more)` as what `tensor` is; the function takes NumPy arrays and returns one.
 
     In a traced function the call becomes an operation of the graph, which is executed once in every step.
@@ -59,7 +58,7 @@ def through(function: Callable[..., NDArray], tensor: Any, *more: Any, same_shap
     return function(np.asarray(tensor), *more)[()]  # a number, not an array without axes
 
 
-def _through_jax(function: Callable[..., NDArray], tensor: Any, *more: Any, same_shape: bool) -> Any:
+def _through_jax(function: Callable[..., np.ndarray], tensor: Any, *more: Any, same_shape: bool) -> Any:
     import jax
     from jax.experimental import io_callback
 
@@ -71,13 +70,13 @@ def _through_jax(function: Callable[..., NDArray], tensor: Any, *more: Any, same
             "Received: an array that JAX traces."
         )
 
-    def on_arrays(*arrays: Any) -> NDArray:
+    def on_arrays(*arrays: Any) -> np.ndarray:
         return function(*map(np.asarray, arrays))
 
     return io_callback(on_arrays, jax.ShapeDtypeStruct(tensor.shape, tensor.dtype), tensor, *more, ordered=True)
 
 
-def through_flat(function: Callable[..., NDArray], tensors: Sequence[Any], *more: Any) -> list[Any]:
+def through_flat(function: Callable[..., np.ndarray], tensors: Sequence[Any], *more: Any) -> list[Any]:
     """Return what `function` makes of all numbers of the tensors in one vector, in their shapes.
 
     The tensors are of torch, or of Keras's backend. The vector is float64 if a tensor is, else float32.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnlo_opt.search.acquisition import Acquisition, ThompsonSample, chance_of_success
-from nnlo_opt.search.base import History, Measured, TrialState
+from nnlo_opt.search.base import History, Measured
 from nnlo_opt.search.design import design_size, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
@@ -14,6 +14,7 @@ from nnlo_opt.search.maximisation import Maximisation
 from nnlo_opt.search.random import SeededSearch, first_new
 from nnlo_opt.search.targets import relative_noise, standardise, warp
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.trial import TrialState
 
 #: most ended trials to which hyperparameters are fitted, and most that a posterior has seen; they bound the cost of a
 #: suggestion at any length of the history

@@ -125,8 +125,7 @@ def _matern(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return Matérn 5/2 of squared scaled distances, and its derivative with respect to them."""
     distances = _SQRT5 * np.sqrt(squares)
     decay = np.exp(-distances)
-    slope = (-5.0 / 6.0) * (1.0 + distances) * decay
-    return decay * (1.0 + distances + squares * (5.0 / 3.0)), slope
+    return decay * (1.0 + distances + squares * (5.0 / 3.0)), (-5.0 / 6.0) * (1.0 + distances) * decay
 
 
 class Posterior:

@@ -13,11 +13,11 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.base import History, TrialState
+from nnlo_opt.search.base import History
 from nnlo_opt.search.random import SeededSearch, first_new
 from nnlo_opt.space.parameters import Categorical, Integer, Parameter
 from nnlo_opt.space.space import Point, Space
-from nnlo_opt.space.values import Value
+from nnlo_opt.trials.trial import TrialState
 
 #: most points asked for in a row because the history contained the ones before
 _N_TRIES = 5
@@ -105,7 +105,7 @@ def _is_counted(parameter: Parameter) -> bool:
 
 def _encoded(parameter: Parameter, point: Point) -> int | float:
     """Return a point's value in the form of a study; the middle value for a parameter that the point does not have."""
-    value: Value = point[parameter.name] if parameter.name in point else parameter.from_unit(0.5)
+    value = point[parameter.name] if parameter.name in point else parameter.from_unit(0.5)
     if isinstance(parameter, Categorical):
         return parameter.key(value)
     unit = parameter.to_unit(value)

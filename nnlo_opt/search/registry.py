@@ -42,8 +42,7 @@ def _make_known(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
         require_package(f'The search algorithm "{name}"', algorithm.package, "optuna", "choose another algorithm")
     with without_collection():  # SciPy alone makes a hundred thousand objects
         module = importlib.import_module(_ALGORITHMS[name].module)
-    search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **options)
-    return search
+    return getattr(module, algorithm.maker)(space, seed, **options)
 
 
 def search_names() -> tuple[str, ...]:

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.search.base import History, SearchAlgorithm, TrialState
+from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.objectives import ParetoSet
+from nnlo_opt.trials.trial import TrialState
 
 #: weight of the sum of the objectives beside the largest one (the paper's rho), so that every objective counts
 RHO = 0.05
@@ -104,8 +105,7 @@ class ScalarisedSearch:
         """Return the next point for a VectorHistory."""
         assert isinstance(history, VectorHistory)
         rng = np.random.default_rng((self._seed, history.n_suggested, _STREAM))
-        weights = rng.dirichlet(np.ones(self._n_objectives))
-        return self._make().suggest(history.scalarised(weights))
+        return self._make().suggest(history.scalarised(rng.dirichlet(np.ones(self._n_objectives))))
 
 
 def normalised(losses: np.ndarray, front: np.ndarray) -> np.ndarray:
@@ -129,5 +129,4 @@ def normalised(losses: np.ndarray, front: np.ndarray) -> np.ndarray:
 def tchebycheff(normal: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return (n,) values for (n, k) normalised losses: the largest weighted loss plus RHO times the sum of all."""
     weighted = normal * weights
-    values: np.ndarray = weighted.max(axis=1) + RHO * weighted.sum(axis=1)
-    return values
+    return weighted.max(axis=1) + RHO * weighted.sum(axis=1)

@@ -72,8 +72,7 @@ class SearchSession:
         op = given.pop("op")
         if op not in _REQUESTS:
             raise ValueError(f"A request must be {' or '.join(_REQUESTS)}. Received: {op!r}.")
-        answer: dict[str, Any] | None = getattr(self, f"_{op}")(**given)
-        return answer
+        return getattr(self, f"_{op}")(**given)
 
     @_answered
     def _load_space(self, source: str, fixed: Mapping[str, str]) -> dict[str, Any]:

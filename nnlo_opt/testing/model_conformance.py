@@ -14,11 +14,11 @@ from abc import abstractmethod
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.data.ragged import take
-from nnlo_opt.models.adapter import Metrics, ModelAdapter
+from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.layout import FloatVector
+from nnlo_opt.training.history import Metrics
 from nnlo_opt.trees import Arrays, map_tree
 from nnlo_opt.vectors import aligned_empty
 
@@ -189,7 +189,7 @@ class ModelConformance:
         assert path.stat().st_size > 3
         assert [*tmp_path.iterdir()] == [path]
 
-    def _assert_close(self, gradient: NDArray, expected: NDArray) -> None:
+    def _assert_close(self, gradient: np.ndarray, expected: np.ndarray) -> None:
         assert np.allclose(gradient, expected, rtol=self.rtol, atol=self.rtol * np.abs(expected).max())
 
     def _assert_same(self, one: Metrics, other: Metrics) -> None:
@@ -210,7 +210,7 @@ def _state(adapter: ModelAdapter) -> FloatVector:
 
 
 def _gradient(
-    adapter: ModelAdapter, batch: tuple[Arrays, Arrays], sample_weight: NDArray | None = None
+    adapter: ModelAdapter, batch: tuple[Arrays, Arrays], sample_weight: FloatVector | None = None
 ) -> tuple[FloatVector, Metrics]:
     out = aligned_empty(adapter.n_weights)
     return out, adapter.gradient(*batch, out, sample_weight)

@@ -24,8 +24,7 @@ def curves(seed: int) -> np.ndarray:
     ends[0] = -1.0
     epochs = np.arange(1, N_EPOCHS + 1)
     noise = 0.02 * rng.normal(size=(N_TRIALS, N_EPOCHS))
-    values: np.ndarray = ends[:, None] + np.exp(-rates[:, None] * epochs) + noise
-    return values
+    return ends[:, None] + np.exp(-rates[:, None] * epochs) + noise
 
 
 class World:

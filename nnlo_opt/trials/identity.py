@@ -17,8 +17,7 @@ class _Facts(Value):
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Self:
         """Return the facts of plain data; TypeError if one has a type that no reader could use."""
-        facts: Self = _keeping(checked(plain, cls), plain)
-        return facts
+        return _keeping(checked(plain, cls), plain)
 
 
 def _keeping(read: Any, plain: Any) -> Any:

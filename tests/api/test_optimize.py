@@ -247,7 +247,7 @@ def test_without_catch_the_exception_reaches_the_caller():
         (distance, {"hang_timeout": 3}, "Received: `hang_timeout`"),
         (distance, {"opt_restore": True}, "name it by `checkpoint`"),
         (distance, {"epochs": 3}, "Received: `epochs`"),
-        (distance, {"n_fold": 3}, "`n_fold` must be 1"),
+        (distance, {"n_fold": 3}, "3 folds for an objective without; add the argument"),
         (distance, {"space": None}, "A search needs a search space"),
         (distance, {"space": {}}, "at least one parameter"),
         (distance, {"space": {"x": 3}}, "Every value of a search space must be a parameter. Received: 3 for 'x'"),

@@ -50,7 +50,7 @@ def test_groups(groups: list[int], data: st.DataObject, seed: int) -> None:
     if len(sizes_of_groups) < 2:
         return
     n_fold = data.draw(st.integers(2, len(sizes_of_groups)))
-    folds = make_folds(n_fold, n_samples=len(groups), seed=seed, groups=[f"g{group}" for group in groups])
+    folds = make_folds(n_fold, n_samples=len(groups), seed=seed, groups=np.array([f"g{group}" for group in groups]))
     check_partition(folds, len(groups))
     for fold in folds:
         assert not set(np.array(groups)[fold.train]) & set(np.array(groups)[fold.validation])

@@ -154,8 +154,7 @@ class SubMaster:
             case ins.HoldUpdate(worker=worker, n_samples=n_samples):
                 fold.held.keep(worker, n_samples, received.vector)
             case ins.PushRound(workers=workers, message=message):
-                update = _opened(fold.rule).combine(fold.held.of(workers))
-                self._above.send(TOP, message, update)
+                self._above.send(TOP, message, _opened(fold.rule).combine(fold.held.of(workers)))
             case ins.HoldState(worker=worker):
                 fold.model_states[worker] = received.vector.copy()
             case ins.HandIn(message=message):

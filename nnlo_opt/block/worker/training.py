@@ -19,8 +19,8 @@ from nnlo_opt.block.worker.group import GroupBatches, WorkerGroup
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Transport
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.runtime.timeline import Timeline
+from nnlo_opt.training.history import Metrics
 from nnlo_opt.training.schedules import LearningRates
 from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
 from nnlo_opt.update_rules.rule import Answer
@@ -176,8 +176,7 @@ class LocalTraining:
         self._version, self._n_trained = done.version, done.n_samples
         self._is_due = False
         if done.is_full:
-            told = self._update(base_version=shared.version, applied=shared.take_applied())
-            self._block.send(MASTER, told)
+            self._block.send(MASTER, self._update(base_version=shared.version, applied=shared.take_applied()))
             self.is_outstanding = True
         self._period = Period()
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from nnlo_opt.comm import calls
 from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, Shapes, numbers_of
@@ -31,8 +30,8 @@ class AgreedCalls:
         self.failure: NnloError | None = None
 
     def average(
-        self, vector: NDArray, n_samples: int, shapes: Shapes, kind: str = "sum", sums: bool = False
-    ) -> NDArray:
+        self, vector: np.ndarray, n_samples: int, shapes: Shapes, kind: str = "sum", sums: bool = False
+    ) -> np.ndarray:
         """Return the mean of the vectors of all ranks, weighted by their samples.
 
         Args:
@@ -44,7 +43,7 @@ class AgreedCalls:
 
         Collective: every rank.
         """
-        agreement = self._agree_on_vector(kind, "sum" if sums else "average", vector, n_samples, shapes)
+        agreement = self._agree_on_sum(kind, "sum" if sums else "average", vector, n_samples, shapes)
         share = n_samples / max(1, agreement.n_samples) * (agreement.n_active if sums else 1)
         mean = aligned_bytes(vector.nbytes).view(vector.dtype)
         # Shares before the sum keep a sum of 16 bits in its range.
@@ -52,17 +51,17 @@ class AgreedCalls:
         self._reduce(mean, kind)
         return mean
 
-    def average_chunks(self, vector: NDArray, n_samples: int, shapes: Shapes) -> "ChunkedAverage":
+    def average_chunks(self, vector: np.ndarray, n_samples: int, shapes: Shapes) -> "ChunkedAverage":
         """Begin to average `vector` (float32) by `chunks`. Collective: every rank, before any other call."""
-        agreement = self._agree_on_vector("chunks", "average", vector, n_samples, shapes)
+        agreement = self._agree_on_sum("chunks", "average", vector, n_samples, shapes)
         return ChunkedAverage(self._comm, vector, n_samples / max(1, agreement.n_samples))
 
-    def _agree_on_vector(self, kind: str, operation: str, vector: NDArray, n_samples: int, shapes: Shapes) -> Agreement:
+    def _agree_on_sum(self, kind: str, operation: str, vector: np.ndarray, n_samples: int, shapes: Shapes) -> Agreement:
         way = f" as {kind}" * (kind != "sum")
         words = f"a reduction ({operation}{way}) of {numbers_of(vector.shape, vector.dtype)} in arrays of {shapes}"
         return self._agree(Call(kind, vector.dtype.name, vector.size, words=words), n_samples)
 
-    def reduce(self, array: NDArray, operation: str, name: str | None = None) -> NDArray:
+    def reduce(self, array: np.ndarray, operation: str, name: str | None = None) -> np.ndarray:
         """Return the sum, average, min, max or product over the ranks, which have the same bits of it.
 
         Args:
@@ -100,7 +99,7 @@ class AgreedCalls:
             np.divide(numbers, n_active, out=numbers)
         return np.asarray(numbers, array.dtype)
 
-    def gather(self, array: NDArray, name: str | None = None) -> NDArray:
+    def gather(self, array: np.ndarray, name: str | None = None) -> np.ndarray:
         """Return the rows of all ranks, one rank after the other. Collective: every rank."""
         given = np.atleast_1d(_native(array))  # a number becomes a row
         numbers = _numbers(given)
@@ -110,7 +109,7 @@ class AgreedCalls:
         rows = self._gather(numbers.reshape(len(given), n_in_row))
         return np.asarray(rows.view(given.dtype).reshape(len(rows), *given.shape[1:]), array.dtype)
 
-    def broadcast(self, array: NDArray, root: int, name: str | None = None) -> NDArray:
+    def broadcast(self, array: np.ndarray, root: int, name: str | None = None) -> np.ndarray:
         """Return the array of rank `root`. Collective: every rank."""
         given = np.array(_native(array))
         numbers = _numbers(given)
@@ -138,7 +137,7 @@ class AgreedCalls:
         self._comm.Allreduce(MPI.IN_PLACE, last, MPI.MAX)
         return int(last[0])
 
-    def _serve(self, idle: NDArray, is_over: Callable[[Agreement], bool]) -> int:
+    def _serve(self, idle: np.ndarray, is_over: Callable[[Agreement], bool]) -> int:
         """Take part in calls without data of this rank; return how many there were."""
         n_calls = 0
         while not is_over(agreement := self._meet(idle)):
@@ -151,7 +150,7 @@ class AgreedCalls:
                 self._take_part(agreement.call)
         return n_calls
 
-    def _meet(self, mine: NDArray) -> Agreement:
+    def _meet(self, mine: np.ndarray) -> Agreement:
         sums = mine.copy()
         request = self._comm.Iallreduce(MPI.IN_PLACE, sums, MPI.SUM)
         spins_until_s = time.perf_counter() + SPIN_S
@@ -195,7 +194,7 @@ class AgreedCalls:
         else:
             self._reduce(nothing, call.kind, takes_part=False)
 
-    def _reduce(self, vector: NDArray, kind: str, *, takes_part: bool = True) -> None:
+    def _reduce(self, vector: np.ndarray, kind: str, *, takes_part: bool = True) -> None:
         if kind in HALVES:
             self._sum_halves(vector, kind)
             return
@@ -209,12 +208,12 @@ class AgreedCalls:
             self._in_place(nans.view(np.uint8), MPI.MAX)
             vector[nans] = np.nan
 
-    def _in_place(self, vector: NDArray, operation: MPI.Op) -> None:
+    def _in_place(self, vector: np.ndarray, operation: MPI.Op) -> None:
         request = self._comm.Iallreduce(MPI.IN_PLACE, vector, operation)
         while not request.Test():
             os.sched_yield()  # a rank that has to send may wait for this core; MPICH's Allreduce would keep it
 
-    def _sum_halves(self, vector: NDArray, kind: str) -> None:
+    def _sum_halves(self, vector: np.ndarray, kind: str) -> None:
         """Sum in place: each rank sums a part in float32, and sends it to all; both ways in 16 bits."""
         part = -(-vector.size // self.size)
         mine = np.zeros(part * self.size, np.uint16)
@@ -225,7 +224,7 @@ class AgreedCalls:
         self._comm.Allgather([calls.halved(total, kind), MPI.UINT16_T], [mine, MPI.UINT16_T])
         vector[:] = calls.doubled(mine, kind)[: vector.size]
 
-    def _gather(self, rows: NDArray) -> NDArray:
+    def _gather(self, rows: np.ndarray) -> np.ndarray:
         n_rows = np.empty(self.size, np.int64)
         self._comm.Allgather(np.array([len(rows)], np.int64), n_rows)
         gathered = np.empty((int(n_rows.sum()), rows.shape[1]), rows.dtype)
@@ -234,7 +233,7 @@ class AgreedCalls:
         return gathered
 
 
-def _native(array: NDArray) -> NDArray:
+def _native(array: np.ndarray) -> np.ndarray:
     """Return an array in the byte order of this machine, in C order.
 
     Raises:
@@ -245,7 +244,7 @@ def _native(array: NDArray) -> NDArray:
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
-def _numbers(array: NDArray) -> NDArray:
+def _numbers(array: np.ndarray) -> np.ndarray:
     """Return the numbers of an array one after the other; its bytes if a call does not know the dtype."""
     flat = array.reshape(-1)
     return flat if flat.dtype.name in DTYPES else flat.view(np.uint8)
@@ -254,7 +253,7 @@ def _numbers(array: NDArray) -> NDArray:
 class ChunkedAverage:
     """Weighted mean of the vectors of all ranks, whose chunks travel while later ones are still computed."""
 
-    def __init__(self, comm: MPI.Comm, vector: NDArray, share: float) -> None:
+    def __init__(self, comm: MPI.Comm, vector: np.ndarray, share: float) -> None:
         """Average `vector` in place; the caller multiplies what it writes to it by `share`, this rank's weight."""
         self.share = share
         self._comm = comm

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.data.hdf5.file import DataFile, reason_of, text_of
 from nnlo_opt.errors import ConfigurationError
@@ -20,7 +19,7 @@ class SavedWeights:
     """Arrays of a file, in its order."""
 
     #: name of a layer and its arrays; layers without weights are included
-    layers: Sequence[tuple[str, list[NDArray]]]
+    layers: Sequence[tuple[str, list[np.ndarray]]]
     #: "1" if the file does not state it, as before Keras 2
     keras_version: str
     #: "tensorflow", "theano" or "cntk"; None if the file does not state it
@@ -54,7 +53,7 @@ def read_saved_architecture(path: Path) -> str:
     return text
 
 
-def write_saved_weights(path: Path, layers: Mapping[str, Sequence[tuple[str, NDArray]]]) -> None:
+def write_saved_weights(path: Path, layers: Mapping[str, Sequence[tuple[str, np.ndarray]]]) -> None:
     """Write the named arrays of layers as Keras 2 on TensorFlow did, completely or not at all."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         file.attrs.update({"layer_names": [*layers], "keras_version": "2.3.1", "backend": "tensorflow"})
@@ -77,9 +76,9 @@ def _opened(path: Path, what: str, remedy: str) -> Iterator[DataFile]:
         ) from error
 
 
-def _arrays(file: DataFile, name: str, group: h5py.Group) -> list[NDArray]:
+def _arrays(file: DataFile, name: str, group: h5py.Group) -> list[np.ndarray]:
     """Return the arrays of a layer."""
-    arrays: list[NDArray] = []
+    arrays: list[np.ndarray] = []
     layer = file.need(name, group, h5py.Group)
     for weight in _names(layer, "weight_names", "nb_params", "param_{}"):
         dataset = file.need(weight, layer)

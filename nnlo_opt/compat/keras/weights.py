@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.compat.keras.weight_files import SavedWeights, read_saved_weights, write_saved_weights
 from nnlo_opt.errors import ConfigurationError
 
-Arrays = list[NDArray]
+Arrays = list[np.ndarray]
 
 #: for layers whose gates were separate arrays in Keras 1: the old index of each gate of today's order
 GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 2, 1, 3), "ConvLSTM2D": (0, 2, 1, 3), "GRU": (0, 1, 2)}
@@ -101,7 +100,7 @@ def _paired(model: Any, saved: SavedWeights, path: Path) -> list[tuple[Any, Arra
     )
 
 
-def _values(layer: Any, arrays: Arrays, saved: SavedWeights) -> Iterator[tuple[Any, NDArray]]:
+def _values(layer: Any, arrays: Arrays, saved: SavedWeights) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield every variable of `layer` with its value; arrays are in the order of Keras, trainable ones first."""
     leaves = [leaf for leaf in _leaves(layer) if leaf.weights]
     counts = [len(leaf.trainable_weights) for leaf in leaves]

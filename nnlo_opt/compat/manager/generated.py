@@ -11,7 +11,7 @@ from itertools import compress, cycle, islice
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from nnlo_opt.data.batches import Batch, Samples
 from nnlo_opt.data.source import dtype_as_read
@@ -89,7 +89,7 @@ def as_samples(item: Any) -> Samples:
     return Samples(x, y, weights)
 
 
-def _tree(value: Any, dtype_of: Callable[[NDArray], DTypeLike]) -> Any:
+def _tree(value: Any, dtype_of: Callable[[np.ndarray], DTypeLike]) -> Any:
     if isinstance(value, tuple | list) and len(value) and all(np.ndim(part) for part in value):
         branches = [_tree(part, dtype_of) for part in value]
         return branches[0] if len(branches) == 1 else branches

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import nnlo_opt
 from nnlo_opt.compat.scripts import MODELS, settle_backend
@@ -166,11 +165,11 @@ class MPITModel(MPIModel):
         super().__init__(model)
         self.gpus = gpus
 
-    def get_weights(self) -> list[NDArray]:
+    def get_weights(self) -> list[np.ndarray]:
         """Return copies of all parameters."""
         return [parameter.detach().cpu().numpy().copy() for parameter in self.model.parameters()]
 
-    def set_weights(self, weights: Sequence[NDArray] = ()) -> None:
+    def set_weights(self, weights: Sequence[np.ndarray] = ()) -> None:
         """Set all parameters."""
         for parameter, value in zip(self.model.parameters(), weights, strict=True):
             parameter.data.copy_(parameter.data.new_tensor(value))
@@ -301,12 +300,12 @@ def import_keras(tries: int = 10) -> None:
     importlib.import_module("nnlo_opt.models.keras.framework").import_framework(n_threads)
 
 
-def weights_from_shapes(weights_shapes: Sequence[Sequence[int]]) -> list[NDArray]:
+def weights_from_shapes(weights_shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """Return arrays of zeros."""
     return [np.zeros(shape, np.float32) for shape in weights_shapes]
 
 
-def shapes_from_weights(weights: Sequence[NDArray]) -> list[tuple[int, ...]]:
+def shapes_from_weights(weights: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
     """Return the shapes of arrays."""
     return [w.shape for w in weights]
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.data.hdf5.file import DataFile, find, find_dataset, reading, text_of
 from nnlo_opt.data.ragged import Ragged, concatenate, take
@@ -96,7 +95,7 @@ class Leaf:
         lengths = rows.lengths if isinstance(rows, Ragged) else [len(row) for row in rows]
         return int(step * max(1.0, float(np.mean(lengths))))
 
-    def rows(self, file: DataFile, start: int, stop: int) -> NDArray | Ragged:
+    def rows(self, file: DataFile, start: int, stop: int) -> np.ndarray | Ragged:
         """Return rows `start` to `stop`: an array (n, ...), a `Ragged`, or an array (n,) of arrays for an adaptor."""
         dataset = file.need(self.name)
         if stop > len(dataset):
@@ -115,7 +114,7 @@ class Leaf:
             )
         return Ragged.of(stored.astype(self.dtype, copy=False), lengths)
 
-    def _of_vlen(self, stored: NDArray, start: int) -> NDArray | Ragged:
+    def _of_vlen(self, stored: np.ndarray, start: int) -> np.ndarray | Ragged:
         step_shape = self.row_shape[1:]
         step_size = math.prod(n or 0 for n in step_shape)
         sizes = np.array([len(row) for row in stored], np.int64)
@@ -266,7 +265,7 @@ class Part:
                 chosen = stored if len(piece) == stop - first else take(stored, piece - first)
                 target.add(self._adapted(chosen, TrialError))
 
-    def _rows(self, leaf: Leaf, file: DataFile, path: Path, start: int, stop: int) -> NDArray | Ragged:
+    def _rows(self, leaf: Leaf, file: DataFile, path: Path, start: int, stop: int) -> np.ndarray | Ragged:
         with reading(leaf.name, path, TrialError):
             rows, place = leaf.rows(file, start, stop), (leaf.name, path, start, stop)
         if self._finite is not None and place not in self._finite:
@@ -346,7 +345,7 @@ class Target:
     def __init__(self, shape: Shapes, dtype: Any, n_samples: int) -> None:
         self._shape = shape
 
-        def slot(sample: Any, kind: np.dtype) -> NDArray | deque[Ragged]:
+        def slot(sample: Any, kind: np.dtype) -> np.ndarray | deque[Ragged]:
             if None not in sample:
                 return np.empty((n_samples, *sample), kind)
             return deque([Ragged(np.empty((0, *sample[1:]), kind), np.empty(0, np.int64))])

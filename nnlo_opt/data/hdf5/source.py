@@ -13,7 +13,6 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.data.hdf5.file import find_dataset, open_file, reading
 from nnlo_opt.data.hdf5.parts import Adaptor, Part, Target, common_count
@@ -87,7 +86,7 @@ class Hdf5Source:
         # Every rank reads all labels but trains on few files, so copies of all files would not pay off.
         return self._read(indices, (self._labels,), lambda path: path)[0]
 
-    def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
+    def read_column(self, name: str, indices: Indices | None = None) -> np.ndarray:
         columns = [np.empty(0)]
         for info, rows in self._rows_by_file(checked_indices(indices, self.info.n_samples)):
             with self._open(info.path, ConfigurationError) as file, reading(name, info.path, ConfigurationError):
@@ -118,14 +117,14 @@ class Hdf5Source:
             yield self.info.files[number], indices[edges[number] : edges[number + 1]] - self._starts[number]
 
 
-def write_hdf5(path: Path, arrays: Mapping[str, NDArray]) -> None:
+def write_hdf5(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write `arrays` as the data sets of a file, completely or not at all."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
 
 
-def _column(dataset: h5py.Dataset, name: str, info: FileInfo) -> NDArray:
+def _column(dataset: h5py.Dataset, name: str, info: FileInfo) -> np.ndarray:
     """Return the values (n_samples,) of a data set of numbers or strings."""
     remedy = "Choose another data set."
     if dataset.shape not in ((info.n_samples,), (info.n_samples, 1)):

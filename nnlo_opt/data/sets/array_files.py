@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.data.sets.image_files import Images, ImageSet
 from nnlo_opt.errors import ConfigurationError
@@ -13,7 +12,7 @@ from nnlo_opt.files import regular
 class Samples(Images):
     """Features x (n, ...) and labels y (n, ...), which are written as they are."""
 
-    def as_samples(self) -> tuple[NDArray, NDArray]:
+    def as_samples(self) -> tuple[np.ndarray, np.ndarray]:
         """Features and labels."""
         return self.x, self.y
 
@@ -42,7 +41,7 @@ def samples_from_arrays(features: Path, labels: Path, share: float, seed: int) -
     return ImageSet(samples[order[n_test:]], samples[order[:n_test]], f"{features} and {labels}")
 
 
-def _array(path: Path) -> NDArray:
+def _array(path: Path) -> np.ndarray:
     try:
         array = np.load(regular(path), allow_pickle=False)
         fault = _fault_of(array)

@@ -31,14 +31,14 @@ class Images:
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, chosen: slice | NDArray) -> "Images":
+    def __getitem__(self, chosen: slice | np.ndarray) -> "Images":
         return replace(self, x=self.x[chosen], y=self.y[chosen])
 
-    def as_samples(self) -> tuple[NDArray, NDArray]:
+    def as_samples(self) -> tuple[np.ndarray, np.ndarray]:
         """Features (n, height, width, colours) from 0 to 1 and one-hot labels (n, 10), both float32."""
         return self.x.astype(np.float32) / np.float32(255), np.eye(N_CLASSES, dtype=np.float32)[self.y]
 
-    def datasets(self) -> dict[str, NDArray]:
+    def datasets(self) -> dict[str, np.ndarray]:
         """Return the data sets of a file by their names."""
         return dict(zip(self.names, self.as_samples(), strict=True))
 
@@ -67,7 +67,7 @@ class ImageSet:
         return replace(self, train=self.train[: n - n_test], test=self.test[:n_test])
 
 
-def checked_images(x: NDArray, y: NDArray, name: str, source: str) -> Images:
+def checked_images(x: np.ndarray, y: np.ndarray, name: str, source: str) -> Images:
     """Return `Images` of the set `name` from stored pixels and classes.
 
     Args:
@@ -95,7 +95,7 @@ def checked_images(x: NDArray, y: NDArray, name: str, source: str) -> Images:
     return Images(x.reshape(n, *shape).astype(np.uint8), y.reshape(n).astype(np.uint8))
 
 
-def _whole_numbers(values: NDArray, highest: int) -> bool:
+def _whole_numbers(values: np.ndarray, highest: int) -> bool:
     return values.dtype.kind in "iu" and bool(values.min() >= 0) and bool(values.max() <= highest)
 
 

@@ -39,12 +39,12 @@ _THRESHOLD = 1e-4
 class Showers(Images):
     """Showers x (n, cells, cells, cells, 1) float32, axes x, y and z, and y (n,) float32, their e = E / 100 GeV."""
 
-    def datasets(self) -> dict[str, NDArray]:
+    def datasets(self) -> dict[str, np.ndarray]:
         """Return the data sets of a file: X, and the group y of flag a (1: real), energy b = e, sum of the cells c."""
         return {"X": self.x, "y/a": np.ones_like(self.y), "y/b": self.y, "y/c": totals(self.x)}
 
 
-def expected_total(e: NDArray) -> NDArray:
+def expected_total(e: np.ndarray) -> np.ndarray:
     """Return the mean sum of the cells of showers of the energies e = E / 100 GeV."""
     return np.polyval(RESPONSE, e) * e
 
@@ -59,7 +59,7 @@ def simulate(n_samples: int, n_cells: int, seed: int) -> Showers:
     e = rng.uniform(*ENERGIES, n_samples)
     resolution = np.hypot(0.15 / np.sqrt(100 * e), 0.01)
     sums = expected_total(e) * (1 + resolution * rng.standard_normal(n_samples))
-    x: NDArray = np.empty((n_samples, *[n_cells] * 3, 1), np.float32)
+    x: np.ndarray = np.empty((n_samples, *[n_cells] * 3, 1), np.float32)
     for shower, energy, total in zip(x, e, sums, strict=True):
         shower[..., 0] = _shower(energy, total, n_cells, rng)
     x[x < _THRESHOLD] = 0
@@ -74,7 +74,7 @@ def shower_set(n_samples: int, n_cells: int, seed: int) -> ImageSet:
     return ImageSet(showers[n_test:], showers[:n_test], source)
 
 
-def _shower(e: float, total: float, n_cells: int, rng: np.random.Generator) -> NDArray:
+def _shower(e: float, total: float, n_cells: int, rng: np.random.Generator) -> np.ndarray:
     """Return the cells of one shower whose spots sum up to `total`, less what leaks out of the calorimeter."""
     maximum = max(np.log(100 * e / _CRITICAL_GEV) - 0.5 + 0.4 * rng.standard_normal(), 1.0)
     n_spots = rng.poisson(_N_SPOTS + _SPOTS_PER_GEV * 100 * e)
@@ -93,18 +93,18 @@ def _shower(e: float, total: float, n_cells: int, rng: np.random.Generator) -> N
 # ---------------------------------------------------------------- figures
 
 
-def totals(x: NDArray) -> NDArray:
+def totals(x: np.ndarray) -> NDArray[np.float32]:
     """Return the sum of the cells of each shower, (n,) float32."""
     return x.sum(axis=(1, 2, 3, 4), dtype=np.float64).astype(np.float32)
 
 
-def profiles(x: NDArray) -> list[NDArray]:
+def profiles(x: np.ndarray) -> list[np.ndarray]:
     """Return the mean sums of the cells along x, y and z, (cells,) each."""
     mean = x[..., 0].mean(axis=0, dtype=np.float64)
     return [mean.sum(axis=tuple(other for other in range(3) if other != axis)) for axis in range(3)]
 
 
-def moments(x: NDArray) -> dict[str, float]:
+def moments(x: np.ndarray) -> dict[str, float]:
     """Return the mean over the showers of the first moment (cells) and of the width (cells) along each axis."""
     found = dict[str, float]()
     place = np.arange(x.shape[1])
@@ -118,7 +118,7 @@ def moments(x: NDArray) -> dict[str, float]:
     return found
 
 
-def distance(generated: NDArray, simulated: NDArray) -> dict[str, float]:
+def distance(generated: np.ndarray, simulated: np.ndarray) -> dict[str, float]:
     """Return the relative errors of the moments and of the profiles of `generated` showers, each in the mean.
 
     The error of a profile is the sum of the differences of its cells over the sum of its cells. Without any energy
@@ -132,7 +132,7 @@ def distance(generated: NDArray, simulated: NDArray) -> dict[str, float]:
 
 
 def physics_figure(
-    generated: NDArray, simulated: NDArray, e: NDArray, edges: Sequence[float] = (0.1, 1, 2, 3, 4, 5)
+    generated: np.ndarray, simulated: np.ndarray, e: np.ndarray, edges: Sequence[float] = (0.1, 1, 2, 3, 4, 5)
 ) -> dict[str, float]:
     """Return `distance` in the mean over the ranges of energy between `edges`, of showers of the same energies `e`.
 

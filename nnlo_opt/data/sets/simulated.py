@@ -9,7 +9,6 @@ drawn       drawings (n, 32, 32, 3) of five shapes, filled or not: ten classes, 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.data.sets.array_files import Samples
 from nnlo_opt.data.sets.image_files import Images, ImageSet
@@ -81,11 +80,11 @@ def _jets(n: int, rng: np.random.Generator) -> Images:
     )
     features = np.where(exists[:, :, None], features, 0).astype(np.float32)
     known = np.stack([jet_pt, jet_eta, _MASS[kind], count], 1)
-    labels: NDArray = np.concatenate([known, np.eye(6)[kind]], 1).astype(np.float32)
+    labels: np.ndarray = np.concatenate([known, np.eye(6)[kind]], 1).astype(np.float32)
     return Samples(features, labels, ("jetConstituentList", "jets"))
 
 
-def _prongs(kind: NDArray, pt: NDArray, rng: np.random.Generator) -> tuple[NDArray, NDArray]:
+def _prongs(kind: np.ndarray, pt: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return the centres (n, 3, 2) of the prongs of each jet around its axis, and their shares (n, 3) of its pt."""
     n = len(kind)
     z, angle = rng.uniform(0.25, 0.75, n), rng.uniform(0, 2 * np.pi, n)
@@ -107,7 +106,7 @@ def _prongs(kind: NDArray, pt: NDArray, rng: np.random.Generator) -> tuple[NDArr
 def _collisions(n: int, rng: np.random.Generator) -> Images:
     """Return images of tracks, photons, neutral hadrons, leptons, missing energy in cells of eta and phi."""
     kind = rng.integers(3, size=n)
-    images: NDArray = np.zeros((n, 150, 94, 5), np.float32)
+    images: np.ndarray = np.zeros((n, 150, 94, 5), np.float32)
     for event, image in zip(kind, images, strict=True):
         for _ in range((2, 1, 4)[event] + rng.poisson(0.7)):
             place, n_hits = rng.uniform([20, 0], [130, 94]), rng.poisson(40)
@@ -118,7 +117,7 @@ def _collisions(n: int, rng: np.random.Generator) -> Images:
             eta, phi = rng.integers(20, 130), rng.integers(94)
             image[eta - 1 : eta + 2, phi, 3] = 5.0
             image[:, rng.integers(94), 4] = rng.exponential(0.3) + 0.2
-    labels: NDArray = np.eye(3, dtype=np.float32)[kind]
+    labels: np.ndarray = np.eye(3, dtype=np.float32)[kind]
     return Samples(images, labels, ("Images", "Labels"))
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.data.sets.showers import ENERGIES, expected_total, physics_figure
 from nnlo_opt.errors import ConfigurationError
@@ -160,7 +159,7 @@ class ShowerGan(CompositeModel):
             COMBINED: combined.test_on_batch(noise, _flagged(1, energies)),
         }  # fmt: skip
 
-    def generate(self, e: NDArray, seed: int = 0) -> NDArray:
+    def generate(self, e: np.ndarray, seed: int = 0) -> np.ndarray:
         """Return showers of the energies e = E / 100 GeV (n,), by the weights of `generator`."""
         noise = np.random.default_rng(seed).standard_normal((len(e), self._latent_size))
         return np.asarray(self.generator.predict((noise * e[:, None]).astype(np.float32), verbose=0))
@@ -188,7 +187,7 @@ class ShowerGan(CompositeModel):
         halves = (slice(len(x)), slice(len(x), None))
         return _mean([combined.train_on_batch(noise[h], [label[h] for label in labels]) for h in halves])
 
-    def _noise(self, n: int, rng: np.random.Generator) -> tuple[NDArray, list[NDArray]]:
+    def _noise(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return noise for `n` showers, normal numbers times e, with the energies e and the sums of their cells."""
         e = rng.uniform(*ENERGIES, n).astype(np.float32)
         noise = rng.standard_normal((n, self._latent_size), np.float32) * e[:, None]
@@ -196,7 +195,7 @@ class ShowerGan(CompositeModel):
 
     def _fakes(
         self, models: Mapping[str, PartTrainer], n: int, rng: np.random.Generator
-    ) -> tuple[NDArray, list[NDArray]]:
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return `n` generated showers with their wanted energies and sums."""
         noise, wanted = self._noise(n, rng)
         return models[COMBINED].predict(noise, self.generator)[0], wanted
@@ -259,7 +258,7 @@ def build_discriminator(n_cells: int, drop_out: float) -> Any:
     return keras.Model(shower, outputs, name=DISCRIMINATOR)
 
 
-def _flagged(flag: float, rest: list[NDArray], rng: np.random.Generator | None = None) -> list[NDArray]:
+def _flagged(flag: float, rest: list[np.ndarray], rng: np.random.Generator | None = None) -> list[np.ndarray]:
     """Return labels with the flag (1: real) before energies and sums; `rng` inverts the share `BIT_FLIP` of flags."""
     flags = np.full(len(rest[0]), flag, np.float32)
     if rng is not None:

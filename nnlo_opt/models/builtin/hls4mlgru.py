@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.models.data_files import find_lists
 from nnlo_opt.space import Categorical, Integer, Real
@@ -42,7 +41,7 @@ parameter_range = [
 get_train, get_val = find_lists("jets")
 
 
-def _turned(x: NDArray) -> NDArray:
+def _turned(x: np.ndarray) -> np.ndarray:
     """Return features (n, 16, 150) of constituents (n, 150, 16), about as large as 1; momenta become logarithms."""
     x = np.swapaxes(x, 1, 2).copy()
     x[:, :6] = np.sign(x[:, :6]) * np.log1p(np.abs(x[:, :6])) / 5

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
-from nnlo_opt.models.adapter import Metrics, blame_on_trial
+from nnlo_opt.models.adapter import blame_on_trial
 from nnlo_opt.models.keras.graph import Batch, Engine, KerasGraph, Vectors
 from nnlo_opt.models.layout import FlatWeights, FloatVector, Layout, check_counters, copy_vector
 from nnlo_opt.models.losses import LossTerm, figures_of
+from nnlo_opt.training.history import Metrics
 from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.vectors import aligned_empty
 
@@ -97,7 +97,7 @@ class KerasAdapter(FlatWeights):
         self._state = _values_of(self._graph.state_variables, self._graph.state_layout)
         self.n_state = len(self._state)
         #: the discrete state, an integer array for each variable, then the counters of the engine
-        self._counters: list[NDArray] = [
+        self._counters: list[np.ndarray] = [
             *(_value_of(variable) for variable in self._graph.counter_variables),
             *self._engine.own_counters,
         ]
@@ -126,7 +126,7 @@ class KerasAdapter(FlatWeights):
             for value, counter in zip(values, self._counters, strict=True)
         ]
 
-    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
+    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: FloatVector | None = None) -> Metrics:
         batch = _batch(x, y, sample_weight)
         with blame_on_trial("gradient"):
             result = self._engine.gradient(self._vectors, self._scaled(batch))
@@ -145,18 +145,18 @@ class KerasAdapter(FlatWeights):
             self._counters = [np.array(new, old.dtype) for new, old in counters]
         return self._metrics(batch, result.sums)
 
-    def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
+    def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
         batch = _batch(x, y, sample_weight)
         with blame_on_trial("evaluation"):
             sums = self._engine.figures(self._vectors, batch)
         return self._metrics(batch, sums)
 
-    def outputs(self, x: Arrays, model: Any) -> list[NDArray]:
+    def outputs(self, x: Arrays, model: Any) -> list[np.ndarray]:
         """Return the outputs of `model`, the adapter's model or a part of it, in inference mode."""
         with blame_on_trial("prediction"):
             return self._engine.outputs(self._vectors, Batch([*leaves(x)], [], [], []), model)
 
-    def predict(self, x: Arrays) -> list[NDArray]:
+    def predict(self, x: Arrays) -> list[np.ndarray]:
         """Return the outputs in inference mode; TrialError if padded steps are masked in them."""
         from keras.src.backend import get_keras_mask
 
@@ -164,7 +164,7 @@ class KerasAdapter(FlatWeights):
             raise TrialError("the outputs of the model have masked steps, whose mask an average does not keep")
         return self.outputs(x, self._model)
 
-    def measure(self, outputs: Sequence[NDArray], y: Arrays) -> Metrics:
+    def measure(self, outputs: Sequence[np.ndarray], y: Arrays) -> Metrics:
         """Return the metrics of outputs (n, ...), without the penalties of the weights."""
         from keras import ops
 
@@ -220,7 +220,7 @@ class KerasAdapter(FlatWeights):
     def _scaled(self, batch: Batch) -> Batch:
         return batch._replace(loss_scale=[np.float32(self._loss_scale.factor)]) if self._loss_scale else batch
 
-    def _metrics(self, batch: Batch, sums: NDArray) -> Metrics:
+    def _metrics(self, batch: Batch, sums: np.ndarray) -> Metrics:
         return Metrics(len(batch.x[0]), dict(zip(self.figures, sums.tolist(), strict=True)))
 
 
@@ -238,11 +238,11 @@ def _engine(graph: KerasGraph, jit_compile: bool) -> Engine:
     return importlib.import_module(ENGINES[keras.backend.backend()]).Engine(graph, jit_compile)
 
 
-def _batch(x: Arrays, y: Arrays, sample_weight: NDArray | None) -> Batch:
+def _batch(x: Arrays, y: Arrays, sample_weight: FloatVector | None) -> Batch:
     return Batch([*leaves(x)], [*leaves(y)], [] if sample_weight is None else [sample_weight], [])
 
 
-def _value_of(variable: Any) -> NDArray:
+def _value_of(variable: Any) -> np.ndarray:
     from keras import ops
 
     return ops.convert_to_numpy(variable.value)

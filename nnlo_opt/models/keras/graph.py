@@ -9,7 +9,7 @@ from functools import reduce
 from operator import add
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from numpy.typing import NDArray
+import numpy as np
 
 from nnlo_opt.models.layout import Layout, WeightSpec
 from nnlo_opt.models.losses import LossTerm, Shape
@@ -43,12 +43,12 @@ class Gradient(NamedTuple):
     """Results of a batch in training; the arrays may lie in memory of the framework and must be copied."""
 
     #: figures as sums over the samples
-    sums: NDArray
+    sums: np.ndarray
     #: gradient of the mean loss times the loss scale, (n_weights,)
-    gradient: NDArray
+    gradient: np.ndarray
     #: state after the batch, (n_state,)
-    state: NDArray
-    counters: list[NDArray]
+    state: np.ndarray
+    counters: list[np.ndarray]
 
 
 #: splits a flat tensor into the arrays of a layout, so that the backend differentiates it at little cost
@@ -59,15 +59,15 @@ class Engine(Protocol):
     """Computations of one graph on one backend; exceptions of the backend are passed on."""
 
     #: initial values of integers that the engine keeps after the counters of the model; often none
-    own_counters: list[NDArray]
+    own_counters: list[np.ndarray]
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
         """Compute one batch in training mode."""
 
-    def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
+    def figures(self, vectors: Vectors, batch: Batch) -> np.ndarray:
         """Return the figures of one batch in inference mode, as sums over its samples."""
 
-    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[np.ndarray]:
         """Return the outputs of `model`, which shares the variables of the graph, for `batch.x` in inference mode."""
 
 

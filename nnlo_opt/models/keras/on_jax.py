@@ -4,7 +4,6 @@ import os
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.models.keras.graph import Batch, Gradient, KerasGraph, Vectors
 from nnlo_opt.models.layout import Layout
@@ -30,7 +29,7 @@ class Engine:
         import jax
 
         self._graph = graph
-        self.own_counters: list[NDArray] = []
+        self.own_counters: list[np.ndarray] = []
         self._compiled_gradient = jax.jit(jax.grad(self._objective, has_aux=True))
         self._compiled_figures = jax.jit(self._figures)
         #: compiled outputs of models by their `id`
@@ -41,10 +40,10 @@ class Engine:
         own_counters = [np.asarray(counter) for counter in counters]
         return Gradient(np.asarray(sums), np.asarray(gradient), np.asarray(state), own_counters)
 
-    def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
+    def figures(self, vectors: Vectors, batch: Batch) -> np.ndarray:
         return np.asarray(self._compiled_figures(*vectors, batch))
 
-    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[np.ndarray]:
         import jax
 
         compiled = self._compiled_outputs.get(id(model))

@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.models.keras.graph import Batch, Gradient, KerasGraph, Vectors
 from nnlo_opt.models.layout import Layout
@@ -38,10 +37,10 @@ class Engine:
 
     def __init__(self, graph: KerasGraph, jit_compile: bool) -> None:
         self._graph = graph
-        self.own_counters: list[NDArray] = []
+        self.own_counters: list[np.ndarray] = []
         self._jit_compile = jit_compile
         #: traced functions from flat arrays to flat tensors
-        self._traced: dict[tuple[Any, ...], Callable[[list[NDArray]], list[Any]]] = {}
+        self._traced: dict[tuple[Any, ...], Callable[[list[np.ndarray]], list[Any]]] = {}
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
         sums, gradient, state, *counters = self._call(self._gradient, vectors, batch)
@@ -53,10 +52,10 @@ class Engine:
             [np.asarray(counter) for counter in counters],
         )
 
-    def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
+    def figures(self, vectors: Vectors, batch: Batch) -> np.ndarray:
         return np.asarray(self._call(self._figures, vectors, batch)[0])
 
-    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[np.ndarray]:
         compute = partial(self._graph.outputs, split=_split, model=model)
         return [np.asarray(output) for output in self._call(compute, vectors, batch, id(model))]
 
@@ -76,7 +75,7 @@ class Engine:
 
     def _trace(
         self, function: Callable[..., Any], vectors: Vectors, batch: Batch
-    ) -> Callable[[list[NDArray]], list[Any]]:
+    ) -> Callable[[list[np.ndarray]], list[Any]]:
         import tensorflow as tf
 
         def flat(*tensors: Any) -> list[Any]:
@@ -96,7 +95,7 @@ class Engine:
         # TensorFlow's own handling of the arguments takes longer than the computation of a small model.
         return lambda arrays: tf.raw_ops.StatefulPartitionedCall(args=arrays, Tout=dtypes, f=concrete)
 
-    def _shapes(self, batch: Batch) -> Iterator[tuple[NDArray, list[int | None]]]:
+    def _shapes(self, batch: Batch) -> Iterator[tuple[np.ndarray, list[int | None]]]:
         """Yield the arrays of samples and labels, each with its shape, None for any length."""
         declared = (self._graph.sample_shapes if batch.y else None) or [()] * (len(batch.x) + len(batch.y))
         for array, shape in zip((*batch.x, *batch.y), declared, strict=True):

@@ -4,7 +4,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.models.keras.graph import Batch, Gradient, KerasGraph, Vectors
 from nnlo_opt.models.layout import Layout
@@ -47,14 +46,14 @@ class Engine:
         counters = [*map(_array, counters), np.array([seed, n_batches + 1])]
         return Gradient(_array(sums), _array(gradient), _array(state), counters)
 
-    def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
+    def figures(self, vectors: Vectors, batch: Batch) -> np.ndarray:
         import torch
 
         tensors = _tensors(vectors._replace(counters=vectors.counters[:-1]))
         with torch.no_grad():
             return _array(self._graph.forward(tensors, _tensors(batch), _split, training=False)[1])
 
-    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[np.ndarray]:
         import torch
 
         tensors = _tensors(vectors._replace(counters=vectors.counters[:-1]))
@@ -74,5 +73,5 @@ def _tensors(arrays: Any) -> Any:
     return keras.tree.map_structure(keras.ops.convert_to_tensor, arrays)
 
 
-def _array(tensor: Any) -> NDArray:
+def _array(tensor: Any) -> np.ndarray:
     return tensor.detach().cpu().numpy()

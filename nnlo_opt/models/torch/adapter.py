@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from nnlo_opt.data.ragged import take
 from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
-from nnlo_opt.models.adapter import Metrics, blame_on_trial
+from nnlo_opt.models.adapter import blame_on_trial
 from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_counters, check_vector
 from nnlo_opt.models.losses import LossTerm, figures_of
 from nnlo_opt.models.torch.comparison import Comparison
+from nnlo_opt.training.history import Metrics
 from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples
 
 
@@ -203,7 +203,7 @@ class TorchAdapter:
         for name, value in zip(self._counter_names, values[1:], strict=True):
             held[name].copy_(torch.tensor(value).view(held[name].shape))
 
-    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
+    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: FloatVector | None = None) -> Metrics:
         check_vector(out, self.n_weights)
         n = n_samples(x)
         batch = x, y, sample_weight
@@ -222,13 +222,13 @@ class TorchAdapter:
             self._random[1] += 1
             return _metrics(n, n_samples(batch[0]), self.figures, sums)
 
-    def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
+    def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
         n = n_samples(x)
         with blame_on_trial("evaluation"), torch.no_grad():
             _, sums = self._figures(x, y, sample_weight, training=False)
             return _metrics(n, n, self.figures, sums)
 
-    def predict(self, x: Arrays) -> list[NDArray]:
+    def predict(self, x: Arrays) -> list[np.ndarray]:
         """Return the outputs in evaluation mode."""
         with blame_on_trial("prediction"), torch.no_grad():
             if not self._habits:
@@ -236,7 +236,7 @@ class TorchAdapter:
             self._turn(False)
             return [output.cpu().numpy() for output in self._forward(self._inputs(x, training=False), n_samples(x))]
 
-    def measure(self, outputs: Sequence[NDArray], y: Arrays) -> Metrics:
+    def measure(self, outputs: Sequence[np.ndarray], y: Arrays) -> Metrics:
         """Return the metrics of outputs (n, ...); `predict` must have been called."""
         n = len(outputs[0])
         with blame_on_trial("evaluation"), torch.no_grad():
@@ -268,7 +268,9 @@ class TorchAdapter:
 
     # ------------------------------------------------------------ computing
 
-    def _figures(self, x: Arrays, y: Arrays, sample_weight: NDArray | None, *, training: bool) -> tuple[Any, list[Any]]:
+    def _figures(
+        self, x: Arrays, y: Arrays, sample_weight: FloatVector | None, *, training: bool
+    ) -> tuple[Any, list[Any]]:
         """Return the loss of a batch, and its figures as means or counts, all as tensors."""
         if not self._habits:
             self._try(take(x, slice(0, _N_PROBE)))
@@ -349,7 +351,7 @@ class TorchAdapter:
         habits = self._habits.get(training)
         copies = habits is None or habits.writes_inputs
 
-        def tensor(array: NDArray) -> Any:
+        def tensor(array: np.ndarray) -> Any:
             given = self._tensor(array)
             if self._casts and not given.is_floating_point():
                 return given.float()
@@ -357,7 +359,7 @@ class TorchAdapter:
 
         return map_tree(tensor, x) if isinstance(x, list) else [tensor(x)]
 
-    def _tensor(self, array: NDArray) -> Any:
+    def _tensor(self, array: np.ndarray) -> Any:
         """Return a tensor that shares the memory of `array` if possible; floats become float32."""
         array = np.asarray(array)
         if array.dtype != np.float32:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.block.task import validation_batch
 from nnlo_opt.data.ragged import padded
@@ -33,7 +32,7 @@ from nnlo_opt.trials.objectives import FIGURE
 from nnlo_opt.trials.trial import Trial
 
 #: outputs of a model, each (n, ...)
-Outputs: TypeAlias = list[NDArray]
+Outputs: TypeAlias = list[np.ndarray]
 #: figures on the half of the samples that selects, and on the other half
 Figures: TypeAlias = tuple[float, float]
 

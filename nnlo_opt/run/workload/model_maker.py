@@ -8,10 +8,11 @@ from typing import Any, Protocol
 
 from nnlo_opt.data.source import DataInfo
 from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.adapter import FrameworkAdapter
 from nnlo_opt.models.builders import ModelDefinition, model_file, names_objective, open_model
 from nnlo_opt.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.models.early import read_early
-from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of
+from nnlo_opt.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.models.losses import Labels, LossTerm, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
 from nnlo_opt.run.options.values import Options

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, validation_batch
 from nnlo_opt.comm.messages import Json, StartFold
 from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.data.ragged import padded
-from nnlo_opt.models.adapter import FrameworkAdapter, Metrics, Predictor
+from nnlo_opt.models.adapter import FrameworkAdapter, Predictor
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.early import without_framework
+from nnlo_opt.models.layout import FloatVector
 from nnlo_opt.objective.rank import Objective
 from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.options.values import Options
@@ -24,6 +24,7 @@ from nnlo_opt.run.workload.run_data import RunData
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.training.history import Metrics
 from nnlo_opt.training.options import TrainingOptions, model_parameters
 from nnlo_opt.trials.checkpoint import load_weights
 
@@ -177,9 +178,7 @@ class ModuleWorkload:
         self.maker.release()
         return path, metrics.means()
 
-    def trained_model(
-        self, point: Point, weights: NDArray[np.float32], state: NDArray[np.float32], seed: int
-    ) -> FrameworkAdapter:
+    def trained_model(self, point: Point, weights: FloatVector, state: FloatVector, seed: int) -> FrameworkAdapter:
         """Return the model of `point` with trained weights (n_weights,) and float model state (n_state,)."""
         adapter = self.build(model_parameters(point), self.options.training.with_point(point), seed)
         both = np.concatenate([weights, state])
