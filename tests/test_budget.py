@@ -11,34 +11,34 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 33_807
+MOST_LINES = 34_018
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630),
     "allreduce": (321,),
     "analysis": (292,),
-    "api": (547, 801),
+    "api": (547, 801, 811),
     "block": (2577, 2578),
-    "cli": (2592,),
-    "comm": (1373, 1451, 1455, 1454),
+    "cli": (2592, 2596),
+    "comm": (1373, 1451, 1455, 1454, 1461),
     "compat": (2257, 2244, 2241),
     "controller": (362,),
-    "coordinator": (1133, 1134),
+    "coordinator": (1133, 1134, 1140),
     "data": (1818, 1813),
     "doctor": (407,),
     "export": (577,),
     "launcher": (346,),
-    "models": (3152, 3146),
-    "objective": (343, 347, 579),
+    "models": (3152, 3146, 3154),
+    "objective": (343, 347, 579, 711),
     "reporting": (1685, 1692, 1711),
-    "run": (4294, 4423, 4422),
+    "run": (4294, 4423, 4422, 4436),
     "runtime": (1024,),
     "search": (1983, 2088),
     "simulate": (501,),
     "space": (942, 953),
     "testing": (710,),
     "training": (382, 404),
-    "trials": (1824, 1823),
+    "trials": (1824, 1823, 1853),
     "update_rules": (898,),
 }
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, house_imports_of, name_of, tree
 MODULES = [*SOURCES.values()]
 
 #: the package has fewer modules; most lines of a module
-MAX_MODULES, MAX_LINES = 289, 600
+MAX_MODULES, MAX_LINES = 303, 600
 #: a module of fewer lines belongs into its importer, if there is one importer only
 MIN_LINES = 60
 #: folders of adapters and of one algorithm a module, in which small modules may stay

@@ -14,7 +14,7 @@ from nnlo_opt.records import field
 class CallObjective(AssignmentMessage):
     """Call the objective at this point, together with all ranks of the block; `names`: all parameters of the space.
 
-    `saved`: folder of the last save, whose epoch is `epoch`; empty if there is none.
+    `saved`: name of the last save, whose epoch is `epoch`; empty if there is none.
     """
 
     point: dict[str, Json]

@@ -14,7 +14,6 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import CheckpointError, MisuseError
 from nnlo_opt.objective.values import whole_epoch
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.checkpoint import of_message
 from nnlo_opt.trials.manifest import abandon, begin, complete, newest, read_manifest, remove_unfinished, synced, verify
 
 #: collective call: (its name, what this rank brings, what block rank 0 makes of what all bring) -> what it has made
@@ -101,26 +100,26 @@ class TrialCheckpoint:
                 every rank: the trial has failed.
         """
         epoch = whole_epoch(epoch)
-        temporary = of_message(self._meet("checkpoint.save", epoch, self._begin))
+        temporary = self._directory / self._meet("checkpoint.save", epoch, self._begin)
         try:
             part = temporary / f"rank-{self._rank}"
             part.mkdir()
             write(Path(str(part)))
             files = {f"{part.name}/{name}": found for name, found in _safe_files(part)}
-            saved = self._meet("checkpoint.save", files, lambda parts: self._complete(temporary, epoch, parts))
+            saved = self._meet("checkpoint.save (end)", files, lambda parts: self._complete(temporary, epoch, parts))
         finally:
             if not self._rank:
                 abandon(temporary)
-        self._last = Save(of_message(saved), epoch)
+        self._last = Save(self._directory / saved, epoch)
 
     def _begin(self, epochs: list[Json]) -> str:
         if other := next((n for n in epochs if n != epochs[0]), None):
             raise MisuseError(f"all ranks must save the same epoch; received: {epochs[0]} and {other}")
-        return str(begin(self._directory, epochs[0]))
+        return begin(self._directory, epochs[0]).name
 
     def _complete(self, temporary: SafePath, epoch: int, parts: list[dict[str, Any]]) -> str:
         files = {name: found for part in parts for name, found in part.items()}
-        return str(complete(temporary, epoch, files, train_s=self._train_s()))
+        return complete(temporary, epoch, files, train_s=self._train_s()).name
 
 
 def _safe_files(folder: SafePath) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -30,7 +30,7 @@ from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point
-from nnlo_opt.trials.checkpoint import fold_directory, of_message
+from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.manifest import remove_all
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.user_files import reason_of
@@ -220,7 +220,7 @@ class ObjectiveRank:
                     fold=message.fold,
                     point=message.point,
                     names=self._setup.run.parameters,
-                    saved="" if saved is None else str(saved.place),
+                    saved="" if saved is None else saved.place.name,
                     epoch=0 if saved is None else saved.epoch,
                 )
                 for rank in range(1, self._block.size):
@@ -275,7 +275,7 @@ class ObjectiveRank:
             _rank=self._block.rank,
             _meet=self.meet,
             _train_s=lambda: self._clock.monotonic_s() - self._began_s,
-            _last=Save(of_message(call.saved), call.epoch) if call.saved else None,
+            _last=Save(self._folder(call) / call.saved, call.epoch) if call.saved else None,
         )
         try:
             self._comm = comm = self._setup.make_comm(self)

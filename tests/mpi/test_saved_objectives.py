@@ -1,0 +1,104 @@
+"""Objectives that save their state under mpirun: paused, promoted, killed, preempted, in folds, on other ranks."""
+
+import signal
+from collections import Counter
+
+import pytest
+
+from tests.helpers import launcher, objectives
+from tests.helpers.objective_runs import rows, search
+
+pytestmark = pytest.mark.mpi
+
+#: sums over nine epochs; every rank keeps its own part, and checks what it finds
+SAVED = """
+import os, time
+from nnlo_opt.space import Real
+
+
+def objective(parameters, comm, report, checkpoint, fold):
+    mine = 0.0
+    assert len(checkpoint.folders) in (0, comm.Get_size())
+    if checkpoint.folder is not None:
+        mine, epoch = map(float, (checkpoint.folder / "sum").read_text().split())
+        assert epoch == checkpoint.epoch, (epoch, checkpoint.epoch)
+
+    def write(folder):
+        if epoch == 2 and parameters["x"] > float(os.environ.get("FAILS", "2")) and comm.Get_rank() == 1:
+            raise OSError("the disk of rank 1 is full")
+        (folder / "sum").write_text(f"{mine!r} {epoch}")
+
+    for epoch in range(checkpoint.epoch + 1, 10):
+        time.sleep(float(os.environ.get("SLEEP", "0")))
+        mine += parameters["x"] * epoch * (1 + comm.Get_rank() + fold.number)
+        checkpoint.save(epoch, write)
+        if not report(epoch, comm.allreduce(mine)):
+            return float("nan")
+    return comm.allreduce(mine)
+
+
+objective.parameter_range = [Real(0.0, 1.0, name="x")]
+"""
+
+
+def figures(folder):
+    return {row["trial"]: row["figure_of_merit"] for row in rows(folder)}
+
+
+def test_a_paused_trial_is_promoted_on_any_block_and_repeats_no_epoch(tmp_path):
+    # The first trial waits at its rung until two others, which are worse, have come.
+    options = ("--hyper-opt", "random", "--start-point", "x=0.01", "--pruner", "asha", "--pruner-max-epochs", "9")
+    search(tmp_path, SAVED, 5, "--block-size", "2", "--num-iterations", "9", *options)
+    run = tmp_path / "checkpoints/S"
+    trial_of = {event["assignment"]: event["trial"] for event in launcher.events_of(run, "FoldAssigned")}
+    epochs = Counter((trial_of[e["assignment"]], e["epoch"]) for e in launcher.events_of(run, "EpochEnded"))
+    assert max(epochs.values()) == 1
+    assert all(event["checkpointed"] for event in launcher.events_of(run, "EpochEnded"))
+    assert launcher.events_of(run, "AssignmentPaused")
+    assert any(event["epoch"] for event in launcher.events_of(run, "FoldBegan"))
+    (complete,) = (row for row in rows(tmp_path) if row["state"] == "complete")
+    assert float(complete["figure_of_merit"]) == pytest.approx(float(complete["p:x"]) * 45 * 3)
+    assert [path.parts[-3] for path in run.glob("trials/*/fold0/checkpoint-9")] == [f"{int(complete['trial']):04d}"]
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGUSR1])
+def test_an_interrupted_trial_begins_at_its_last_save(tmp_path, monkeypatch, blow):
+    options = ["--block-size", "2", "--hyper-opt", "random", "--num-iterations", "2"]
+    (tmp_path / "whole").mkdir()
+    search(tmp_path / "whole", SAVED, 3, *options)
+    (tmp_path / "objective.py").write_text(SAVED)
+    monkeypatch.setenv("SLEEP", "0.2")
+    command = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *options]
+    job = launcher.start(3, command, tmp_path)
+    run = tmp_path / "checkpoints/S"
+    job.wait_for(run, "EpochEnded", 3)
+    (job.rank(2) if blow == signal.SIGKILL else job.process).send_signal(blow)
+    job.wait(30, 75 if blow == signal.SIGUSR1 else None)
+    monkeypatch.delenv("SLEEP")
+    search(tmp_path, SAVED, 3, *options, "--opt-restore")
+    assert launcher.events_of(run, "FoldBegan")[1]["epoch"] >= 2
+    assert bool(launcher.events_of(run, "AssignmentPreempted")) == (blow == signal.SIGUSR1)
+    assert figures(tmp_path) == figures(tmp_path / "whole")
+
+
+@pytest.mark.proof
+def test_a_rank_that_cannot_save_fails_its_trial_and_no_rank_waits(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAILS", "0.5")
+    search(tmp_path, SAVED, 5, "--block-size", "2", "--hyper-opt", "random", "--num-iterations", "8")
+    for row in rows(tmp_path):
+        assert (row["state"] == "failed") == (float(row["p:x"]) > 0.5)
+        assert ("the disk of rank 1 is full" in row["reason"]) == (row["state"] == "failed")
+
+
+def test_folds_have_sub_blocks_and_saves_of_their_own(tmp_path):
+    search(tmp_path, SAVED, 5, "--block-size", "4", "--n-fold", "2", "--hyper-opt", "random", "--num-iterations", "2")
+    for row in rows(tmp_path):
+        assert float(row["figure_of_merit"]) == pytest.approx(float(row["p:x"]) * 45 * (3 + 5) / 2)
+    saves = (tmp_path / "checkpoints/S/trials").glob("*/fold*/checkpoint-9/rank-1/sum")
+    assert len([*saves]) == 4
+
+
+@pytest.mark.proof
+def test_blocks_have_one_rank_unless_the_objective_takes_comm(tmp_path):
+    text = objectives.FINITE.replace("parameters, comm, report", "parameters")
+    assert "on 2 blocks of 1 rank" in search(tmp_path, text, 3, "--num-iterations", "3").out

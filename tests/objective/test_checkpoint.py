@@ -1,0 +1,150 @@
+"""Saves of an objective: alone, and as the coordinator of its rank sees them."""
+
+from pathlib import Path
+
+import pytest
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.errors import TrialError
+from nnlo_opt.objective.checkpoint import TrialCheckpoint, last_save
+from nnlo_opt.safe_path import SafePath
+from nnlo_opt.trials.checkpoint import fold_directory
+from tests.objective.test_objective import Bench
+
+
+def checkpoint_in(folder):
+    directory = SafePath(folder)
+    return TrialCheckpoint(_directory=directory, _last=last_save(directory))
+
+
+def write_files(folder):
+    assert not [*folder.iterdir()]
+    (folder / "layers").mkdir()
+    (folder / "layers/w.bin").write_bytes(bytes(range(256)) * 9000)
+    (folder / "empty").touch()
+
+
+def test_a_save_is_found_whole_and_replaces_the_one_before(tmp_path):
+    first = checkpoint_in(tmp_path)
+    assert (first.folder, first.folders, first.epoch) == (None, [], 0)
+    for epoch in (2, 10):
+        first.save(epoch, write_files)
+        assert [path.name for path in tmp_path.iterdir()] == [f"checkpoint-{epoch}"]
+        for checkpoint in (first, checkpoint_in(tmp_path)):
+            assert (checkpoint.epoch, checkpoint.folders) == (epoch, [checkpoint.folder])
+            assert len((checkpoint.folder / "layers/w.bin").read_bytes()) == 256 * 9000
+
+
+def test_a_save_that_fails_leaves_the_one_before(tmp_path):
+    checkpoint = checkpoint_in(tmp_path)
+    checkpoint.save(1, write_files)
+
+    def fails(folder):
+        write_files(folder)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        checkpoint.save(2, fails)
+    assert checkpoint.epoch == checkpoint_in(tmp_path).epoch == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+
+
+def test_a_damaged_save_counts_as_none(tmp_path, caplog):
+    checkpoint = checkpoint_in(tmp_path)
+    checkpoint.save(1, write_files)
+    (tmp_path / ".checkpoint-2.cut").mkdir()
+    (checkpoint.folder / "empty").write_text("no more")
+    assert checkpoint_in(tmp_path).epoch == 0
+    assert "does not agree with its manifest" in caplog.text
+    assert not (tmp_path / ".checkpoint-2.cut").exists()
+
+
+def test_parts_of_many_ranks_are_in_their_order(tmp_path):
+    checkpoint = checkpoint_in(tmp_path)
+    checkpoint.save(1, write_files)
+    for rank in range(1, 12):
+        (tmp_path / f"checkpoint-1/rank-{rank}").mkdir()
+    assert checkpoint.folders == [tmp_path / f"checkpoint-1/rank-{rank}" for rank in range(12)]
+
+
+@pytest.mark.parametrize("epoch", [0, 1.5, True, "1", None])
+def test_epochs_are_whole_numbers_from_1(tmp_path, epoch):
+    with pytest.raises(TrialError, match="whole numbers from 1"):
+        checkpoint_in(tmp_path).save(epoch, write_files)
+
+
+# ---------------------------------------------------------------- as its coordinator sees it
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """A block of one rank that saves epoch 2 of 3, and the orders that it is sent with the report of an epoch."""
+    monkeypatch.chdir(tmp_path)
+    orders = {}
+
+    def objective(parameters, report, checkpoint):
+        began.append(checkpoint.epoch)
+        for epoch in range(checkpoint.epoch + 1, 4):
+            if epoch == 2:
+                checkpoint.save(epoch, write_files)
+            for order in orders.get(epoch, ()):
+                bench.coordinator.send(1, order(assignment=bench.n_calls))
+            if not report(epoch, epoch / 2, accuracy=0.9):
+                return None
+        return 1.0
+
+    began = []
+    bench = Bench(objective)
+    bench.orders, bench.began = orders, began
+    return bench
+
+
+def kinds(heard):
+    return [type(message).__name__ for message in heard]
+
+
+def saves():
+    return [*fold_directory(Path("run"), 0, 0).glob("checkpoint-*")]
+
+
+def test_reports_say_what_is_saved_and_their_figures_are_results(bench):
+    _, *reports, finished = bench.call()
+    assert [(report.checkpointed, report.can_pause) for report in reports] == [
+        (False, False),
+        (True, True),
+        (False, True),
+    ]
+    assert finished.metrics == {"value": 1.0, "accuracy": 0.9}
+    bench.rank.handle_order(msg.FoldRecorded(assignment=0))
+    assert len(saves()) == 1
+
+
+@pytest.mark.parametrize(
+    ("orders", "end"),
+    [
+        ({3: [msg.PauseFold]}, msg.FoldPaused(assignment=0, epoch=3)),
+        ({2: [msg.PreemptFold]}, msg.FoldStopped(assignment=0)),
+        ({1: [msg.PreemptFold]}, msg.FoldStopped(assignment=0)),
+        ({3: [msg.PauseFold, msg.StopFold]}, msg.FoldStopped(assignment=0)),
+    ],
+)
+def test_a_call_that_had_to_end_begins_at_its_last_save(bench, orders, end):
+    bench.orders.update(orders)
+    assert bench.call()[-1] == end
+    bench.orders.clear()
+    started, report, finished = bench.call()
+    assert (started.epoch, report.epoch, finished.n_epochs) == (2, 3, 3)
+    assert bench.began == [0, 2]
+
+
+def test_what_saves_nothing_any_more_is_not_preempted(bench):
+    bench.orders[3] = [msg.PreemptFold]
+    assert kinds(bench.call())[-1] == "FoldFinished"
+
+
+def test_the_saves_of_a_trial_that_was_pruned_are_removed_once_that_is_recorded(bench):
+    bench.orders[3] = [msg.StopFold]
+    bench.call()
+    assert len(saves()) == 1
+    bench.rank.handle_order(msg.FoldRecorded(assignment=0))
+    assert not saves()
