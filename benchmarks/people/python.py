@@ -34,7 +34,7 @@ SCRIPTS = {
 import nnlo_opt
 from nnlo_opt import Real
 result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {{"x": Real(-5, 5)}}, num_iterations={n})
-print(result.best_point)
+print(result.best_parameters)
 """,
     ),
     "optuna-tpe": ("optuna", OPTUNA.replace("{sampler}", "TPESampler")),
