@@ -18,7 +18,8 @@ _OF_API = {
     **dict.fromkeys(("SearchResult", "optimize"), "api.optimize"),
     **dict.fromkeys(("FrozenTrial", "Run", "load_run"), "api.run"),
     "Study": "api.study",
-    "RunningTrial": "objective.rank",
+    **dict.fromkeys(("RunningTrial", "TrialFold"), "objective.rank"),
+    "TrialCheckpoint": "objective.checkpoint",
     **dict.fromkeys(("ConfigurationError", "JournalError", "NnloError", "SearchWarning", "TrialError"), "errors"),
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }

@@ -11,10 +11,10 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 34_018
+MOST_LINES = 34_019
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
-    "": (601, 608, 630),
+    "": (601, 608, 630, 631),
     "allreduce": (321,),
     "analysis": (292,),
     "api": (547, 801, 811),

@@ -56,7 +56,7 @@ class TrialCheckpoint:
     ...         checkpoint.save(epoch, lambda folder: (folder / "n").write_text(str(n)))
     ...         report(epoch, n)
     ...     return n
-    >>> nnlo_opt.optimize(objective, {"x": Real(0, 1)}, num_iterations=2).best_figure_of_merit
+    >>> nnlo_opt.optimize(objective, {"x": Real(0, 1)}, num_iterations=2).best.figure_of_merit
     6.0
     """
 

@@ -52,7 +52,10 @@ Report: TypeAlias = Callable[..., bool]
 class TrialFold:
     """Part of the data on which a trial is validated; `seed` is the same for all folds of all trials of a run.
 
-    >>> KFold(fold.n_fold, shuffle=True, random_state=fold.seed).split(x)  # doctest: +SKIP
+    >>> def objective(x, fold):
+    ...     return fold.number
+    >>> nnlo_opt.optimize(objective, {"x": Real(0, 1)}, num_iterations=1, n_fold=5).best.figure_of_merit
+    2.0
     """
 
     #: from 0
