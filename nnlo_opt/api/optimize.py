@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from nnlo_opt.api.arguments import SearchArguments, with_own
+from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.run import Results, Run
 from nnlo_opt.api.steering import Callback, SearchView, Steering
 from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
@@ -203,7 +203,7 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
         "model": model,
     }
     named = {name: value for name, value in given.items() if name != "shuffle"} | of_table
-    checked = with_own(named, optimization_options)
+    checked = optimization_options(named)
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
 
 
