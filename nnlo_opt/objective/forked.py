@@ -157,22 +157,29 @@ class ForkedRanks(Transport):
         """Let go of the process of a rank, which has died or is killed."""
         connection.close()
         del self._ranks[connection]
-        process = self._processes.pop(rank)
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-        reformed = TeamReformed(
-            alive=[rank], world_ranks=[rank], n_masters=1, taken=self._assigned.get(rank, -1), goes_on=-1
-        )
+        process, how = self._processes.pop(rank), ""
+        with suppress(ProcessLookupError, ChildProcessError, ValueError):
+            os.kill(process, signal.SIGKILL)  # one that is ending already ends as it would have
+            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+            how = f"its process ended ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})"
+        taken = self._assigned.get(rank, -1)
+        reformed = TeamReformed(alive=[rank], world_ranks=[rank], n_masters=1, taken=taken, goes_on=-1, how=how)
         self._news.append(Received(rank, reformed, None))
 
     def _fork(self, rank: int) -> None:
-        ours, theirs = Pipe()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12, for any second thread
-            process = os.fork()
+        try:
+            ours, theirs = Pipe()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12, for any second thread
+                process = os.fork()
+        except OSError as error:
+            raise ConfigurationError(
+                "`n_parallel` must leave the system room for as many processes, with an open file each. Received: "
+                f"`n_parallel={self.size - 1}`, and after {len(self._ranks)} of them: {error.strerror}. Lower it, or "
+                "raise the limit (`ulimit -u`, `ulimit -n`)."
+            ) from None
         if not process:
             for connection in (*self._ranks, ours):
                 connection.close()
