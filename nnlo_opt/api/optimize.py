@@ -129,6 +129,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
     Raises:
         ConfigurationError: the arguments are wrong; no trial has begun.
     """
+    __tracebackhide__ = True  # in a notebook
     if EXECUTING:
         raise ConfigurationError(
             "`nnlo_opt.optimize` must not be called while a module is imported by a search. Received: a call in "
@@ -155,7 +156,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             )
             with closing(view):
                 ledger, directory = run_search(checked, definition, comm, script, n_parallel=n_parallel)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         # The reader looks for lines of their own.
         raise error.with_traceback(None if isinstance(error, NnloError) else of_user(error)) from None
     return SearchResult(ledger, directory, is_root=comm is None or not comm.Get_rank())

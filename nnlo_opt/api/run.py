@@ -64,7 +64,7 @@ class FrozenTrial:
     def of(cls, trial: Trial) -> Self:
         """Return a copy of a trial of a ledger."""
         same = {f.name: copy(getattr(trial, f.name)) for f in fields(cls) if f.name != "parameters"}
-        return cls(parameters=dict(trial.point), **same)
+        return cls(parameters=dict(trial.point), **same | {"reason": python_words(trial.reason)})
 
 
 class Results:
@@ -161,7 +161,8 @@ class Results:
     def _view(self, title: str, state: RunState) -> str:
         """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
         ledger, best = self.ledger, self.ledger.best()
-        facts = [f"{state}{f' ({self.ended_because})' * bool(self.ended_because)}: {outcome(ledger)}."]
+        because = f" ({self.ended_because})" * (self.ended_because not in ("", state))
+        facts = [f"{state}{because}: {outcome(ledger)}."]
         if best is not None:
             facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
         frame = self.to_dataframe().iloc[[trial.number for trial in ranked(ledger)[:_MOST_SHOWN]]]

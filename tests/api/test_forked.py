@@ -80,7 +80,7 @@ def test_a_process_that_dies_is_a_failed_attempt_which_says_how(how):
     for trial in result.trials:
         died = trial.parameters["x"] > 0
         assert (trial.state.value, len(trial.assignments)) == (("failed", 2) if died else ("complete", 1))
-        assert not died or trial.reason.endswith(f"the last time: its process ended ({how})")
+        assert not died or trial.reason.endswith(f"(`max_attempts`); the last time: its process ended ({how})")
     assert not children()
 
 
