@@ -13,7 +13,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.run import Results, Run
+from nnlo_opt.api.run import FrozenTrial, Results, Run
 from nnlo_opt.api.steering import Callback, SearchView, Steering
 from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
 from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean
@@ -62,6 +62,7 @@ class SearchResult(Results):
     directory: Path | None
     #: True on one of the ranks that have searched together, for what a script does once
     is_root: bool = True
+    _frozen: list[FrozenTrial] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def best_model(self) -> Any:
         """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""

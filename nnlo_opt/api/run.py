@@ -77,6 +77,8 @@ class Results:
 
     #: state that the journal of the run leads to
     ledger: Ledger
+    #: trials of a search that has ended, once somebody has asked for them
+    _frozen: list[FrozenTrial]
 
     @property
     def direction(self) -> str:
@@ -86,7 +88,10 @@ class Results:
     @property
     def trials(self) -> list[FrozenTrial]:
         """All trials in the order in which they were suggested."""
-        return [FrozenTrial.of(trial) for trial in self.ledger.trials]
+        trials = self._frozen or [FrozenTrial.of(trial) for trial in self.ledger.trials]
+        if self.ledger.ended_because:
+            self._frozen[:] = trials
+        return [*trials]
 
     @property
     def best(self) -> FrozenTrial | None:
@@ -241,6 +246,7 @@ class Run(Results):
         """
         run, at_work = checked_run(self.directory, "correct the path"), may_be_at_work(self.directory)
         self._events, self.ledger = read_run(run)
+        self._frozen = []
         self._state = state_of(self.directory, self.ledger, at_work=at_work)
         return self
 
