@@ -204,8 +204,7 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
         "direction": OTHER_DIRECTIONS.get(str(direction := given.get("direction")), direction),
         "model": model,
     }
-    named = {name: value for name, value in given.items() if name != "shuffle"} | of_table
-    checked = optimization_options(named)
+    checked = optimization_options({**given, **of_table})
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
 
 
@@ -216,20 +215,17 @@ def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", dept
     """
     if comm is not None and comm.Get_rank():
         return
+    words = []
     if given.get("num_iterations") is None and given.get("hyper_opt") != "grid":
         n_trials = BY_NAME["num_iterations"].default
-        warnings.warn(
-            f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.",
-            SearchWarning,
-            stacklevel=depth,
-        )
+        words.append(f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.")
     if comm is None and int(given.get("block_size") or 1) > 1:
-        warnings.warn(
+        words.append(
             "`block_size` is the number of ranks of `mpirun` that work on a trial together. Received: "
-            f"{given['block_size']} without `mpirun`, so that this process alone works on each.",
-            SearchWarning,
-            stacklevel=depth,
+            f"{given['block_size']} without `mpirun`, so that this process alone works on each."
         )
+    for sentence in words:
+        warnings.warn(sentence, SearchWarning, stacklevel=depth)
 
 
 def job_communicator() -> "Communicator | None":

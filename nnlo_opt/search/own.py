@@ -31,8 +31,9 @@ def name_of(part: object) -> str:
     That is of the file, or of the methods of an object and its plain values.
     """
     if not isinstance(part, str):
-        values = {name: value for name, value in getattr(part, "__dict__", {}).items() if _is_plain(value)}
-        name, code = type(part).__qualname__, "".join([*_methods(type(part)), repr(sorted(values.items()))]).encode()
+        given = getattr(part, "__dict__", {}).items()
+        values = sorted(item for item in given if isinstance(item[1], int | float | str | None))
+        name, code = type(part).__qualname__, "".join([*_methods(type(part)), repr(values)]).encode()
     elif os.path.isfile(source := part.rpartition(":")[0]):
         name, code = os.path.basename(part), Path(source).read_bytes()
     else:
@@ -42,16 +43,20 @@ def name_of(part: object) -> str:
 
 def check_search(part: object) -> None:
     """Raise ConfigurationError if `part` is no search algorithm."""
-    _check_method(part, "search algorithm", "suggest", "history")
+    if not takes_arguments(getattr(part, "suggest", None)):
+        raise ConfigurationError(
+            "A search algorithm of one's own must be an object with a method `suggest(history)`. Received: "
+            f"{part!r}. Give one, or a name."
+        )
 
 
 def check_pruner(part: object) -> None:
     """Raise ConfigurationError if `part` is no pruner, or pauses trials."""
-    _check_method(part, "pruner", "decide", "trial", "fold", "epoch", "reports")
-    if not isinstance(part, Pruner) or part.pauses:
+    if not isinstance(part, Pruner) or part.pauses or not takes_arguments(part.decide, 4):
         raise ConfigurationError(
-            "A pruner of one's own must be a `nnlo_opt.search.pruning.Pruner` that does not pause trials. "
-            f"Received: {part!r}. Inherit from this class, and answer `Verdict.GO_ON` or `Verdict.PRUNE`."
+            "A pruner of one's own must be a `nnlo_opt.search.pruning.Pruner` that does not pause trials, with a "
+            f"method `decide(trial, fold, epoch, reports)`. Received: {part!r}. Inherit from this class, and answer "
+            "`Verdict.GO_ON` or `Verdict.PRUNE`."
         )
 
 
@@ -130,20 +135,8 @@ def _made(part: Any, what: str, **arguments: object) -> Any:
         return maker(*arguments.values())
 
 
-def _check_method(part: object, what: str, name: str, *arguments: str) -> None:
-    if not takes_arguments(getattr(part, name, None), len(arguments)):
-        raise ConfigurationError(
-            f"A {what} must be an object with a method `{name}({', '.join(arguments)})`. Received: {part!r}. Give "
-            "one, or a name."
-        )
-
-
 def _methods(kind: type) -> Iterator[str]:
     """Yield the fingerprints of the methods of a class, and of the classes of a user that it inherits from."""
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in ("builtins", "abc", "typing", "nnlo_opt"):
             yield from (fingerprint(value) for value in vars(base).values() if isinstance(value, FunctionType))
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)

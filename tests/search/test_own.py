@@ -86,7 +86,7 @@ def test_its_name_in_the_journal_tells_one_code_and_one_setting_from_another(tmp
         ({"hyper_opt": Middle({"y": 1.0})}, r"`Middle.suggest` must return a point"),
         ({"hyper_opt": Middle(1.0)}, r"`Middle.suggest` must return a point"),
         ({"hyper_opt": "nowhere.py:Mine"}, "no such file"),
-        ({"pruner": object()}, r"a method `decide\("),
+        ({"pruner": object()}, r"with a method `decide\("),
         ({"pruner": Pausing()}, "does not pause"),
         ({"pruner": Strict(), "pruner_min_epochs": 2}, r"`pruner_min_epochs` .* Received: Strict \("),
         ({"pruner": Strict(), "objective": ["a:min", "b:min"]}, "`pruner` stops trials by one objective"),
