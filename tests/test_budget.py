@@ -11,16 +11,16 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 33_824
+MOST_LINES = 33_797
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630),
     "allreduce": (321,),
     "analysis": (292,),
-    "api": (547, 801),
+    "api": (547, 778),
     "block": (2577, 2578),
     "cli": (2592,),
-    "comm": (1373, 1451, 1455),
+    "comm": (1373, 1451, 1456),
     "compat": (2257, 2244),
     "controller": (362,),
     "coordinator": (1133, 1134),
@@ -29,11 +29,11 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "export": (577,),
     "launcher": (346,),
     "models": (3152,),
-    "objective": (343, 347, 579),
-    "reporting": (1685, 1692, 1711),
-    "run": (4294, 4423),
+    "objective": (343, 347, 565),
+    "reporting": (1685, 1692, 1718),
+    "run": (4294, 4415),
     "runtime": (1024,),
-    "search": (1983, 2088),
+    "search": (1983, 2098),
     "simulate": (501,),
     "space": (942, 953),
     "testing": (710,),

@@ -40,7 +40,7 @@ class PruningPlan:
 
     @property
     def shown(self) -> str:
-        """What a user has given, for a sentence."""
+        """The pruner in a sentence, as a user has given it."""
         return self.name if self.is_own else f"`--pruner {self.name}`"
 
     @property

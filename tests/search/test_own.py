@@ -116,7 +116,7 @@ def test_a_pruner_of_ones_own_decides_and_another_one_may_not_resume_the_run(pru
         assert study.ask().number == 1
 
 
-@pytest.mark.parametrize(("most", "received"), [(2, "True"), (3, "ZeroDivisionError: .* line")])
+@pytest.mark.parametrize(("most", "received"), [(2, "False"), (3, "ZeroDivisionError: .* line")])
 def test_a_wrong_answer_of_a_pruner_ends_the_search_with_a_sentence(most, received):
     with pytest.raises(ConfigurationError, match=rf"`Judge.decide` must return .* Received: {received}"):
         nnlo_opt.optimize(lambda x, report: x * report(1, x), SPACE, pruner=Judge(most), num_iterations=2)
