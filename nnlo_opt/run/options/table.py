@@ -355,9 +355,9 @@ PRUNING = _group(
     "stopping trials early",
     Option("pruner", "NAME", kinds.or_own(one_of("none", *PRUNERS), check_pruner), default="none", example="asha",
         common=True,
-        help="none, median, asha, hyperband, or one's own, FILE.py:CLASS; median: stop a trial that is worse than the "
-             "median of the others at the same epoch; asha: pause all but the best trials at rungs of more and more "
-             "epochs, and resume a trial when it is among the best; hyperband: the same with several first rungs"),
+        help="none, median, asha or hyperband; median: stop a trial that is worse than the median of the others at the "
+             "same epoch; asha: pause all but the best trials at rungs of more and more epochs, and resume a trial "
+             "when it is among the best; hyperband: the same with several first rungs; FILE.py:CLASS: one's own"),
     Option("pruner_eta", "N", whole(2), shown=f"{_PRUNING.eta}", example="4",
         help="asha, hyperband: one trial in N passes a rung, and the next rung has N times its epochs"),
     Option("pruner_min_epochs", "EPOCHS", whole(unit="epochs"), shown=f"{_PRUNING.min_epochs}", example="2",
