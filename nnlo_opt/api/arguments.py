@@ -4,15 +4,11 @@ docs/reference/options.md describes them. An argument that is left out has the d
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.values import Options
 from nnlo_opt.search.base import SearchAlgorithm
-from nnlo_opt.search.own import OwnParts, check_own, name_of
-from nnlo_opt.search.pruning import Pruner, PruningPlan
+from nnlo_opt.search.pruning import Pruner
 
 Path: TypeAlias = str | os.PathLike[str]
 Name: TypeAlias = Literal["bayesian", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"]
@@ -91,7 +87,7 @@ class SearchArguments(TypedDict, total=False):
     fold_by: str
     opt_restore: bool
     # stopping trials early
-    pruner: Literal["none", "median", "asha", "hyperband"] | Pruner
+    pruner: Literal["none", "median", "asha", "hyperband"] | str | Pruner
     pruner_eta: int | None
     pruner_min_epochs: int | None
     pruner_min_trials: int | None
@@ -110,28 +106,3 @@ class SearchArguments(TypedDict, total=False):
     stop_after_no_improvement: int | None
     max_failures: int
     target_objective: float | None
-
-
-def with_own(given: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Options]) -> Options:
-    """Return the options that `read` makes of `given`, in which objects stand in the place of names.
-
-    Raises:
-        ConfigurationError: an object lacks a method, or there are options of a pruner beside an object.
-    """
-    objects = {name: given[name] for name in ("hyper_opt", "pruner") if not isinstance(given.get(name), str | None)}
-    own = OwnParts(algorithm=objects.get("hyper_opt"), pruner=objects.get("pruner"))
-    check_own(own)
-    names = {name: value for name, value in given.items() if name not in objects}
-    if own.pruner is not None:
-        if of_pruner := [name for name in given if name.startswith("pruner_")]:
-            raise ConfigurationError(
-                f"`{of_pruner[0]}` is an option of a pruner of this package. Received: it with {own.pruner!r}; give "
-                "your pruner its settings when you make it."
-            )
-        names["pruner"] = "median"  # what is checked holds for every pruner that does not pause
-    options = replace(read(names), own=own)
-    if own.algorithm is not None:
-        options = replace(options, search=replace(options.search, algorithm=name_of(own.algorithm)))
-    if own.pruner is not None:
-        options = replace(options, plan=replace(options.plan, pruning=PruningPlan(name=name_of(own.pruner))))
-    return options

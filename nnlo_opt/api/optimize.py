@@ -12,8 +12,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from nnlo_opt.api.arguments import SearchArguments, with_own
-from nnlo_opt.api.run import Results, Run
+from nnlo_opt.api.arguments import SearchArguments
+from nnlo_opt.api.run import FrozenTrial, Results, Run
 from nnlo_opt.api.steering import Callback, SearchView, Steering
 from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
 from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean
@@ -63,6 +63,7 @@ class SearchResult(Results):
     directory: Path | None
     #: True on one of the ranks that have searched together, for what a script does once
     is_root: bool = True
+    _frozen: list[FrozenTrial] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def best_model(self) -> Any:
         """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
@@ -130,6 +131,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
     Raises:
         ConfigurationError: the arguments are wrong; no trial has begun.
     """
+    __tracebackhide__ = True  # in a notebook
     if EXECUTING:
         raise ConfigurationError(
             "`nnlo_opt.optimize` must not be called while a module is imported by a search. Received: a call in "
@@ -159,7 +161,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             )
             with closing(view):
                 ledger, directory = run_search(checked, definition, comm, script, n_parallel=n_parallel)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         # The reader looks for lines of their own.
         raise error.with_traceback(None if isinstance(error, NnloError) else of_user(error)) from None
     return SearchResult(ledger, directory, is_root=comm is None or not comm.Get_rank())
@@ -206,8 +208,7 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
         "direction": OTHER_DIRECTIONS.get(str(direction := given.get("direction")), direction),
         "model": model,
     }
-    named = {name: value for name, value in given.items() if name != "shuffle"} | of_table
-    checked = with_own(named, optimization_options)
+    checked = optimization_options({**given, **of_table})
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
 
 
@@ -218,20 +219,17 @@ def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", dept
     """
     if comm is not None and comm.Get_rank():
         return
+    words = []
     if given.get("num_iterations") is None and given.get("hyper_opt") != "grid":
         n_trials = BY_NAME["num_iterations"].default
-        warnings.warn(
-            f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.",
-            SearchWarning,
-            stacklevel=depth,
-        )
+        words.append(f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.")
     if comm is None and int(given.get("block_size") or 1) > 1:
-        warnings.warn(
+        words.append(
             "`block_size` is the number of ranks of `mpirun` that work on a trial together. Received: "
-            f"{given['block_size']} without `mpirun`, so that this process alone works on each.",
-            SearchWarning,
-            stacklevel=depth,
+            f"{given['block_size']} without `mpirun`, so that this process alone works on each."
         )
+    for sentence in words:
+        warnings.warn(sentence, SearchWarning, stacklevel=depth)
 
 
 def job_communicator() -> "Communicator | None":

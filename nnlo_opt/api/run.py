@@ -64,7 +64,7 @@ class FrozenTrial:
     def of(cls, trial: Trial) -> Self:
         """Return a copy of a trial of a ledger."""
         same = {f.name: copy(getattr(trial, f.name)) for f in fields(cls) if f.name != "parameters"}
-        return cls(parameters=dict(trial.point), **same)
+        return cls(parameters=dict(trial.point), **same | {"reason": python_words(trial.reason)})
 
 
 class Results:
@@ -77,6 +77,8 @@ class Results:
 
     #: state that the journal of the run leads to
     ledger: Ledger
+    #: trials of a search that has ended, once somebody has asked for them
+    _frozen: list[FrozenTrial]
 
     @property
     def direction(self) -> str:
@@ -86,7 +88,10 @@ class Results:
     @property
     def trials(self) -> list[FrozenTrial]:
         """All trials in the order in which they were suggested."""
-        return [FrozenTrial.of(trial) for trial in self.ledger.trials]
+        trials = self._frozen or [FrozenTrial.of(trial) for trial in self.ledger.trials]
+        if self.ledger.ended_because:
+            self._frozen[:] = trials
+        return [*trials]
 
     @property
     def best(self) -> FrozenTrial | None:
@@ -161,7 +166,8 @@ class Results:
     def _view(self, title: str, state: RunState) -> str:
         """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
         ledger, best = self.ledger, self.ledger.best()
-        facts = [f"{state}{f' ({self.ended_because})' * bool(self.ended_because)}: {outcome(ledger)}."]
+        because = f" ({self.ended_because})" * (self.ended_because not in ("", state))
+        facts = [f"{state}{because}: {outcome(ledger)}."]
         if best is not None:
             facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
         frame = self.to_dataframe().iloc[[trial.number for trial in ranked(ledger)[:_MOST_SHOWN]]]
@@ -240,6 +246,7 @@ class Run(Results):
         """
         run, at_work = checked_run(self.directory, "correct the path"), may_be_at_work(self.directory)
         self._events, self.ledger = read_run(run)
+        self._frozen = []
         self._state = state_of(self.directory, self.ledger, at_work=at_work)
         return self
 

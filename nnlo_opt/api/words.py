@@ -1,9 +1,8 @@
 """Words of Python: names of other packages by the names here, options in a sentence as arguments."""
 
-import ast
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from nnlo_opt.errors import NnloError
 from nnlo_opt.run.options.table import BY_NAME
@@ -23,6 +22,7 @@ OTHER_NAMES = {
 OTHER_DIRECTIONS = {"minimize": "min", "maximize": "max"}
 #: an option, with its value if it has one, and the beginning of a rule about it
 _OPTION = re.compile(r"`--([a-z-]+)(?:[ =]([^`]+))?`( must| differs)?")
+_NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")
 
 
 @contextmanager
@@ -53,15 +53,7 @@ def _argument(found: re.Match[str]) -> str:
     if name.startswith("no_"):
         name, value = name.removeprefix("no_"), "False"
     elif value is not None:
-        value = _literal(value)
+        value = value if _NUMBER.fullmatch(value) else f'"{value}"'
     elif option.kind.type is bool:
         value = "True"
     return f"`{name}`{rule}" if value is None or rule else f"`{name}={value}`"
-
-
-def _literal(value: str) -> str:
-    """Return a value of the command line as Python has it."""
-    with suppress(ValueError, SyntaxError):
-        ast.literal_eval(value)
-        return value
-    return f'"{value}"'

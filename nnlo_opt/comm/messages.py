@@ -83,6 +83,8 @@ class TeamReformed(Message):
     taken: int
     #: assignment that continues at the point it had reached, -1 for none: any other assignment of the team is lost
     goes_on: int
+    #: how the process of its dead rank ended, in words; empty if that is not known
+    how: str = ""
 
 
 class FoldStarted(AssignmentMessage):

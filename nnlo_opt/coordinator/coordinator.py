@@ -13,7 +13,7 @@ from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.ending import Phase
 from nnlo_opt.coordinator.membership import Membership
 from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.errors import NnloError, ProtocolError
+from nnlo_opt.errors import ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.records import Value
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.space.space import Point
@@ -139,7 +139,7 @@ class Coordinator:
                 todo += self._take(received)
             except Exception as error:
                 self._write_ahead(todo)  # the decisions before it stand
-                for source, message in self._story:
+                for source, message in () if isinstance(error, ConfigurationError) else self._story:
                     error.add_note(f"took in from rank {source}: {str(message)[:300]}")
                 raise
         suggestion = self._setup.search.poll() if self._state.suggestions.asked else None

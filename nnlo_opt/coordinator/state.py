@@ -326,16 +326,17 @@ class CoordinatorState:
         # An order that a living master has not taken yet is on its way to it.
         if assignment is not None and before.master_rank in message.world_ranks and assignment.number > message.taken:
             continued = assignment.number
-        self._take_losses(team_index, before, continued)
+        self._take_losses(team_index, before, continued, message.how)
         self._place_block(self.membership.block_of(team_index))
 
-    def _take_losses(self, team_index: int, before: Team, continued: int) -> None:
+    def _take_losses(self, team_index: int, before: Team, continued: int, how: str = "") -> None:
         """Record the ranks that a team has lost, with the loss of its assignment unless the team continues it.
 
         Args:
             team_index: the team.
             before: the team as it trained when the ranks died.
             continued: number of the assignment that the team continues; -1 for none.
+            how: as of `TeamReformed`.
         """
         assignment = self.membership.assignment_of_team.get(team_index)
         ranks = self.membership.take_unrecorded(team_index)
@@ -359,7 +360,7 @@ class CoordinatorState:
         if is_lost:
             del self.membership.assignment_of_team[team_index]
             self.membership.suspects.pop(team_index, None)
-            self._lose(assignment, ev.died_text(ranks), counts=counts)
+            self._lose(assignment, how or ev.died_text(ranks), counts=counts)
         self._gives_up(self.ledger.trials[assignment.trial])
 
     def _blames(self, assignment: Assignment, ranks: Sequence[int], team: Team) -> bool:

@@ -9,9 +9,9 @@ import random
 import signal
 import sys
 import threading
-import time
 import traceback
 import warnings
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,19 +29,10 @@ from nnlo_opt.objective.rank import ObjectiveRank
 
 #: frameworks whose threads a fork would not have, although their locks would wait for them
 FRAMEWORKS = ("tensorflow", "jax", "torch")
-#: seconds between two looks for processes that have died without closing their pipe
-_LOOK_S = 0.5
-#: seconds that idle processes have to leave
-_LEAVE_S = 0.3
 
 
 def refuse_threads() -> None:
     """Raise ConfigurationError if this process cannot be forked."""
-    if not hasattr(os, "fork"):
-        raise ConfigurationError(
-            f"`n_parallel` needs a system that forks processes. Received: {sys.platform}. Start the script with "
-            "`mpirun` instead."
-        )
     if imported := next((name for name in FRAMEWORKS if name in sys.modules), None):
         raise ConfigurationError(
             f"`n_parallel` forks this process, and a fork has no threads. Received: a process that has imported "
@@ -50,32 +41,55 @@ def refuse_threads() -> None:
         )
 
 
-class ForkEnd(Transport):
-    """Transport of a forked process to the one that forked it, which has rank 0; it is lost with that process."""
+class _Pipes(Transport):
+    """Transport over pipes."""
 
-    def __init__(self, connection: Connection, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, ranks: dict[Connection, int]) -> None:
         self.rank, self.size, self.n_processes = rank, size, size
-        self._connection = connection
+        #: ranks by connection to them
+        self._ranks = ranks
 
     @property
     def rings(self) -> bool:
         return True
 
     def pause(self, seconds: float) -> None:
-        self._connection.poll(seconds)
+        wait([*self._ranks], seconds)
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
-        with suppress(OSError):
-            self._connection.send_bytes(encode(message, payload).tobytes())
+        for connection, rank in self._ranks.items():
+            if rank == dest:
+                with suppress(OSError):  # a death is noticed by `poll`
+                    connection.send_bytes(encode(message, payload).tobytes())
 
     def poll(self) -> Received | None:
-        try:
-            return _received(0, self._connection) if self._connection.poll() else None
-        except (EOFError, OSError):
-            raise RanksLost from None
+        for connection in wait([*self._ranks], 0.0):
+            assert isinstance(connection, Connection)
+            try:
+                message = decode(np.frombuffer(connection.recv_bytes(), np.uint8))
+            except (EOFError, OSError):
+                self._lose(connection)
+            else:
+                return Received(self._ranks[connection], *message)
+        return None
+
+    @abstractmethod
+    def _lose(self, connection: Connection) -> None:
+        """Take in that the process at the other end has died."""
 
 
-class ForkedRanks(Transport):
+class ForkEnd(_Pipes):
+    """Transport of a forked process to the one that forked it, which has rank 0; it is lost with that process."""
+
+    def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
+        _flush()  # this process may be killed once its trial has ended
+        super().send(dest, message, payload)
+
+    def _lose(self, connection: Connection) -> None:
+        raise RanksLost
+
+
+class ForkedRanks(_Pipes):
     """Transport of the coordinator to ranks that it forks when they are first given a trial.
 
     A rank that dies is a team that has reformed without its trial: it is forked anew for its next trial.
@@ -87,27 +101,18 @@ class ForkedRanks(Transport):
     """
 
     def __init__(self, n_ranks: int, make_rank: Callable[[Transport, OpenRun], ObjectiveRank], seed: int) -> None:
-        self.rank, self.size, self.n_processes = 0, 1 + n_ranks, 1 + n_ranks
+        super().__init__(0, 1 + n_ranks, {})
         self._make_rank, self._seed = make_rank, seed
         #: the run; None before it is open
         self._run: OpenRun | None = None
-        #: processes by rank, and the ranks by connection to them
+        #: processes by rank
         self._processes: dict[int, int] = {}
-        self._ranks: dict[Connection, int] = {}
         #: rank -> assignment that it was given last
         self._assigned: dict[int, int] = {}
         #: deaths that the coordinator has not heard of
         self._news: deque[Received] = deque()
         #: pipe that only this process can write to: its end is the death of this process
         self._life, self._mine = os.pipe()
-        self._look_at_s = 0.0
-
-    @property
-    def rings(self) -> bool:
-        return True
-
-    def pause(self, seconds: float) -> None:
-        wait([*self._ranks], seconds)
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         if isinstance(message, OpenRun):
@@ -116,34 +121,21 @@ class ForkedRanks(Transport):
             self._assigned[dest] = message.assignment
             if dest not in self._processes:
                 self._fork(dest)
-        for connection, rank in self._ranks.items():
-            if rank == dest:
-                with suppress(OSError):  # its death is noticed by `poll`
-                    connection.send_bytes(encode(message, payload).tobytes())
+        super().send(dest, message, payload)
 
     def poll(self) -> Received | None:
-        for connection in wait([*self._ranks], 0.0):
-            assert isinstance(connection, Connection)
-            rank = self._ranks[connection]
-            try:
-                return _received(rank, connection)
-            except (EOFError, OSError):
-                self._bury(connection, rank)
-        if time.monotonic() > self._look_at_s:
-            self._look_at_s = time.monotonic() + _LOOK_S
-            for connection, rank in [*self._ranks.items()]:
-                if self._has_ended(rank) and not connection.poll():
-                    self._bury(connection, rank)
+        if received := super().poll():
+            return received
+        for connection, rank in [*self._ranks.items()]:
+            if self._has_ended(rank) and not connection.poll():  # a child of it keeps the pipe open
+                self._lose(connection)
         return self._news.popleft() if self._news else None
 
     def close(self) -> None:
-        """End all processes: those that work are killed."""
-        until_s = time.monotonic() + _LEAVE_S
+        """End all processes."""
+        for connection in [*self._ranks]:
+            self._lose(connection)
         os.close(self._mine)
-        for connection, rank in [*self._ranks.items()]:
-            while not self._has_ended(rank) and time.monotonic() < until_s:
-                time.sleep(1e-3)
-            self._bury(connection, rank)
         os.close(self._life)
 
     def _has_ended(self, rank: int) -> bool:
@@ -153,31 +145,37 @@ class ForkedRanks(Transport):
         except ChildProcessError:
             return True
 
-    def _bury(self, connection: Connection, rank: int) -> None:
+    def _lose(self, connection: Connection) -> None:
         """Let go of the process of a rank, which has died or is killed."""
         connection.close()
-        del self._ranks[connection]
-        process = self._processes.pop(rank)
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-        reformed = TeamReformed(
-            alive=[rank], world_ranks=[rank], n_masters=1, taken=self._assigned.get(rank, -1), goes_on=-1
-        )
+        rank = self._ranks.pop(connection)
+        process, how = self._processes.pop(rank), ""
+        with suppress(ProcessLookupError, ChildProcessError, ValueError):
+            os.kill(process, signal.SIGKILL)  # one that is ending already ends as it would have
+            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+            how = f"its process ended ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})"
+        taken = self._assigned.get(rank, -1)
+        reformed = TeamReformed(alive=[rank], world_ranks=[rank], n_masters=1, taken=taken, goes_on=-1, how=how)
         self._news.append(Received(rank, reformed, None))
 
     def _fork(self, rank: int) -> None:
-        ours, theirs = Pipe()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12, for any second thread
-            process = os.fork()
+        _flush()
+        try:
+            ours, theirs = Pipe()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12, for any second thread
+                process = os.fork()
+        except OSError as error:
+            raise ConfigurationError(
+                "`n_parallel` must leave the system room for as many processes, with an open file each. Received: "
+                f"`n_parallel={self.size - 1}`, and after {len(self._ranks)} of them: {error.strerror}. Lower it, or "
+                "raise the limit (`ulimit -u`, `ulimit -n`)."
+            ) from None
         if not process:
             for connection in (*self._ranks, ours):
                 connection.close()
             os.close(self._mine)
-            self._serve(ForkEnd(theirs, rank, self.size))
+            self._serve(ForkEnd(rank, self.size, {theirs: 0}))
         theirs.close()
         self._processes[rank], self._ranks[ours] = process, rank
 
@@ -191,31 +189,20 @@ class ForkedRanks(Transport):
             random.seed(f"{self._seed} {end.rank}")
             np.random.seed([self._seed, end.rank])
             assert self._run is not None
-            serve(self._make_rank(end, self._run), end)
+            served = self._make_rank(end, self._run)
+            while (found := receive([end])) and not isinstance(order := found[1].message, Shutdown):
+                served.handle_order(order)
         except RanksLost:
             pass
         except BaseException:
             traceback.print_exc()
         finally:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
             os._exit(EXIT_OK)
 
 
-def serve(rank: ObjectiveRank, end: Transport) -> None:
-    """Have a rank carry out the coordinator's orders until Shutdown; RanksLost if the coordinator has died."""
-    while (found := receive([end])) is not None:
-        match found[1].message:
-            case Shutdown():
-                return
-            case OpenRun():
-                pass
-            case order:
-                rank.handle_order(order)
-
-
-def _received(source: int, connection: Connection) -> Received:
-    return Received(source, *decode(np.frombuffer(connection.recv_bytes(), np.uint8)))
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def _end_with(life: int) -> None:

@@ -5,8 +5,9 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
@@ -285,20 +286,29 @@ class SearchBar:
     def __init__(self) -> None:
         self._console = Console()
         self._live = Live(console=self._console, auto_refresh=False)
+        #: of the cell of a notebook, in which rich needs ipywidgets; None in a terminal
+        self._output: Any = None
         self._shown = ""
-        self._live.start()
+        if self._console.is_jupyter:
+            self._output = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
+        else:
+            self._live.start()
 
     def show(self, ledger: Ledger, now_s: float) -> None:
         """Draw the line, `now_s` seconds after the first start."""
         n_failed, ascii_only = ledger.n_by_state()["failed"], "utf" not in self._console.encoding
         failed = f" | {n_failed} failed" * bool(n_failed)
         line = texts.bottom_line(ledger, now_s, self._console.width - 1 - len(failed), ascii_only=ascii_only)
-        if line + failed != self._shown:
-            self._shown = line + failed
+        if line + failed == self._shown:
+            return
+        self._shown = line + failed
+        if self._output is not None:
+            self._output.update({"text/plain": printable(self._shown)}, raw=True)
+        else:
             self._live.update(Text(printable(self._shown), no_wrap=True), refresh=True)
 
     def close(self) -> None:
         """Leave the line as it is."""
         self._live.stop()
-        if not self._console.is_terminal and not self._console.is_jupyter:
+        if not self._console.is_terminal and self._output is None:
             self._console.print()

@@ -31,11 +31,6 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
     return " ".join(f"figure of merit {v:.6g}" if name == "value" else f"{name} {v:.4f}" for name, v in metrics.items())
 
 
-def values_text(values: Mapping[str, float]) -> str:
-    """Return the values of objectives on one line, with six significant digits."""
-    return " ".join(f"{name} {value:.6g}" for name, value in values.items())
-
-
 def shortened(reason: str) -> str:
     """Return a reason cut to the width of a terminal; the journal and results.csv hold the full text."""
     return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."

@@ -1,96 +1,93 @@
-"""Search algorithm or pruner of one's own: an object in a script, or a search algorithm by `FILE.py:CLASS`."""
+"""Search algorithm or pruner of one's own: an object in a script, or a class by `FILE.py:CLASS`."""
 
 import hashlib
-import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
-from nnlo_opt.search.pruning import Pruner
+from nnlo_opt.search.curves import Reports
+from nnlo_opt.search.pruning import Decision, Pruner, Verdict
 from nnlo_opt.space.constraint import fingerprint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import plain
-from nnlo_opt.user_files import load_module
+from nnlo_opt.user_files import importing, load_module, reason_of, takes_arguments
 
 #: characters of a fingerprint that a name shows
 _SHOWN = 12
-_RULE = "A search algorithm of one's own must be FILE.py:CLASS"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnParts:
-    """Objects that a script has given in the place of names; None for a name."""
-
-    algorithm: SearchAlgorithm | None = None
-    pruner: Pruner | None = None
+def is_own(part: object) -> bool:
+    """Return True for an object and for FILE.py:CLASS, not for the name of a part of this package."""
+    return not isinstance(part, str) or ".py:" in part
 
 
-def is_own(name: str) -> bool:
-    """Return True if `name` is FILE.py:CLASS, not the name of an algorithm of this package."""
-    return ".py:" in name
+def name_of(part: object) -> str:
+    """Return the name of an algorithm or a pruner for the journal, one's own with a fingerprint of its code.
+
+    That is of the file, or of the methods of an object and its plain values.
+    """
+    if not isinstance(part, str):
+        given = getattr(part, "__dict__", {}).items()
+        values = sorted(item for item in given if isinstance(item[1], int | float | str | None))
+        name, code = type(part).__qualname__, "".join([*_methods(type(part)), repr(values)]).encode()
+    elif os.path.isfile(source := part.rpartition(":")[0]):
+        name, code = os.path.basename(part), Path(source).read_bytes()
+    else:
+        return part
+    return f"{name} ({hashlib.sha256(code).hexdigest()[:_SHOWN]})"
 
 
-def fingerprinted(name: str) -> str:
-    """Return the name of a search algorithm for the journal: FILE.py:CLASS with the fingerprint of the file."""
-    if not is_own(name):
-        return name
-    path = Path(_parts(name)[0])
-    return f"{name} ({hashlib.sha256(path.read_bytes()).hexdigest()[:_SHOWN]})" if path.is_file() else name
+def check_search(part: object) -> None:
+    """Raise ConfigurationError if `part` is no search algorithm."""
+    if not takes_arguments(getattr(part, "suggest", None)):
+        raise ConfigurationError(
+            "A search algorithm of one's own must be an object with a method `suggest(history)`. Received: "
+            f"{part!r}. Give one, or a name."
+        )
 
 
-def name_of(own: object) -> str:
-    """Return the name of an object for the journal: its class, with a fingerprint of its code and its plain values."""
-    values = {name: value for name, value in getattr(own, "__dict__", {}).items() if _is_plain(value)}
-    text = "".join([*_functions(type(own)), repr(sorted(values.items()))])
-    return f"{type(own).__qualname__} ({hashlib.sha256(text.encode()).hexdigest()[:_SHOWN]})"
+def check_pruner(part: object) -> None:
+    """Raise ConfigurationError if `part` is no pruner, or pauses trials."""
+    if not isinstance(part, Pruner) or part.pauses or not takes_arguments(part.decide, 4):
+        raise ConfigurationError(
+            "A pruner of one's own must be a `nnlo_opt.search.pruning.Pruner` that does not pause trials, with a "
+            f"method `decide(trial, fold, epoch, reports)`. Received: {part!r}. Inherit from this class, and answer "
+            "`Verdict.GO_ON` or `Verdict.PRUNE`."
+        )
 
 
-def check_own(parts: OwnParts) -> None:
-    """Raise ConfigurationError if an object lacks a method of its interface."""
-    if parts.algorithm is not None:
-        _check_method(parts.algorithm, "suggest", ("history",), "search algorithm")
-    if parts.pruner is not None:
-        _check_method(parts.pruner, "decide", ("trial", "fold", "epoch", "reports"), "pruner")
-        if not isinstance(parts.pruner, Pruner) or parts.pruner.pauses:
-            raise ConfigurationError(
-                "A pruner of one's own must be a `nnlo_opt.search.pruning.Pruner` that does not pause trials. "
-                f"Received: {parts.pruner!r}. Inherit from this class, and answer `Verdict.GO_ON` or `Verdict.PRUNE`."
-            )
-
-
-def own_search(algorithm: str | SearchAlgorithm, space: Space, seed: int) -> SearchAlgorithm:
+def own_search(part: str | SearchAlgorithm, space: Space, seed: int) -> SearchAlgorithm:
     """Return an algorithm whose points are checked: an object, or FILE.py:CLASS, which is made by CLASS(space, seed).
 
     Raises:
         ConfigurationError: there is no such class, it cannot be made, or it lacks `suggest`.
     """
-    if not isinstance(algorithm, str):
-        return CheckedSearch(algorithm, space, type(algorithm).__qualname__)
-    source, name = _parts(algorithm)
-    maker: Callable[[Space, int], SearchAlgorithm] | None = getattr(load_module(source, _RULE), name, None)
-    if not callable(maker):
-        raise ConfigurationError(f"{_RULE}. Received: {algorithm}, and the file has no such class; check the name.")
-    try:
-        made = maker(space, seed)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"A search algorithm is made by `{name}(space, seed)`. Received: {algorithm}, {error}. Let `__init__` take "
-            "these two."
-        ) from error
-    check_own(OwnParts(algorithm=made))
-    return CheckedSearch(made, space, name)
+    made = _made(part, "search algorithm", space=space, seed=seed)
+    check_search(made)
+    return CheckedSearch(made, space)
+
+
+def own_pruner(part: str | Pruner) -> Pruner:
+    """Return a pruner whose answers are checked: an object, or FILE.py:CLASS, which is made by CLASS().
+
+    Raises:
+        ConfigurationError: there is no such class, it cannot be made, or it is no pruner.
+    """
+    made = _made(part, "pruner")
+    check_pruner(made)
+    return CheckedPruner(made)
 
 
 class CheckedSearch:
     """A user's algorithm, whose points must lie in the space; other points end the search with a sentence."""
 
-    def __init__(self, algorithm: SearchAlgorithm, space: Space, name: str) -> None:
+    def __init__(self, algorithm: SearchAlgorithm, space: Space) -> None:
         self._algorithm = algorithm
         self._space = space
-        self._name = name
 
     def suggest(self, history: History) -> Point | None:
         point = self._algorithm.suggest(history)
@@ -98,33 +95,48 @@ class CheckedSearch:
             return None
         if not isinstance(point, dict) or not self._space.contains(point):
             raise ConfigurationError(
-                f"`{self._name}.suggest` must return a point of the search space as a dict, or None at its end. "
-                f"Received: {point!r}. `history.space` has the parameters {', '.join(self._space.names)}."
+                f"`{type(self._algorithm).__qualname__}.suggest` must return a point of the search space as a dict, or "
+                f"None at its end. Received: {point!r}. `history.space` has the parameters "
+                f"{', '.join(self._space.names)}."
             )
         return {name: plain(value) for name, value in point.items()}
 
 
-def _parts(name: str) -> tuple[str, str]:
-    source, _, kind = name.rpartition(":")
-    return source, kind
+class CheckedPruner(Pruner):
+    """A user's pruner, whose errors and other answers than a decision end the search with a sentence."""
 
+    def __init__(self, pruner: Pruner) -> None:
+        self._pruner = pruner
 
-def _check_method(own: object, name: str, arguments: tuple[str, ...], what: str) -> None:
-    call = f"{name}({', '.join(arguments)})"
-    try:
-        inspect.signature(getattr(own, name)).bind(*arguments)
-    except (AttributeError, TypeError, ValueError):
+    def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
+        try:
+            answer: object = self._pruner.decide(trial, fold, epoch, reports)
+        except Exception as error:
+            answer = reason_of(error)
+        if isinstance(answer, Decision) and answer.verdict != Verdict.PAUSE:
+            return answer
         raise ConfigurationError(
-            f"A {what} must be an object with a method `{call}`. Received: {own!r}. Give one, or a name."
-        ) from None
+            f"`{type(self._pruner).__qualname__}.decide` must return a `Decision` to go on or to prune. Received: "
+            f"{answer} for trial {trial} after epoch {epoch}. Correct it, and start a new run."
+        )
 
 
-def _functions(kind: type) -> Iterator[str]:
+def _made(part: Any, what: str, **arguments: object) -> Any:
+    """Return an object as it is, and of FILE.py:CLASS what the class makes of `arguments`, in their order."""
+    if not isinstance(part, str):
+        return part
+    source, _, name = part.rpartition(":")
+    rule = f"A {what} of one's own must be FILE.py:CLASS, and is made by `CLASS({', '.join(arguments)})`"
+    maker: Any = getattr(load_module(source, rule), name, None)
+    if not takes_arguments(maker, len(arguments)):
+        received = "which cannot be called like that" if callable(maker) else "and the file has no such class"
+        raise ConfigurationError(f"{rule}. Received: {part}, {received}. Correct the file, or the name.")
+    with importing(Path(source)):
+        return maker(*arguments.values())
+
+
+def _methods(kind: type) -> Iterator[str]:
     """Yield the fingerprints of the methods of a class, and of the classes of a user that it inherits from."""
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in ("builtins", "abc", "typing", "nnlo_opt"):
             yield from (fingerprint(value) for value in vars(base).values() if isinstance(value, FunctionType))
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)

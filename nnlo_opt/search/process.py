@@ -56,8 +56,11 @@ class SearchService(ABC):
         answer = self._ask({"op": "load_space", "source": source, "fixed": dict(fixed or {})})
         return Space.from_json(answer["space"])
 
-    def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
-        """Begin with an empty history; raise ConfigurationError as `make_search` does."""
+    def start(self, algorithm: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> None:
+        """Begin with an empty history; raise ConfigurationError as `make_search` does.
+
+        An object can be the algorithm of a search in this process only.
+        """
         request = {"algorithm": algorithm, "space": space.to_json(), "seed": seed, "options": dict(options)}
         self._ask({"op": "start", **request})
 
@@ -288,12 +291,11 @@ class InlineSearch(SearchService):
 
     Args:
         constraint: constraint of the search space, if its function is in this process already.
-        own: algorithm of a script, in the place of the one that `start` names.
     """
 
-    def __init__(self, constraint: Constraint | None = None, own: SearchAlgorithm | None = None) -> None:
+    def __init__(self, constraint: Constraint | None = None) -> None:
         super().__init__()
-        self._session = SearchSession(constraint, own)
+        self._session = SearchSession(constraint)
         #: libraries of this process that have threads, with the algorithm's libraries once it has started
         self._libraries = ThreadpoolController()
 

@@ -197,6 +197,8 @@ def describe(plan: PruningPlan) -> str:
             f"Pruner median: from epoch {plan.min_epochs} on, a trial ends if it is worse than the median of "
             f"{plan.min_trials} or more other trials."
         )
+    if plan.is_own:
+        return f"Pruner {plan.name}: a trial ends if it says so."
     brackets = (Brackets.of_hyperband if plan.name == "hyperband" else Brackets.one)(plan).epochs
     shown = [", ".join(map(str, rungs[:6])) + ", …" * (len(rungs) > 6) or "none" for rungs in brackets]
     of_all = "" if plan.max_epochs is None else f" of {plan.max_epochs}"

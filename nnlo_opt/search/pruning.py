@@ -20,7 +20,7 @@ PRUNERS = ("median", "asha", "hyperband")
 class PruningPlan:
     """Settings of a pruner; `search.pruners.make_pruner` constructs it."""
 
-    #: one of PRUNERS
+    #: one of PRUNERS, "none" for no pruner, or one's own (`search.own.name_of`)
     name: str
     #: asha, hyperband: one trial in `eta` passes a rung, and a rung has `eta` times the epochs of the rung below
     eta: int = 3
@@ -32,6 +32,16 @@ class PruningPlan:
     max_epochs: int | None = None
     #: True if a trial can be paused and resumed; an objective without `checkpoint` cannot
     pauses: bool = True
+
+    @property
+    def is_own(self) -> bool:
+        """True if the pruner is not of this package."""
+        return self.name not in ("none", *PRUNERS)
+
+    @property
+    def shown(self) -> str:
+        """The pruner in a sentence, as a user has given it."""
+        return self.name if self.is_own else f"`--pruner {self.name}`"
 
     @property
     def n_rungs(self) -> int:

@@ -29,10 +29,7 @@ def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: M
     """
     given = dict(options)
     points = check_start_points(space, given.pop("start_points", []))
-    if not isinstance(name, str) or is_own(name):
-        search = own_search(name, space, seed)
-    else:
-        search = _make_known(name, space, seed, given)
+    search = own_search(name, space, seed) if is_own(name) else _make_known(str(name), space, seed, given)
     return StartPointSearch(search, points) if points else search
 
 
@@ -50,9 +47,9 @@ def search_names() -> tuple[str, ...]:
     return tuple(_ALGORITHMS)
 
 
-def options_of(name: str) -> tuple[str, ...]:
-    """Return the options of the algorithm called `name`, without the common ones; none for an unknown name."""
-    return _ALGORITHMS[name].options if name in _ALGORITHMS else ()
+def options_of(name: str | SearchAlgorithm) -> tuple[str, ...]:
+    """Return the options of the algorithm called `name`, without the common ones; none for one's own."""
+    return () if is_own(name) else _ALGORITHMS[str(name)].options
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,7 @@ class SearchSession:
     that cannot be used with `refused`, a sentence. A request that breaks these rules raises, because it is a bug.
     """
 
-    def __init__(self, constraint: Constraint | None = None, own: SearchAlgorithm | None = None) -> None:
-        #: algorithm of this process that takes the place of the one that `start` names; None for none
-        self._own = own
+    def __init__(self, constraint: Constraint | None = None) -> None:
         #: the algorithm and its history; None before `start`
         self._search: tuple[SearchAlgorithm, History] | None = None
         #: the constraint of the space loaded last, with its function; at first of a space of this process
@@ -81,7 +79,9 @@ class SearchSession:
         return {"space": space.to_json()}
 
     @_answered
-    def _start(self, algorithm: str, space: dict[str, Any], seed: int, options: dict[str, Any]) -> dict[str, Any]:
+    def _start(
+        self, algorithm: str | SearchAlgorithm, space: dict[str, Any], seed: int, options: dict[str, Any]
+    ) -> dict[str, Any]:
         points = Space.from_json(space)
         if points.constraint is not None:
             points = Space(points.parameters, self._with_function(points.constraint))
@@ -89,7 +89,7 @@ class SearchSession:
         n_objectives = own.pop("n_objectives", 1)
 
         def make() -> SearchAlgorithm:
-            return make_search(self._own or algorithm, points, seed, own)
+            return make_search(algorithm, points, seed, own)
 
         search, history = make(), History(points)
         if n_objectives > 1:

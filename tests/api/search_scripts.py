@@ -87,6 +87,11 @@ def a_trial_is_the_same_on_all_its_ranks():
     assert {trial.state.value for trial in result.trials} == {"complete"}, [trial.reason for trial in result.trials]
 
 
+def processes_of_ones_own_are_refused():
+    with pytest.raises(NnloError, match="Received: `n_parallel=2` under mpirun, whose ranks run the trials"):
+        nnlo_opt.optimize(lambda p: 1.0, SPACE, n_parallel=2, **FEW)
+
+
 def on_a_communicator_of_ones_own():
     part = COMM.Split(0 if RANK < 2 else 1, RANK)
     result = nnlo_opt.optimize(lambda p: p["x"] ** 2, SPACE, comm=part, seed=part.Get_size(), **FEW)

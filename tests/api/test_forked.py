@@ -4,6 +4,7 @@ import multiprocessing.reduction
 import os
 import pickle
 import random
+import resource
 import signal
 import sys
 import threading
@@ -68,16 +69,18 @@ def test_trials_run_at_the_same_time_each_with_random_numbers_of_its_own():
     assert all(len({one[name] for one in metrics}) == 6 for name in ("random", "numpy"))
 
 
-def test_a_process_that_dies_is_a_failed_attempt():
+@pytest.mark.parametrize("how", ["SIGKILL", "exit code 3"])
+def test_a_process_that_dies_is_a_failed_attempt_which_says_how(how):
     def dies(parameters):
         if parameters["x"] > 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL) if how == "SIGKILL" else os._exit(3)
         return parameters["x"] ** 2
 
     result = nnlo_opt.optimize(dies, SPACE, n_parallel=2, max_attempts=2, **FEW)
     for trial in result.trials:
         died = trial.parameters["x"] > 0
         assert (trial.state.value, len(trial.assignments)) == (("failed", 2) if died else ("complete", 1))
+        assert not died or trial.reason.endswith(f"(`max_attempts`); the last time: its process ended ({how})")
     assert not children()
 
 
@@ -150,6 +153,17 @@ def test_all_processes_end_with_the_first(tmp_path, signum):
 def test_wrong_requests_are_refused(target, options, words, here):
     (here / "example_model.py").write_text("def get_model(x):\n    ...\n")
     check_refused(words, nnlo_opt.optimize, target, SPACE, **options, **FEW)
+
+
+def test_more_processes_than_the_system_has_room_for_are_refused_with_a_sentence():
+    limit, files = resource.getrlimit(resource.RLIMIT_NOFILE), psutil.Process().num_fds()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files + 20, limit[1]))
+    try:
+        more = {"n_parallel": 40, "num_iterations": 40}
+        check_refused("Too many open files. Lower it", nnlo_opt.optimize, lambda p: time.sleep(9), SPACE, **more)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert not children()
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])

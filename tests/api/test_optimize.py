@@ -46,7 +46,7 @@ def test_the_arguments_are_the_options_of_the_table_with_their_types():
     types["shuffle"] = types.pop("no_shuffle")
     types["direction"] = Literal["min", "max", "minimize", "maximize"] | None
     types["hyper_opt"] |= str | SearchAlgorithm  # one's own, as FILE.py:CLASS or as an object
-    types["pruner"] |= Pruner
+    types["pruner"] |= str | Pruner
     assert get_type_hints(SearchArguments) == types
 
 
@@ -279,7 +279,9 @@ def test_trials_that_are_handed_out_change_neither_the_search_nor_with_it():
         before.parameters["x"] = None
         study.tell(trial, 1.0)
         assert (before.state, study.result.trials[0].state) == ("running", "complete")
-    assert study.result.best_parameters == trial.parameters
+    result = study.result
+    assert result.best_parameters == trial.parameters
+    assert result.trials[0] is result.trials[0]
     with pytest.raises(dataclasses.FrozenInstanceError):
         before.number = 3
 

@@ -22,6 +22,7 @@ NAMES = [
     "a_run_is_kept_and_resumed",
     "an_exception_reaches_every_rank_and_the_next_search_works",
 ]
+OF_MPIRUN = ["on_a_communicator_of_ones_own", "processes_of_ones_own_are_refused"]
 
 pytestmark = pytest.mark.mpi
 
@@ -32,7 +33,7 @@ def run(n_ranks: int, cwd: Path, *arguments: str) -> launcher.Outcome:
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_every_rank_searches_and_gets_the_result(tmp_path, n_ranks):
-    names = [*NAMES, *(["on_a_communicator_of_ones_own"] if n_ranks > 1 else [])]
+    names = [*NAMES, *(OF_MPIRUN if n_ranks > 1 else [])]
     outcome = run(n_ranks, tmp_path, str(SCRIPTS), ",".join(names))
     assert outcome.code == 0, outcome.err[-4000:]
     assert outcome.out.splitlines() == [f"{name} is done" for name in names]

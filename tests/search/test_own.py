@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,24 @@ class Pausing(Strict):
     pauses = True
 
 
+class Judge(Strict):
+    def decide(self, trial, fold, epoch, reports):
+        return epoch < 1 / (self.most - 3)
+
+
+class Drawn:
+    def __init__(self, space, seed):
+        self.space, self.seed = space, seed
+
+    def suggest(self, history):
+        return None if history.n_suggested else self.space.middle()
+
+
+class Narrow(Drawn):
+    def __init__(self):
+        raise ValueError("too narrow")
+
+
 def searched(algorithm, **options):
     return nnlo_opt.optimize(lambda p: p["x"] ** 2, {"x": Real(-5, 5)}, hyper_opt=algorithm, **options)
 
@@ -67,9 +86,15 @@ def test_its_name_in_the_journal_tells_one_code_and_one_setting_from_another(tmp
         ({"hyper_opt": Middle({"y": 1.0})}, r"`Middle.suggest` must return a point"),
         ({"hyper_opt": Middle(1.0)}, r"`Middle.suggest` must return a point"),
         ({"hyper_opt": "nowhere.py:Mine"}, "no such file"),
-        ({"pruner": object()}, r"a method `decide\("),
+        ({"pruner": object()}, r"with a method `decide\("),
         ({"pruner": Pausing()}, "does not pause"),
-        ({"pruner": Strict(), "pruner_min_epochs": 2}, "`pruner_min_epochs`"),
+        ({"pruner": Strict(), "pruner_min_epochs": 2}, r"`pruner_min_epochs` .* Received: Strict \("),
+        ({"pruner": Strict(), "objective": ["a:min", "b:min"]}, "`pruner` stops trials by one objective"),
+        ({"pruner": "nowhere.py:Mine"}, "`pruner` must be .* no such file"),
+        ({"pruner": f"{__file__}:Mine"}, "no such class"),
+        ({"pruner": f"{__file__}:Drawn"}, r"made by `CLASS\(\)`.* which cannot be called like that"),
+        ({"pruner": f"{__file__}:Narrow"}, "ValueError: too narrow. Correct it"),
+        ({"pruner": f"{__file__}:Pausing"}, "does not pause"),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(given, words):
@@ -77,52 +102,39 @@ def test_what_cannot_work_is_refused_with_a_sentence(given, words):
         study.ask()
 
 
-def test_a_pruner_of_ones_own_decides_and_another_one_may_not_resume_the_run(tmp_path):
+@pytest.mark.parametrize(("pruner", "other"), [(Strict(), Strict(most=3)), (f"{__file__}:Strict", f"{__file__}:Judge")])
+def test_a_pruner_of_ones_own_decides_and_another_one_may_not_resume_the_run(pruner, other, tmp_path):
     run = {"num_iterations": 2, "checkpoint": tmp_path / "run"}
-    with nnlo_opt.Study(SPACE, pruner=Strict(), **run) as study:
+    with nnlo_opt.Study(SPACE, pruner=pruner, **run) as study:
         trial = study.ask()
         assert [trial.report(epoch, 1.0) for epoch in (1, 2)] == [True, False]
         study.tell(trial, 1.0)
     assert study.result.trials[0].state == "pruned"
     with pytest.raises(ConfigurationError, match="pruner"):
-        nnlo_opt.Study(SPACE, pruner=Strict(most=3), opt_restore=True, **run)
-    with nnlo_opt.Study(SPACE, pruner=Strict(), opt_restore=True, **run) as study:
+        nnlo_opt.Study(SPACE, pruner=other, opt_restore=True, **run)
+    with nnlo_opt.Study(SPACE, pruner=pruner, opt_restore=True, **run) as study:
         assert study.ask().number == 1
 
 
-CLASSES = """
-class Drawn:
-    def __init__(self, space, seed):
-        self.space, self.seed = space, seed
-
-    def suggest(self, history):
-        return None if history.n_suggested else self.space.middle()
-
-class Narrow(Drawn):
-    def __init__(self):
-        pass
-"""
+@pytest.mark.parametrize(("most", "received"), [(2, "False"), (3, "ZeroDivisionError: .* line")])
+def test_a_wrong_answer_of_a_pruner_ends_the_search_with_a_sentence(most, received):
+    with pytest.raises(ConfigurationError, match=rf"`Judge.decide` must return .* Received: {received}"):
+        nnlo_opt.optimize(lambda x, report: x * report(1, x), SPACE, pruner=Judge(most), num_iterations=2)
 
 
-@pytest.fixture
-def file(tmp_path):
-    (tmp_path / "mine.py").write_text(CLASSES)
-    return tmp_path / "mine.py"
-
-
-def test_the_search_process_makes_the_class_of_a_file(file):
+def test_the_search_process_makes_the_class_of_a_file():
     search = SearchProcess()
     try:
-        search.start(f"{file}:Drawn", SPACE, 0, {})
-        for name, words in {"Nothing": "no such class", "Narrow": r"`Narrow\(space, seed\)`"}.items():
+        search.start(f"{__file__}:Drawn", SPACE, 0, {})
+        for name, words in {"Nothing": "no such class", "Narrow": r"`CLASS\(space, seed\)`"}.items():
             with pytest.raises(ConfigurationError, match=words):
-                search.start(f"{file}:{name}", SPACE, 0, {})
+                search.start(f"{__file__}:{name}", SPACE, 0, {})
     finally:
         search.close()
 
 
-def test_a_changed_file_has_another_name_in_the_journal(file, tmp_path):
+def test_a_changed_file_has_another_name_in_the_journal(tmp_path):
     for number in range(2):
-        searched(f"{file}:Drawn", num_iterations=1, checkpoint=tmp_path / str(number))
-        file.write_text(CLASSES + "\n# changed\n")
+        (tmp_path / "mine.py").write_text(Path(__file__).read_text() + f"\n# {number}\n")
+        searched(f"{tmp_path}/mine.py:Drawn", num_iterations=1, checkpoint=tmp_path / str(number))
     assert hyper_opt_of(tmp_path / "0") != hyper_opt_of(tmp_path / "1")

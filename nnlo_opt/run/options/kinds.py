@@ -103,16 +103,19 @@ def one_of(*choices: str) -> Kind:
     return Kind(rule=rule, type=Literal[choices], convert=convert)
 
 
-def or_own(names: Kind) -> Kind:
-    """Return the kind of names of `names`, and of classes of one's own as FILE.py:CLASS."""
+def or_own(names: Kind, check: Callable[[object], None]) -> Kind:
+    """Return the kind of names of `names`, of one's own classes as FILE.py:CLASS, and of objects that pass `check`."""
     rule = f"{names.rule}, or FILE.py:CLASS"
 
-    def convert(value: Any) -> str:
-        if not (isinstance(value, str) and is_own(value)):
-            return str(names(value))
+    def convert(value: Any) -> Any:
+        if not is_own(value):
+            return names(value)
+        if not isinstance(value, str):
+            check(value)
+            return value
         if not os.path.isfile(value.rpartition(":")[0]):
             raise WrongValueError(f"must be {rule}. Received: {value}, and there is no such file.")
-        return value
+        return os.path.abspath(value)  # the module of the model may change the working folder
 
     return Kind(rule=rule, type=names.type, convert=convert)
 

@@ -29,6 +29,7 @@ from nnlo_opt.run.options.kinds import (
 from nnlo_opt.search.base import ACQUISITIONS, SURROGATES
 from nnlo_opt.search.genetic import DEFAULT_POPULATION
 from nnlo_opt.search.grid import DEFAULT_POINTS
+from nnlo_opt.search.own import check_pruner, check_search
 from nnlo_opt.search.pruning import PRUNERS, PruningPlan
 from nnlo_opt.search.registry import search_names
 from nnlo_opt.training.options import TrainingOptions
@@ -315,7 +316,8 @@ SEARCH = _group(
              "prints"),
     Option("fix", "NAME=VALUE", kinds.FIXED, default={}, example="dropout=0.5",
         help="fix a parameter of the search space to one value; repeatable"),
-    Option("hyper_opt", "NAME", kinds.or_own(one_of(*search_names())), default="bayesian", example="sobol", common=True,
+    Option("hyper_opt", "NAME", kinds.or_own(one_of(*search_names()), check_search), default="bayesian",
+        example="sobol", common=True,
         help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol, grid; with the extra [optuna] tpe, "
              "gp and cmaes; or one's own, FILE.py:CLASS"),
     Option("surrogate", "NAME", one_of(*SURROGATES), shown=SURROGATES[0], example="et",
@@ -352,10 +354,11 @@ SEARCH = _group(
 )
 PRUNING = _group(
     "stopping trials early",
-    Option("pruner", "NAME", one_of("none", *PRUNERS), default="none", example="asha", common=True,
+    Option("pruner", "NAME", kinds.or_own(one_of("none", *PRUNERS), check_pruner), default="none", example="asha",
+        common=True,
         help="none, median, asha or hyperband; median: stop a trial that is worse than the median of the others at the "
              "same epoch; asha: pause all but the best trials at rungs of more and more epochs, and resume a trial "
-             "when it is among the best; hyperband: the same with several first rungs"),
+             "when it is among the best; hyperband: the same with several first rungs; FILE.py:CLASS: one's own"),
     Option("pruner_eta", "N", whole(2), shown=f"{_PRUNING.eta}", example="4",
         help="asha, hyperband: one trial in N passes a rung, and the next rung has N times its epochs"),
     Option("pruner_min_epochs", "EPOCHS", whole(unit="epochs"), shown=f"{_PRUNING.min_epochs}", example="2",

@@ -28,9 +28,10 @@ from nnlo_opt.run.options.table import (
 )
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.runtime.devices import GpuRequest
+from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.genetic import DEFAULT_POPULATION
-from nnlo_opt.search.own import OwnParts
-from nnlo_opt.search.pruning import PRUNERS, PruningPlan
+from nnlo_opt.search.own import is_own, name_of
+from nnlo_opt.search.pruning import PRUNERS, Pruner, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
 from nnlo_opt.search.registry import options_of, search_names
 from nnlo_opt.space.space import Point
@@ -89,7 +90,8 @@ class DataOptions:
 class SearchOptions:
     """Search algorithm with its options; None stands for the default of the algorithm."""
 
-    algorithm: str = BY_NAME["hyper_opt"].default
+    #: name, FILE.py:CLASS or an object (`search.own`)
+    algorithm: str | SearchAlgorithm = BY_NAME["hyper_opt"].default
     surrogate: str | None = None
     acquisition: str | None = None
     #: trials of a generation of the genetic algorithm (`--ga-populations`)
@@ -106,8 +108,8 @@ class SearchOptions:
             if getattr(self, name) is not None and name not in options_of(self.algorithm):
                 owner = next(owner for owner in search_names() if name in options_of(owner))
                 raise ConfigurationError(
-                    f"`{option}` is an option of `--hyper-opt {owner}`. Received: `--hyper-opt {self.algorithm}`; drop "
-                    f"`{option}`, or choose {owner}."
+                    f"`{option}` is an option of `--hyper-opt {owner}`. Received: `--hyper-opt "
+                    f"{name_of(self.algorithm)}`; drop `{option}`, or choose {owner}."
                 )
         if self.population == 1:
             raise ConfigurationError(
@@ -162,8 +164,8 @@ class Options:
     keras_backend: str | None = None
     #: begin a saved Keras model with weights of its own
     fresh_weights: bool = False
-    #: search algorithm and pruner that a script has given as objects
-    own: OwnParts = OwnParts()  # noqa: RUF009  (frozen)
+    #: pruner of one's own (`search.own`), which `plan` has the name of
+    own_pruner: str | Pruner | None = None
     #: SHA-256 of a model that only an earlier run names (`models.builders.open_model`); None if the user names it
     model_sha256: str | None = None
     #: ranks of each worker
@@ -239,6 +241,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         search=search,
         plan=plan,
         comparison=comparison,
+        own_pruner=values.pruner if is_own(values.pruner) else None,
         walltime_s=values.walltime,
     )
 
@@ -347,20 +350,20 @@ def _comparison(values: SimpleNamespace) -> Comparison:
 
 def _pruning(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:
     """Return the plan of `--pruner`, as far as it is known without the model; None without a pruner."""
-    name = values.pruner
+    plan = PruningPlan(name=name_of(values.pruner))
     options = {option: getattr(values, f"pruner_{option}") for option in ("min_epochs", *_PRUNER_TAKES)}
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
         takers = _PRUNER_TAKES.get(option, PRUNERS)
-        if name not in takers:
+        if plan.name not in takers:
             raise ConfigurationError(
                 f"`--pruner-{option.replace('_', '-')}` is for `--pruner {'` or `'.join(takers)}`. Received: "
-                f"`--pruner {name}`; leave it out."
+                f"{plan.shown}; leave it out."
             )
-    if name == "none":
+    if plan.name == "none":
         return None
-    _check_one(f"--pruner {name}", comparison)
-    return PruningPlan(name=name, **given)
+    _check_one("--pruner", comparison)
+    return replace(plan, **given)
 
 
 def _check_fold_racing(values: SimpleNamespace, comparison: Comparison) -> None:
@@ -386,17 +389,17 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
     if not comparison.is_of_epochs:
         what = comparison.function or comparison.objectives[0].name
         raise ConfigurationError(
-            f"`--pruner` needs a figure of merit that is measured after every epoch. Received: `--pruner {plan.name}` "
-            f"with {what}; compare trials by a metric (`--objective val_loss:min`), or leave it out."
+            f"`--pruner` needs a figure of merit that is measured after every epoch. Received: {plan.shown} with "
+            f"{what}; compare trials by a metric (`--objective val_loss:min`), or leave it out."
         )
     if findings.figure == "loss" and comparison.objectives == (DEFAULT,):
         raise ConfigurationError(
-            f"`--pruner` compares the validation of trials after each epoch. Received: `--pruner {plan.name}` "
-            "without validation data; give `--val-data`, or leave it out."
+            f"`--pruner` compares the validation of trials after each epoch. Received: {plan.shown} without "
+            "validation data; give `--val-data`, or leave it out."
         )
     if not is_objective and "train.epochs" not in findings.search_space.names:
         plan = replace(plan, max_epochs=plan.max_epochs or epochs)
-    if plan.name not in PRUNERS:  # a script's own, which may end trials but not pause them
+    if plan.is_own:  # it may end trials, but not pause them
         return replace(plan, pauses=False)
     if plan.name == "hyperband" and plan.max_epochs is None:
         raise ConfigurationError(

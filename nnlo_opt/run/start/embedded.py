@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.comm.rank_group import FailedElsewhereError, RankGroup, abort_on_error
 from nnlo_opt.comm.run_messages import OpenRun
@@ -20,10 +19,11 @@ from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.forked import ForkedRanks
-from nnlo_opt.objective.rank import Objective, ObjectiveRank, ObjectiveSetup, RunningTrial
+from nnlo_opt.objective.rank import Objective, ObjectiveRank, RunningTrial
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.roles import RoleSetup
+from nnlo_opt.run.rank.placement import Placement
+from nnlo_opt.run.rank.roles import RankRoles, RoleSetup
 from nnlo_opt.run.start.host import Interruption, Script
 from nnlo_opt.run.start.search import SearchSession, plan_search
 from nnlo_opt.run.start.serving_ranks import ServingRanks
@@ -97,7 +97,9 @@ def run_search(
             if interruption is not None:
                 stack.enter_context(interruption.listening())
             if is_forked:
-                ranks = stack.enter_context(_forked_ranks(n_parallel, roles))
+                forked = ForkedRanks(n_parallel, partial(_objective_rank, roles), options.seed)
+                stack.callback(forked.close)
+                ranks = ServingRanks(forked, context.preemption, options.grace_s, can_leave_work=True)
             own_rank = ScriptRank(group, roles, ranks)
             if group.rank == 0:
                 own_rank.coordinate(options if keeps_files else replace(options, run=temporary), script, SearchSession)
@@ -133,27 +135,12 @@ def temporary_run() -> Iterator[RunRequest]:
         atexit.unregister(remove)
 
 
-@contextmanager
-def _forked_ranks(n_ranks: int, roles: RoleSetup) -> Iterator[ServingRanks]:
-    """Yield ranks that are forked from this process, and end with the block."""
-
-    def make_rank(orders: Transport, run: OpenRun) -> ObjectiveRank:
-        setup = ObjectiveSetup(
-            orders=orders,
-            block=LoopbackNetwork(1).end(0),
-            programs=roles.workload,
-            run=run,
-            make_comm=lambda rank: None,
-            clock=roles.clock,
-            comparison=roles.options.comparison,
-        )
-        return ObjectiveRank(setup)
-
-    forked = ForkedRanks(n_ranks, make_rank, roles.options.seed)
-    try:
-        yield ServingRanks(forked, roles.context.preemption, roles.options.grace_s, can_leave_work=True)
-    finally:
-        forked.close()
+def _objective_rank(roles: RoleSetup, orders: Transport, run: OpenRun) -> ObjectiveRank:
+    """Return the rank of a process that is forked from this one."""
+    placement = Placement.of(roles.topology.teams[orders.rank - 1], orders, None)
+    rank = RankRoles(placement, roles).objective(run, before=None)
+    assert rank is not None
+    return rank
 
 
 class ScriptWorkload(ModuleWorkload):
@@ -173,7 +160,7 @@ class ScriptWorkload(ModuleWorkload):
                 if self.interruption is None:
                     return program(trial)
                 with self.interruption.calling():
-                    return program(trial.reporting_by(self.interruption.deferred))
+                    return program(trial.reporting_by(self.interruption.deferred()))
             except NnloError:
                 raise  # of another rank, or of a communicator that was given up
             except Exception as error:

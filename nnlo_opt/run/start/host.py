@@ -5,16 +5,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import ParamSpec, TypeVar
 
 from nnlo_opt.coordinator.coordinator import Observer
 from nnlo_opt.coordinator.instructions import CoordinatorEvent
 from nnlo_opt.records import Value
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space.space import Space
-
-Arguments = ParamSpec("Arguments")
-Returned = TypeVar("Returned")
 
 
 class Interruption:
@@ -32,16 +28,14 @@ class Interruption:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Take Ctrl-C within the block. Only the main thread can, and only if nobody else takes it."""
-        is_ours = threading.current_thread() is threading.main_thread()
-        before = signal.getsignal(signal.SIGINT)
-        if not is_ours or before is not signal.default_int_handler:
-            yield
-            return
-        signal.signal(signal.SIGINT, self._take)
+        before, is_main = signal.getsignal(signal.SIGINT), threading.current_thread() is threading.main_thread()
+        if is_ours := is_main and before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._take)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            if is_ours:
+                signal.signal(signal.SIGINT, before)
 
     def _take(self, signum: int, frame: FrameType | None) -> None:
         self.n_asked += 1
@@ -62,20 +56,16 @@ class Interruption:
         finally:
             self._is_in_call = False
 
-    def deferred(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-        """Return a function of this package for the user's code, which an interruption ends when it has returned."""
-
-        def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Returned:
-            n_before, self._is_in_call = self.n_asked, False
-            try:
-                returned = function(*arguments, **named)
-            finally:
-                self._is_in_call = True
-            if self.n_asked > n_before:
-                raise KeyboardInterrupt
-            return returned
-
-        return call
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let an interruption wait for the end of the block, our code within a call; a decorator, too."""
+        n_before, self._is_in_call = self.n_asked, False
+        try:
+            yield
+        finally:
+            self._is_in_call = True
+        if self.n_asked > n_before:
+            raise KeyboardInterrupt
 
 
 class Host(Value):

@@ -14,7 +14,7 @@ from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.search.design import design_size
-from nnlo_opt.search.own import fingerprinted
+from nnlo_opt.search.own import name_of
 from nnlo_opt.training.options import option_name
 from nnlo_opt.trials.identity import DataFiles, RunIdentity
 from nnlo_opt.trials.objectives import Objective
@@ -74,7 +74,7 @@ def settings_of(options: Options, program: str, *, names_versions: bool) -> dict
     return {
         "command_line": [program, *options.command_line],
         "versions": versions() if names_versions else {},
-        "hyper_opt": fingerprinted(options.search.algorithm),
+        "hyper_opt": name_of(options.search.algorithm),
         "search": options.search.to_json(),
         "plan": asdict(options.plan),
         "block_size": options.block_size,

@@ -21,9 +21,9 @@ from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
 from nnlo_opt.run.start.session import Session, run_command
 from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.search.base import SearchAlgorithm, Suggestion
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.grid import grid_size
-from nnlo_opt.search.own import fingerprinted
+from nnlo_opt.search.own import name_of, own_pruner
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.search.pruners import describe
 from nnlo_opt.search.pruning import PruningPlan
@@ -59,14 +59,11 @@ class HeldSearch(InlineSearch):
 
     Args:
         constraint: function that the points must satisfy; None for none.
-        own: as of `InlineSearch`.
         may_begin: returns True if another trial can begin.
     """
 
-    def __init__(
-        self, constraint: Constraint | None, own: SearchAlgorithm | None, may_begin: Callable[[], bool]
-    ) -> None:
-        super().__init__(constraint, own)
+    def __init__(self, constraint: Constraint | None, may_begin: Callable[[], bool]) -> None:
+        super().__init__(constraint)
         self._may_begin = may_begin
         #: requests without an answer
         self._requests: deque[int] = deque()
@@ -123,6 +120,8 @@ class SearchSession(Session):
         check_start_points(findings.search_space, self.options.search.start_points)
         if (plan := self.options.plan.pruning) is not None:
             self._pruning = pruning_for(plan, comparison, self.options.training.epochs, findings)
+        if (own := self.options.own_pruner) is not None:
+            self.pruner = own_pruner(own)
         if self.options.search.algorithm == "grid":
             n_points = grid_size(findings.search_space, self.options.search.grid_points)
             if not self.options.plan.num_iterations:
@@ -140,7 +139,7 @@ class SearchSession(Session):
         options, space = self.options.search, findings.search_space
         if self._search is None:
             constraint = None if self.host.space is None else self.host.space.constraint
-            self._search = HeldSearch(constraint, self.options.own.algorithm, partial(self._may_begin, ledger))
+            self._search = HeldSearch(constraint, partial(self._may_begin, ledger))
         settings = options.to_json()
         if self.options.plan.objectives:
             settings["n_objectives"] = len(self.options.plan.objectives)
@@ -148,8 +147,8 @@ class SearchSession(Session):
             settings["n_initial_points"] = identity.n_initial_points
         if ledger.sessions:
             self.adopted = ledger.adopted
-            before = ledger.settings.hyper_opt or options.algorithm
-            if before != (now := fingerprinted(options.algorithm)):  # every algorithm continues from any history
+            before = ledger.settings.hyper_opt
+            if before not in ("", now := name_of(options.algorithm)):  # every algorithm continues from any history
                 self.say(f"The search was {before} and is now {now}.")
         else:
             start = self.options.run.start  # the model module may have changed the working folder
@@ -184,7 +183,7 @@ class SearchSession(Session):
         self.say(
             f"Run `{directory.shown}`: {counted(options.plan.num_iterations, 'trial')} of {findings.model}"
             f"{f' ({each})' * bool(each)} on {counted(topology.n_blocks, 'block')} of {ranks} "
-            f"rank{'s' * (ranks != '1')}, {options.search.algorithm} search, seed {options.seed}."
+            f"rank{'s' * (ranks != '1')}, {name_of(options.search.algorithm)} search, seed {options.seed}."
         )
         if options.plan.objectives:
             self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")

@@ -60,6 +60,7 @@ from nnlo_opt.runtime.environment import idle_nodes_text
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
+from nnlo_opt.search.pruning import Pruner
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
@@ -138,6 +139,8 @@ class Session(ABC):
         self._raised: Exception | None = None
         #: the first trial that has failed, for a search that ends with it; empty before
         self._failure = ""
+        #: pruner of one's own; None for the one that the plan names
+        self.pruner: Pruner | None = None
         #: traceback of the last failure; empty if it was no exception of the user's code
         self._traceback = ""
         #: True while other ranks may be at work
@@ -440,7 +443,7 @@ class Session(ABC):
         self, directory: RunDirectory, search: Search, plan: SearchPlan, findings: Findings
     ) -> RunningSearch:
         """Return the run with its coordinator at work."""
-        state = CoordinatorState(plan, self.topology, directory.ledger, self.options.own.pruner)
+        state = CoordinatorState(plan, self.topology, directory.ledger, self.pruner)
         space = None if self.is_one_training else findings.search_space
         inbox = Inbox(directory.path, space, directory.ledger, self.options.grace_s, self.say)
         observers = [*([self.lines(state)] if self.host.owns_process else []), *self.host.observers, inbox]
