@@ -16,7 +16,9 @@ from nnlo_opt.errors import JournalError as JournalError
 from nnlo_opt.errors import NnloError as NnloError
 from nnlo_opt.errors import SearchWarning as SearchWarning
 from nnlo_opt.errors import TrialError as TrialError
+from nnlo_opt.objective.checkpoint import TrialCheckpoint as TrialCheckpoint
 from nnlo_opt.objective.rank import RunningTrial as RunningTrial
+from nnlo_opt.objective.rank import TrialFold as TrialFold
 from nnlo_opt.space import Categorical as Categorical
 from nnlo_opt.space import Constant as Constant
 from nnlo_opt.space import Integer as Integer
