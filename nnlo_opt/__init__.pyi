@@ -19,6 +19,7 @@ from nnlo_opt.errors import TrialError as TrialError
 from nnlo_opt.objective.checkpoint import TrialCheckpoint as TrialCheckpoint
 from nnlo_opt.objective.rank import RunningTrial as RunningTrial
 from nnlo_opt.objective.rank import TrialFold as TrialFold
+from nnlo_opt.objective.torch_group import torch_process_group as torch_process_group
 from nnlo_opt.space import Categorical as Categorical
 from nnlo_opt.space import Constant as Constant
 from nnlo_opt.space import Integer as Integer

@@ -19,6 +19,8 @@ from tests.helpers import effort, networks  # noqa: F401 (effort has the profile
 #: package that a test may need -> the extra that installs it
 EXTRAS = {
     "torch": "torch",
+    "lightning": "lightning",
+    "accelerate": "accelerate",
     "jax": "jax",
     "optuna": "optuna",
     "cmaes": "optuna",

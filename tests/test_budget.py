@@ -11,10 +11,10 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 33_992
+MOST_LINES = 34_161
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
-    "": (601, 608, 630, 631),
+    "": (601, 608, 630, 632),
     "allreduce": (321,),
     "analysis": (292,),
     "api": (547, 778, 788),
@@ -29,10 +29,10 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "export": (577,),
     "launcher": (346,),
     "models": (3152, 3154),
-    "objective": (343, 347, 565, 697),
+    "objective": (343, 347, 565, 864),
     "reporting": (1685, 1692, 1718),
     "run": (4294, 4415, 4428),
-    "runtime": (1024,),
+    "runtime": (1024, 1025),
     "search": (1983, 2098),
     "simulate": (501,),
     "space": (942, 953),

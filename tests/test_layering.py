@@ -91,7 +91,7 @@ DOORS: dict[str, list[str]] = {
     "keras": ["models", "compat.keras", "allreduce.callbacks"],
     "tensorflow": ["models"],
     "jax": ["models"],
-    "torch": ["models"],
+    "torch": ["models", "objective.torch_group"],
     "mlxtend": ["data.sets.image_files"],
     "pooch": ["data.sets.download"],
     "msgspec": ["records"],

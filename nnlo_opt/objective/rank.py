@@ -25,6 +25,7 @@ from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import MisuseError, NnloError, ProtocolError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.objective.checkpoint import Save, TrialCheckpoint, last_save
+from nnlo_opt.objective.torch_group import Call, clear_frames
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
@@ -243,8 +244,9 @@ class ObjectiveRank:
     def handle(self, message: msg.Message) -> None:
         """Take in one message from block rank 0 between two calls (other ranks)."""
         if isinstance(message, CallObjective):
-            _, end = self._call(message)
-            self._block.send(ROOT, end)
+            with Call():  # block rank 0 hears of a failure before a group of torch ends because of it
+                _, end = self._call(message)
+                self._block.send(ROOT, end)
             if isinstance(end, msg.FoldFailed) and not wait_until(self._has_failed, GRACE_S):
                 self._give_up_on_root(end)
         elif not isinstance(message, msg.FoldFailed):
@@ -307,6 +309,7 @@ class ObjectiveRank:
         except BaseException as error:
             self._block.blame(error)  # a rank may have died in a call that is not guarded
             failed = fold_failed(call.assignment, error, self._world_rank)
+            clear_frames(error)
             return None, failed.replaced(traceback="") if isinstance(error, _CallFailed) else failed
 
     def _report(self, epoch: Any, value: Any, **figures: Any) -> bool:
@@ -450,9 +453,10 @@ class ObjectiveRank:
         self._began_s = now_s - saved_s
         waited_s = None if self._idle_since_s is None else now_s - self._idle_since_s
         self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, epoch=call.epoch, waited_s=waited_s))
-        value, end = self._call(call)
-        if isinstance(end, msg.FoldFailed) and self._failure is None:
-            self._spread(end)
+        with Call() as own:
+            value, end = self._call(call)
+            if isinstance(end, msg.FoldFailed) and not wait_until(self._has_failed, own.hears_s):
+                self._spread(end)
         others = self._block.size - 1
 
         def all_back() -> bool:

@@ -13,6 +13,9 @@ from tests.helpers.stories import write_journal
 #: names of the managers, each after those that its example uses
 OF_MANAGERS = ("Algo", "Data", "H5Data", "ModelBuilder", "ModelFromJson", "MPIManager", "MPIKFoldManager")
 
+#: names that need torch
+OF_TORCH = ("torch_process_group",)
+
 
 def check_examples(names):
     """Run the examples of these names, one after another in one namespace; each must have one."""
@@ -26,7 +29,14 @@ def check_examples(names):
     assert runner.failures == 0
 
 
-@pytest.mark.parametrize("name", [name for name in nnlo_opt.__all__ if name not in OF_MANAGERS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.needs("torch")] if name in OF_TORCH else [])
+        for name in nnlo_opt.__all__
+        if name not in OF_MANAGERS
+    ],
+)
 def test_what_is_public_has_an_example_that_is_true(name, here):
     (here / "checkpoints/CP").mkdir(parents=True)
     write_journal(here / "checkpoints/CP", events_of())

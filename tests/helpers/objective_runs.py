@@ -15,10 +15,12 @@ def launch(folder: Path, *driver: str, options: tuple[str, ...] = (), model: str
     return launcher.start(1, ["nnlo-opt", "launch", "-n", "5", *options, "--", *driver], folder)
 
 
-def search(cwd: Path, text: str, n_ranks: int, *options: str, code: int = 0) -> launcher.Outcome:
+def search(
+    cwd: Path, text: str, n_ranks: int, *options: str, code: int = 0, timeout_s: float = 120.0
+) -> launcher.Outcome:
     (cwd / "objective.py").write_text(text)
     command = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *options]
-    return launcher.run(n_ranks, command, cwd, code=code)
+    return launcher.run(n_ranks, command, cwd, timeout_s, code)
 
 
 def rows(cwd: Path) -> list[dict[str, str]]:
