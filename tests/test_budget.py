@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 34_161
+MOST_LINES = 34_162
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630, 632),
@@ -38,7 +38,7 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "space": (942, 953),
     "testing": (710,),
     "training": (382, 404),
-    "trials": (1824, 1853),
+    "trials": (1824, 1854),
     "update_rules": (898,),
 }
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

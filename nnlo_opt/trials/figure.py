@@ -78,8 +78,10 @@ def finite_number(value: Any, rule: str) -> float:
     """
     is_text, what = False, ", as of a function without `return`" * (value is None)
     try:
-        is_text = issubclass(np.asarray(value).dtype.type, str | bytes)
-        number = real_number(value)
+        # NumPy takes a tensor of torch from CPUs alone, and without a gradient.
+        plain = value.item() if hasattr(value, "detach") else value
+        is_text = issubclass(np.asarray(plain).dtype.type, str | bytes)
+        number = real_number(plain)
     except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
         what = ", which is text: convert it by `float(...)`" if is_text else what
         raise MisuseError(f"{rule}; received: {reprlib.repr(value)}{what}") from None

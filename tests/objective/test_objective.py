@@ -177,6 +177,14 @@ class NotANumber:
         return "tensor([1, 2])"
 
 
+@pytest.mark.needs("torch")
+def test_a_loss_of_torch_is_a_figure_with_its_gradient():
+    import torch
+
+    _, finished = Bench(lambda parameters: torch.full((1, 1), 2.0, requires_grad=True).sum()).call()
+    assert finished.figure_of_merit == 2.0
+
+
 @pytest.mark.parametrize(
     "value",
     [None, "good", "2.0", np.str_("2.0"), b"2.0", math.nan, math.inf, -math.inf, [1.0, 2.0], 1j, 10**400, NotANumber()],
