@@ -29,7 +29,7 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "export": (577,),
     "launcher": (346,),
     "models": (3152, 3146, 3154),
-    "objective": (343, 347, 579, 711, 879),
+    "objective": (343, 347, 579, 711, 878),
     "reporting": (1685, 1692, 1711),
     "run": (4294, 4423, 4422, 4436),
     "runtime": (1024, 1025),
