@@ -307,6 +307,16 @@ def scripts(trial: Trial) -> None:
         assert float(text.rsplit(maxsplit=1)[-1]) > 0.9
 
 
+def torch_groups(trial: Trial) -> None:
+    """A block of ranks on two nodes trains a model by torch."""
+    shutil.copy(ROOT / "examples/example_torch_ddp.py", trial.folder)
+    driver = "OptimizationDriver --model example_torch_ddp.py --block-size 2 --num-iterations 6 --checkpoint run"
+    trial.type(f"sbatch --wait --nodes=2 --ntasks=3 --output=out --wrap='mpirun -n 3 bash -c \"hostname; {driver}\"'")
+    text = trial.type("grep -a -x -e 'n[1-4]' -e 'Search complete.*' out")
+    assert {"n1", "n2"} <= set(text.split())
+    assert "(6 complete)" in text
+
+
 #: name -> (statement, seconds of a trial, True if `--quick` has it)
 STATEMENTS: dict[str, tuple[Callable[[Trial], None], float, bool]] = {
     "planned": (planned, 0.5, True),
@@ -319,6 +329,7 @@ STATEMENTS: dict[str, tuple[Callable[[Trial], None], float, bool]] = {
     "drained": (drained, 2.0, False),
     "lost": (lost, 2.0, False),
     "scripts": (scripts, 0.5, False),
+    "torch_groups": (torch_groups, 0.5, False),
     "by_srun": (by_srun, 1.5, False),
 }
 
