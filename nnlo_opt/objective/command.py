@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from nnlo_opt.objective.environment import torchrun_environment, without_launche
 from nnlo_opt.objective.output import Output, Patterns, Report
 from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.script import Script, answer
-from nnlo_opt.objective.template import RANKS, Template
+from nnlo_opt.objective.template import COMMAND, RANKS, Template
 from nnlo_opt.runtime.devices import NO_GPU, VISIBLE
 from nnlo_opt.safe_path import SafePath
 
@@ -72,13 +72,16 @@ class Command:
             )
         files = self._files()
         source = next(iter(files), program or words[0])
-        parts = {"--command": self.template.text, **vars_of(self.patterns), **files}
+        given = {"--report-pattern": self.patterns.report, "--result-pattern": self.patterns.result}
+        options = {option: text for option, text in given.items() if text is not None}
+        parts = {COMMAND: self.template.text, **options, **files}
         return ModelDefinition(
             name=Path(source).stem,
             kind="objective",
             source=Path(source),
             functions={"objective": self},
             fingerprint=hashlib.sha256(repr(parts).encode()).hexdigest(),
+            parts=parts,
         )
 
     def _files(self) -> dict[str, str]:
@@ -94,22 +97,17 @@ class Command:
         return found
 
 
-def vars_of(patterns: Patterns) -> Mapping[str, str]:
-    """Return the patterns that are given, by their options."""
-    given = {"--report-pattern": patterns.report, "--result-pattern": patterns.result}
-    return {option: text for option, text in given.items() if text is not None}
-
-
 class _Call:
     """Scripts of one trial, as one rank of the block sees them."""
 
     def __init__(self, command: Command, trial: RunningTrial) -> None:
         self._command, self._trial, self._comm = command, trial, trial.comm
-        self._rank, self._size = (0, 1) if trial.comm is None else (trial.comm.Get_rank(), trial.comm.Get_size())
+        self._rank: int = 0 if trial.comm is None else trial.comm.Get_rank()
         own = (socket.gethostname(), *map(os.environ.get, VISIBLE))
         #: host of every rank of the block, with the GPUs that it sees
         self._places: list[tuple[str | None, ...]] = [own] if self._comm is None else self._comm.allgather(own)
         self._output = Output(command.names, command.patterns)
+        self._size = len(self._places)
         #: reports of the script that are not passed on
         self._reports: deque[Report] = deque()
         #: calls of `nnlo_opt.report` that wait for an answer, each with its epoch

@@ -9,6 +9,8 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 
+#: the option
+COMMAND = "--command"
 #: placeholders besides the parameters
 ARGS, RANKS, SAVE, CHECKPOINT = "args", "ranks", "save", "checkpoint"
 PLACEHOLDERS = (ARGS, "trial", RANKS, "folder", CHECKPOINT, SAVE)
@@ -31,12 +33,12 @@ class Template:
 
     def __post_init__(self) -> None:
         if not self.words:
-            raise ConfigurationError("`--command` must begin with a program. Received: an empty text.")
+            raise ConfigurationError(f"`{COMMAND}` must begin with a program. Received: an empty text.")
         for word in self.words:
             for found in _PART.finditer(word):
                 if found[0] in "{}":
                     raise ConfigurationError(
-                        f"`--command` must have a name between every pair of braces. Received: {word!r}. Write "
+                        f"`{COMMAND}` must have a name between every pair of braces. Received: {word!r}. Write "
                         "`{{` for `{` and `}}` for `}`."
                     )
                 if found[1] == ARGS and word != _ARGS:
@@ -51,7 +53,7 @@ class Template:
             return shlex.split(self.text)
         except ValueError as error:
             raise ConfigurationError(
-                f"`--command` must be words as a shell reads them. Received: {self.text!r} ({error}). Close the quote."
+                f"`{COMMAND}` must be words as a shell reads them. Received: {self.text!r} ({error}). Close the quote."
             ) from None
 
     @cached_property
@@ -69,7 +71,7 @@ class Template:
         known = {*names, *PLACEHOLDERS}
         if unknown := sorted(self.names - known):
             raise ConfigurationError(
-                f"`--command` must name parameters of the search space, or {', '.join(PLACEHOLDERS)}. Received: "
+                f"`{COMMAND}` must name parameters of the search space, or {', '.join(PLACEHOLDERS)}. Received: "
                 f"`{{{unknown[0]}}}`; the parameters are {', '.join(names)}.{did_you_mean(unknown[0], known)} Braces "
                 "that mean themselves are written `{{` and `}}`."
             )
@@ -82,7 +84,7 @@ class Template:
             return
         if unnamed := [name for name in names if name not in self.names]:
             raise ConfigurationError(
-                f"`--command` must name every parameter. Received: {self.text!r}, without `{{{unnamed[0]}}}`. Add it, "
+                f"`{COMMAND}` must name every parameter. Received: {self.text!r}, without `{{{unnamed[0]}}}`. Add it, "
                 f"or `{_ARGS}` for all of them."
             )
         if absent := [name for name in names if name in conditional]:

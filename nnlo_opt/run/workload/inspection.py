@@ -68,6 +68,7 @@ class Inspection:
             source=str(definition.source.resolve()),
             sha256=definition.sha256,
             function=definition.function,
+            parts=definition.parts,
             space=space,
             trains_itself=definition.trains_itself,
         )
