@@ -229,6 +229,8 @@ class _Call:
                 time.sleep(_LOOK_S)
             else:
                 self._script.look(_LOOK_S)
+            if self._comm is not None:
+                self._comm.Iprobe()  # MPI notices there that mpirun has died
             return done()
 
         if self._comm is not None:
