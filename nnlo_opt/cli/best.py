@@ -16,7 +16,7 @@ from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.words import counted, figure_text
 from nnlo_opt.run.options.kinds import PATH, one_of, whole
 from nnlo_opt.run.options.table import NAMED_MODEL, SEED, Option
-from nnlo_opt.trials.kept_weights import best_trials, weights_of
+from nnlo_opt.trials.kept_weights import FILES_NAME, best_trials, weights_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
@@ -103,7 +103,7 @@ def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
 
 def _script(run: Path, template: Template, trial: Trial) -> str:
     """Return the command line of a trial of `--command`, on as many ranks as it had."""
-    n_ranks, folder = trial.assignments[-1].n_ranks, str(run / f"trials/{trial.number:04d}")
+    n_ranks, folder = trial.assignments[-1].n_ranks, run / f"trials/{trial.number:04d}/{FILES_NAME}"
     others = {"trial": trial.number, RANKS: n_ranks, "folder": folder, SAVE: folder, CHECKPOINT: ""}
     is_group = n_ranks > 1 and RANKS not in template.names
     torchrun = ["torchrun", "--standalone", f"--nproc-per-node={n_ranks}", "--no-python"] * is_group

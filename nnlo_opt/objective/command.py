@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.files import make_directory
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.environment import torchrun_environment, without_launcher
 from nnlo_opt.objective.output import Output, Patterns, Report
 from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.script import Script, answer
-from nnlo_opt.objective.template import COMMAND, RANKS, Template
+from nnlo_opt.objective.template import CHECKPOINT, COMMAND, RANKS, SAVE, Template
 from nnlo_opt.runtime.devices import NO_GPU, VISIBLE
 from nnlo_opt.safe_path import SafePath
+from nnlo_opt.trials.kept_weights import FILES_NAME
 
 #: seconds for which a look at a script waits for output; the other ranks of a block are looked at as often
 _LOOK_S = 0.02
@@ -49,13 +51,27 @@ class Command:
     #: names of the objectives
     names: tuple[str, ...] = ()
 
-    def __call__(self, trial: RunningTrial) -> Any:
-        """Return the result of the trial, on block rank 0; None if it is to stop.
+    def plain(self, trial: RunningTrial) -> Any:
+        """Return the result of a trial that saves nothing, on block rank 0; None if it is to stop.
 
         Raises:
             TrialError: the script has failed, or printed no result.
         """
-        call = _Call(self, trial)
+        return self._run(trial, {})
+
+    def saving(self, trial: RunningTrial) -> Any:
+        """Return the result of a trial, which goes on from its last save; as `plain`."""
+        rank = 0 if trial.comm is None else trial.comm.Get_rank()
+        save = SafePath(trial.directory) / f"save-{rank}"
+        save.remove()  # which a crash may have left
+        save.mkdir()
+        try:
+            return self._run(trial, {SAVE: save, CHECKPOINT: trial.checkpoint.folder or ""})
+        finally:
+            save.remove()
+
+    def _run(self, trial: RunningTrial, saves: dict[str, Any]) -> Any:
+        call = _Call(self, trial, saves)
         try:
             return call.run()
         finally:
@@ -79,7 +95,7 @@ class Command:
             name=Path(source).stem,
             kind="objective",
             source=Path(source),
-            functions={"objective": self},
+            functions={"objective": self.saving if {SAVE, CHECKPOINT} & self.template.names else self.plain},
             fingerprint=hashlib.sha256(repr(parts).encode()).hexdigest(),
             parts=parts,
         )
@@ -98,12 +114,15 @@ class Command:
 
 
 class _Call:
-    """Scripts of one trial, as one rank of the block sees them."""
+    """Scripts of one trial, as one rank of the block sees them; `saves`: values of the placeholders for saves."""
 
-    def __init__(self, command: Command, trial: RunningTrial) -> None:
+    def __init__(self, command: Command, trial: RunningTrial, saves: dict[str, Any]) -> None:
         self._command, self._trial, self._comm = command, trial, trial.comm
         self._rank: int = 0 if trial.comm is None else trial.comm.Get_rank()
         own = (socket.gethostname(), *map(os.environ.get, VISIBLE))
+        folder = trial.directory / FILES_NAME
+        make_directory(folder)
+        self._others = {"trial": trial.number, "folder": str(folder), **saves}
         #: host of every rank of the block, with the GPUs that it sees
         self._places: list[tuple[str | None, ...]] = [own] if self._comm is None else self._comm.allgather(own)
         self._output = Output(command.names, command.patterns)
@@ -134,8 +153,7 @@ class _Call:
         )
         # A script may be `torchrun` itself, which reads its port there.
         own = {"PYTHONUNBUFFERED": "1", "PET_MASTER_PORT": str(port)}
-        others = {"trial": trial.number, RANKS: self._size, "folder": str(trial.directory)}
-        words = self._command.template.filled(trial.parameters, others)
+        words = self._command.template.filled(trial.parameters, {**self._others, RANKS: self._size})
         environ = without_launcher(os.environ) | self._visible() | group | own
         return Script(words, environ, SafePath(trial.directory) / f"output-{self._rank}.log", self._take)
 
@@ -178,7 +196,9 @@ class _Call:
         while True:
             match self._next():
                 case Report() as report:
-                    go_on = self._trial.report(report.epoch, report.value)
+                    if report.saves:
+                        self._trial.checkpoint.save(report.epoch, self._hand_over)
+                    go_on = self._trial.report(report.epoch, report.value, **report.figures)
                     self._epoch = report.epoch
                     has_heard = self._answer(go_on=go_on)
                     if not go_on:
@@ -202,6 +222,13 @@ class _Call:
         for rank in range(1, self._size):
             self._comm.send(said, dest=rank)
         return said
+
+    def _hand_over(self, folder: Path) -> None:
+        """Move what the script has saved to `folder`."""
+        if (save := self._others.get(SAVE)) is None:
+            raise TrialError('a report has "checkpoint": true, so the command must have `{save}`, the folder to fill')
+        for path in save.iterdir():
+            path.replace(SafePath(folder) / path.name)
 
     def _must_restart(self) -> bool:
         """Return True if the script has failed as its port was taken, for the first time."""

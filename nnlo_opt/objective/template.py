@@ -110,4 +110,4 @@ class Template:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)
+    return repr(value) if isinstance(value, float) else str(value)
