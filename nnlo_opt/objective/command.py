@@ -5,6 +5,7 @@ every rank has to make. All ranks read the output of their scripts all the time,
 """
 
 import hashlib
+import math
 import os
 import shutil
 import signal
@@ -131,8 +132,8 @@ class _Call:
         self._reports: deque[Report] = deque()
         #: calls of `nnlo_opt.report` that wait for an answer, each with its epoch
         self._waiting: list[tuple[Any, socket.socket]] = []
-        #: the last epoch that was passed on
-        self._epoch = 0
+        #: the last epoch that was passed on, with the answer; infinite once there is nothing more to pass on
+        self._epoch, self._goes_on = 0.0, True
         #: number of starts that have failed as a port was taken
         self._restarts = 0
         self._script = self._start()
@@ -176,17 +177,18 @@ class _Call:
             return
         if connection is not None:
             self._waiting.append((report.epoch, connection))
+            self._answer()
         # Processes of one script may all say the same.
         last = max((r.epoch for r in self._reports if isinstance(r.epoch, int)), default=self._epoch)
         if not isinstance(report.epoch, int) or report.epoch > last:
             self._reports.append(report)
 
-    def _answer(self, *, go_on: bool) -> bool:
-        """Answer the reports that were passed on; return True if there was any."""
+    def _answer(self) -> bool:
+        """Answer the reports that were passed on, and those that come late; return True if there was any."""
         heard = [end for epoch, end in self._waiting if not isinstance(epoch, int) or epoch <= self._epoch]
         self._waiting = [(epoch, end) for epoch, end in self._waiting if end not in heard]
         for connection in heard:
-            answer(connection, go_on=go_on)
+            answer(connection, go_on=self._goes_on)
         return bool(heard)
 
     # ------------------------------------------------------------ the course of the trial
@@ -198,10 +200,10 @@ class _Call:
                 case Report() as report:
                     if report.saves:
                         self._trial.checkpoint.save(report.epoch, self._hand_over)
-                    go_on = self._trial.report(report.epoch, report.value, **report.figures)
+                    self._goes_on = self._trial.report(report.epoch, report.value, **report.figures)
                     self._epoch = report.epoch
-                    has_heard = self._answer(go_on=go_on)
-                    if not go_on:
+                    has_heard = self._answer()
+                    if not self._goes_on:
                         self._stop(HEARD_S if has_heard else 0.0)
                         return None
                 case said if said == _AGAIN:
@@ -209,6 +211,8 @@ class _Call:
                     self._restarts += 1
                     self._script = self._start()
                 case _:
+                    self._epoch = math.inf
+                    self._answer()
                     self._wait(self._has_ended)
                     return self._result()
 

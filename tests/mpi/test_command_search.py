@@ -1,5 +1,6 @@
 """Searches of scripts by `--command`, on real ranks."""
 
+import json
 import os
 import sys
 
@@ -26,6 +27,28 @@ if os.environ["RANK"] == "0":
     for epoch in (1, 2):
         print(json.dumps({"epoch": epoch, "value": 1.0, "accuracy": 0.5}))
     print(json.dumps({"value": float(parameters.get("--x", 2)), "ranks": int(os.environ["WORLD_SIZE"])}))
+"""
+#: saves the numbers of its epochs, each with its process
+SAVING = """
+import json, os, sys, time
+
+from nnlo_opt import report
+
+x, save, last, folder = sys.argv[1:]
+rank, path = os.environ["RANK"], "/state-" + os.environ["RANK"]
+epochs = json.load(open(last + path)) if last else []
+for epoch in range(len(epochs) + 1, 7):
+    assert not os.listdir(save)
+    epochs.append([epoch, os.getpid()])
+    json.dump(epochs, open(save + path, "w"))
+    places = [f"{folder}/{os.environ['TORCHELASTIC_RUN_ID']}-{epoch}-{rank}" for rank in (rank, "01".strip(rank))]
+    open(places[0], "w").close()
+    while not os.path.exists(places[1]):
+        time.sleep(0.001)
+    if not report(epoch, float(x) + 1 / epoch, checkpoint=True):
+        break
+    time.sleep(0.05)
+json.dump(epochs, open(folder + path, "w"))
 """
 #: each way to fail, and one not to
 FAILING = """
@@ -87,6 +110,30 @@ def test_each_way_to_fail_is_a_sentence_and_a_taken_port_is_none(tmp_path):
         assert REASONS[how] in row["reason"]
         assert (row["state"] == "complete") == (how == "port")
     assert found["port"]["figure_of_merit"] == "1.0"
+
+
+def test_a_killed_script_goes_on_from_the_last_save_of_all_ranks(tmp_path):
+    space = 'from nnlo_opt.space import Real\n\nparameter_range = [Real(0.0, 1.0, name="x")]\n'
+    text = "python train.py {x} {save} {checkpoint} {folder}"
+    options = ("--block-size", "2", "--keep-weights", "best:1", "--num-iterations", "4", "--pruner", "asha")
+    more = ("--pruner-max-epochs", "6", "--command", text)
+    words = command(tmp_path, SAVING, space, *options, *more)
+    run = tmp_path / "checkpoints/S"
+    job = launcher.start(3, words, tmp_path)
+    assert launcher.seen_within(60, lambda: len([e for e in launcher.events_of(run, "EpochEnded") if e["epoch"] > 2]))
+    job.kill()
+    job.wait(30, code=None)
+    launcher.run(3, [*words, "--opt-restore"], tmp_path)
+    ledger = read_ledger(run)
+    assert ledger.n_by_state()["complete"] + ledger.n_by_state()["pruned"] == 4
+    best = min((trial for trial in ledger.trials if trial.folds), key=lambda trial: trial.figure_of_merit)
+    kept = [path for path in run.glob("trials/*/*/*") if path.parent.name == "files" or path.is_dir()]
+    assert {path.relative_to(run / "trials").parts[0] for path in kept} == {f"{best.number:04d}"}
+    for rank in "01":
+        files = (run / f"trials/{best.number:04d}").glob(f"**/state-{rank}")
+        saved, final = (json.loads(file.read_text()) for file in files)
+        assert saved == final
+        assert [epoch for epoch, _ in saved] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
