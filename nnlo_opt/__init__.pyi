@@ -16,6 +16,7 @@ from nnlo_opt.errors import JournalError as JournalError
 from nnlo_opt.errors import NnloError as NnloError
 from nnlo_opt.errors import SearchWarning as SearchWarning
 from nnlo_opt.errors import TrialError as TrialError
+from nnlo_opt.objective.output import report as report
 from nnlo_opt.objective.rank import RunningTrial as RunningTrial
 from nnlo_opt.objective.torch_group import torch_process_group as torch_process_group
 from nnlo_opt.space import Categorical as Categorical

@@ -11,7 +11,7 @@ from nnlo_opt.analysis.frames import last_metrics
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.driver_parsers import DRIVERS
 from nnlo_opt.errors import ConfigurationError, printable
-from nnlo_opt.objective.template import CHECKPOINT, COMMAND, RANKS, SAVE, Template
+from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.words import counted, figure_text
 from nnlo_opt.run.options.kinds import PATH, one_of, whole
@@ -88,7 +88,7 @@ def _trial(run: Path, trial: Trial) -> dict[str, Any]:
 
 def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
     """Return the command line that trains a trial again, on as many ranks as one of its folds had."""
-    if text := ledger.identity.model.parts.get(COMMAND):
+    if text := ledger.identity.model.parts.get("--command"):
         return _script(run, Template(text), trial)
     program = (ledger.settings.command_line or ["an unknown program"])[0]
     if program not in DRIVERS or ledger.identity.data is None:

@@ -13,28 +13,32 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nnlo_opt.comm.messages import Json
+from nnlo_opt.comm.transport import wait_until
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.environment import torchrun_environment, without_launcher
-from nnlo_opt.objective.output import Output, Patterns, Report
+from nnlo_opt.objective.output import GO_ON, STOP, Output, Report
 from nnlo_opt.objective.rank import RunningTrial
-from nnlo_opt.objective.script import Script, answer
-from nnlo_opt.objective.template import CHECKPOINT, COMMAND, RANKS, SAVE, Template
+from nnlo_opt.objective.script import Script
+from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
+from nnlo_opt.objective.torch_group import LOOPBACK, Place
 from nnlo_opt.runtime.devices import NO_GPU, VISIBLE
+from nnlo_opt.runtime.environment import LAUNCHER_PREFIXES
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.kept_weights import FILES_NAME
 
-#: seconds for which a look at a script waits for output; the other ranks of a block are looked at as often
+#: seconds for which a look at a script waits for output
 _LOOK_S = 0.02
 #: seconds that a script has which was told to stop by `report`, before SIGTERM; and then before SIGKILL
 HEARD_S, TERM_S = 1.0, 3.0
-#: what block rank 0 tells the other ranks besides reports: its script has ended; all are to start again
-_END, _AGAIN = "end", "again"
+#: what block rank 0 tells the other ranks
+_REPORT, _END, _AGAIN = "report", "end", "again"
 #: words of a script whose port is taken
 _TAKEN = ("EADDRINUSE", "ddress already in use")
 #: last lines of an output that the journal has
@@ -45,12 +49,19 @@ _MOST_READ = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Command whose scripts compute the value of a trial; called on every rank of a block."""
+    """Command whose scripts compute the value of a trial; its methods are called on every rank of a block."""
 
     template: Template
-    patterns: Patterns = Patterns()  # noqa: RUF009  (frozen)
-    #: names of the objectives
+    #: names of the objectives, and patterns, as of `Output`
     names: tuple[str, ...] = ()
+    patterns: tuple[str | None, str | None] = (None, None)
+
+    def __post_init__(self) -> None:
+        self.output()
+
+    def output(self) -> Output:
+        """Return what takes in the lines of a script."""
+        return Output(self.names, self.patterns)
 
     def plain(self, trial: RunningTrial) -> Any:
         """Return the result of a trial that saves nothing, on block rank 0; None if it is to stop.
@@ -58,25 +69,17 @@ class Command:
         Raises:
             TrialError: the script has failed, or printed no result.
         """
-        return self._run(trial, {})
+        return _Call(self, trial, {}).run()
 
     def saving(self, trial: RunningTrial) -> Any:
         """Return the result of a trial, which goes on from its last save; as `plain`."""
-        rank = 0 if trial.comm is None else trial.comm.Get_rank()
-        save = SafePath(trial.directory) / f"save-{rank}"
+        save = SafePath(trial.directory) / f"save-{_rank_of(trial)}"
         save.remove()  # which a crash may have left
         save.mkdir()
         try:
-            return self._run(trial, {SAVE: save, CHECKPOINT: trial.checkpoint.folder or ""})
+            return _Call(self, trial, {SAVE: save, CHECKPOINT: trial.checkpoint.folder or ""}).run()
         finally:
             save.remove()
-
-    def _run(self, trial: RunningTrial, saves: dict[str, Any]) -> Any:
-        call = _Call(self, trial, saves)
-        try:
-            return call.run()
-        finally:
-            call.close()
 
     def definition(self) -> ModelDefinition:
         """Return this command as an objective; ConfigurationError if its program is missing."""
@@ -88,21 +91,21 @@ class Command:
                 "in PATH nor a file that may be executed. Check its name."
             )
         files = self._files()
-        source = next(iter(files), program or words[0])
-        given = {"--report-pattern": self.patterns.report, "--result-pattern": self.patterns.result}
-        options = {option: text for option, text in given.items() if text is not None}
-        parts = {COMMAND: self.template.text, **options, **files}
+        given = {"--report-pattern": self.patterns[0], "--result-pattern": self.patterns[1]}
+        parts = {"--command": self.template.text} | {name: text for name, text in given.items() if text} | files
+        source = Path(next(iter(files), program or words[0]))
+        saves = {SAVE, CHECKPOINT} & self.template.names
         return ModelDefinition(
-            name=Path(source).stem,
+            name=source.stem,
             kind="objective",
-            source=Path(source),
-            functions={"objective": self.saving if {SAVE, CHECKPOINT} & self.template.names else self.plain},
+            source=source,
+            functions={"objective": self.saving if saves else self.plain},
             fingerprint=hashlib.sha256(repr(parts).encode()).hexdigest(),
             parts=parts,
         )
 
     def _files(self) -> dict[str, str]:
-        """Return the files that the words name, with their fingerprints; of programs only those in text."""
+        """Return the files that the words name, with their fingerprints; the program itself only if it is a script."""
         found = dict[str, str]()
         for number, word in enumerate(self.template.words):
             path = Path(word.rpartition("=")[2])
@@ -115,172 +118,113 @@ class Command:
 
 
 class _Call:
-    """Scripts of one trial, as one rank of the block sees them; `saves`: values of the placeholders for saves."""
+    """Script of one trial on one rank of the block, started when constructed; `saves`: placeholders of its saves."""
 
     def __init__(self, command: Command, trial: RunningTrial, saves: dict[str, Any]) -> None:
-        self._command, self._trial, self._comm = command, trial, trial.comm
-        self._rank: int = 0 if trial.comm is None else trial.comm.Get_rank()
-        own = (socket.gethostname(), *map(os.environ.get, VISIBLE))
+        self._command, self._trial, self._rank = command, trial, _rank_of(trial)
         folder = trial.directory / FILES_NAME
         make_directory(folder)
-        self._others = {"trial": trial.number, "folder": str(folder), **saves}
-        #: host of every rank of the block, with the GPUs that it sees
-        self._places: list[tuple[str | None, ...]] = [own] if self._comm is None else self._comm.allgather(own)
-        self._output = Output(command.names, command.patterns)
-        self._size = len(self._places)
+        self._values = {"trial": trial.number, "folder": folder, **saves}
+        self._output = command.output()
         #: reports of the script that are not passed on
         self._reports: deque[Report] = deque()
         #: calls of `nnlo_opt.report` that wait for an answer, each with its epoch
         self._waiting: list[tuple[Any, socket.socket]] = []
         #: the last epoch that was passed on, with the answer; infinite once there is nothing more to pass on
         self._epoch, self._goes_on = 0.0, True
-        #: number of starts that have failed as a port was taken
-        self._restarts = 0
+        self._has_restarted = False
         self._script = self._start()
 
-    def _start(self) -> Script | None:
-        """Start the script; None on a rank that lends itself to the script of block rank 0."""
-        trial, hosts = self._trial, [str(place[0]) for place in self._places]
-        address = "127.0.0.1" if len({*hosts}) == 1 else hosts[0]
-        port = _free_port() if self._rank == 0 else 0
-        if self._comm is not None:
-            port = self._comm.bcast(port)
-        if is_one := RANKS in self._command.template.names:
-            hosts = hosts[:1]
-        if is_one and self._rank:
-            return None
-        group = torchrun_environment(
-            self._rank, hosts, address=address, port=port, name=f"trial-{trial.number}-{port}", restarts=self._restarts
-        )
+    def _start(self) -> Script:
+        """Start the script. Collective: every rank of the block."""
+        own = [socket.gethostname(), *map(os.environ.get, VISIBLE)]
+        *places, port = self._trial.meet("start", own, lambda places: [*places, _free_port()])
+        hosts = [place[0] for place in places]
+        address = LOOPBACK if len({*hosts}) == 1 else hosts[0]
+        words = self._command.template.filled(self._trial.parameters, self._values | {RANKS: len(hosts)})
+        place = Place.of(self._rank, hosts)
+        if RANKS in self._command.template.names:  # the script of block rank 0 starts processes for all
+            place, words = Place(), ["true"] if self._rank else words
+        environ = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER_PREFIXES)}
+        for number, variable in enumerate(
+            VISIBLE, 1
+        ):  # as under `torchrun`, a process sees the GPUs of all on its node
+            gpus = [there[number] for there in places if there[0] == own[0] and there[number] not in (None, NO_GPU)]
+            environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
         # A script may be `torchrun` itself, which reads its port there.
-        own = {"PYTHONUNBUFFERED": "1", "PET_MASTER_PORT": str(port)}
-        words = self._command.template.filled(trial.parameters, {**self._others, RANKS: self._size})
-        environ = without_launcher(os.environ) | self._visible() | group | own
-        return Script(words, environ, SafePath(trial.directory) / f"output-{self._rank}.log", self._take)
-
-    def _visible(self) -> dict[str, str]:
-        """Return the variables of GPUs: as under `torchrun`, each process sees those of all on its node."""
-        host, found = self._places[self._rank][0], dict[str, str]()
-        for number, variable in enumerate(VISIBLE, 1):
-            seen = [place[number] for place in self._places if place[0] == host]
-            if gpus := [gpu for gpu in dict.fromkeys(seen) if gpu not in (None, NO_GPU)]:
-                found[variable] = ",".join(map(str, gpus))
-        return found
+        environ |= place.variables(address, port) | {"PET_MASTER_PORT": str(port), "PYTHONUNBUFFERED": "1"}
+        return Script(words, environ, SafePath(self._trial.directory) / f"output-{self._rank}.log", self._take)
 
     # ------------------------------------------------------------ what the script says
 
     def _take(self, line: str, connection: socket.socket | None) -> None:
         report = self._output.take(line)
-        if connection is not None and report is None:
-            connection.close()
-        if report is None:
-            return
         if connection is not None:
-            self._waiting.append((report.epoch, connection))
+            self._waiting.append((report and report.epoch, connection))
             self._answer()
         # Processes of one script may all say the same.
         last = max((r.epoch for r in self._reports if isinstance(r.epoch, int)), default=self._epoch)
-        if not isinstance(report.epoch, int) or report.epoch > last:
+        if report is not None and not (isinstance(report.epoch, int) and report.epoch <= last):
             self._reports.append(report)
 
     def _answer(self) -> bool:
-        """Answer the reports that were passed on, and those that come late; return True if there was any."""
+        """Answer reports that were passed on, or come late; return True if there was any."""
         heard = [end for epoch, end in self._waiting if not isinstance(epoch, int) or epoch <= self._epoch]
         self._waiting = [(epoch, end) for epoch, end in self._waiting if end not in heard]
         for connection in heard:
-            answer(connection, go_on=self._goes_on)
+            with connection, suppress(OSError):
+                connection.sendall(GO_ON if self._goes_on else STOP)
         return bool(heard)
 
     # ------------------------------------------------------------ the course of the trial
 
     def run(self) -> Any:
-        """See the trial through; as `Command.__call__`."""
-        while True:
-            match self._next():
-                case Report() as report:
-                    if report.saves:
-                        self._trial.checkpoint.save(report.epoch, self._hand_over)
-                    self._goes_on = self._trial.report(report.epoch, report.value, **report.figures)
-                    self._epoch = report.epoch
-                    has_heard = self._answer()
-                    if not self._goes_on:
-                        self._stop(HEARD_S if has_heard else 0.0)
-                        return None
-                case said if said == _AGAIN:
-                    self.close()
-                    self._restarts += 1
-                    self._script = self._start()
-                case _:
-                    self._epoch = math.inf
-                    self._answer()
-                    self._wait(self._has_ended)
+        """See the trial through to its result; None if it is to stop. Collective: every rank of the block."""
+        try:
+            while self._goes_on:
+                next_, epoch, saves = self._trial.meet("next", None, lambda _: self._awaited(), self._look)
+                if next_ == _REPORT:
+                    self._report(epoch, saves)
+                elif next_ == _AGAIN:
+                    self._close()
+                    self._has_restarted, self._script = True, self._start()
+                else:
                     return self._result()
+            return None
+        finally:
+            self._close()
 
-    def _next(self) -> Any:
-        """Return what every rank of the block has to do next: block rank 0 tells the others."""
-        if self._rank:
-            self._wait(lambda: self._comm.Iprobe(0) or (self._has_ended() and False))
-            return self._comm.recv(source=0)
-        self._wait(lambda: bool(self._reports) or self._has_ended())
-        said: Any = self._reports.popleft() if self._reports else _AGAIN if self._must_restart() else _END
-        for rank in range(1, self._size):
-            self._comm.send(said, dest=rank)
-        return said
+    def _awaited(self) -> Json:
+        """Return what every rank has to do next, on block rank 0, once it is known."""
+        self._wait(lambda: bool(self._reports))
+        if self._reports:
+            return [_REPORT, self._reports[0].epoch, self._reports[0].saves]
+        return [_AGAIN if self._must_restart() else _END, 0, False]
 
-    def _hand_over(self, folder: Path) -> None:
-        """Move what the script has saved to `folder`."""
-        if (save := self._others.get(SAVE)) is None:
-            raise TrialError('a report has "checkpoint": true, so the command must have `{save}`, the folder to fill')
-        for path in save.iterdir():
-            path.replace(SafePath(folder) / path.name)
-
-    def _must_restart(self) -> bool:
-        """Return True if the script has failed as its port was taken, for the first time."""
-        script, is_new = self._script, not (self._rank or self._restarts or self._epoch)
-        return is_new and script is not None and bool(script.code) and script.has_said(_TAKEN)
-
-    def _has_ended(self) -> bool:
-        """Return True if the script has ended; TrialError if it has failed for good."""
-        script = self._script
-        if script is None or (code := script.code) is None:
-            return script is None
-        while script.look(0.0):
-            pass
-        if code and not self._must_restart():
-            raise _failed(code, script.last_lines)
-        return True
-
-    def _wait(self, done: Callable[[], bool]) -> None:
-        """Return when `done()` is true; the output is read until then."""
-
-        def look() -> bool:
-            if done():
-                return True
-            if self._script is None:
-                time.sleep(_LOOK_S)
-            else:
-                self._script.look(_LOOK_S)
-            if self._comm is not None:
-                self._comm.Iprobe()  # MPI notices there that mpirun has died
-            return done()
-
-        if self._comm is not None:
-            self._comm.wait_for(look)
-            return
-        while not look():
-            pass
-
-    def _stop(self, heard_s: float) -> None:
-        """End the script, which has so many seconds to leave by itself before SIGTERM comes."""
-        if self._script is None:
-            return
-        for seconds in (heard_s, TERM_S):
+    def _report(self, epoch: Any, saves: bool) -> None:
+        report = Report(epoch) if self._rank else self._reports.popleft()
+        if saves:
+            self._trial.checkpoint.save(epoch, self._hand_over)
+        self._goes_on = self._trial.report(epoch, report.value, **report.figures)
+        self._epoch = epoch
+        has_heard = self._answer()
+        for seconds in () if self._goes_on else (HEARD_S * has_heard, TERM_S):
             until_s = time.monotonic() + seconds
             while self._script.code is None and time.monotonic() < until_s:
                 self._script.look(_LOOK_S)
             self._script.stop()
 
+    def _hand_over(self, folder: Path) -> None:
+        """Move what the script has saved to `folder`."""
+        if (save := self._values.get(SAVE)) is None:
+            raise TrialError('a report has "checkpoint": true, so the command must have `{save}`, the folder to fill')
+        for path in save.iterdir():
+            path.replace(SafePath(folder) / path.name)
+
     def _result(self) -> dict[str, Any] | None:
+        self._epoch = math.inf
+        self._answer()
+        self._wait(lambda: False)
         if self._rank == 0 and self._output.result is None:
             raise TrialError(
                 'the command must print its value as a line like {"value": 0.21}, or as `--result-pattern` says; it '
@@ -288,26 +232,44 @@ class _Call:
             )
         return self._output.result
 
-    def close(self) -> None:
+    def _wait(self, done: Callable[[], bool]) -> None:
+        """Return when `done()` is true, or the script has ended."""
+        wait_for = wait_until if self._trial.comm is None else self._trial.comm.wait_for
+        wait_for(lambda: done() or self._look())
+
+    def _look(self) -> bool:
+        """Read what the script says, for a moment; return True if it has ended, TrialError if it has failed."""
+        code = self._script.code
+        while self._script.look(_LOOK_S if code is None else 0.0) and code is not None:
+            pass
+        if self._trial.comm is not None:
+            self._trial.comm.Iprobe()  # MPI notices there that mpirun has died
+        if code and not self._must_restart():
+            said = [line.strip() for line in self._script.tail.splitlines() if line.strip()]
+            how = f"with code {code}" if code != 128 + signal.SIGKILL else "by SIGKILL, by hand or for lack of memory"
+            last = f"; the last line of its output: {said[-1]}" if said else ", without any output"
+            error = TrialError(f"the command has ended {how}{last}")
+            error.add_note("\n".join(said[-_N_LINES:]))
+            raise error
+        return code is not None
+
+    def _must_restart(self) -> bool:
+        """Return True if the script has failed as its port was taken, for the first time."""
+        is_new = bool(self._script.code) and not (self._rank or self._epoch or self._has_restarted)
+        return is_new and any(words in self._script.tail for words in _TAKEN)
+
+    def _close(self) -> None:
         """End all that the script has started."""
         for _, connection in self._waiting:
             connection.close()
         self._waiting.clear()
-        if self._script is not None:
-            self._script.close()
+        self._script.close()
 
 
-def _failed(code: int, said: list[str]) -> TrialError:
-    """Return the error for a script that has ended with `code`; `said`: the end of its output."""
-    how = f"with code {code}" if code != 128 + signal.SIGKILL else "by SIGKILL, by hand or for lack of memory"
-    last = f"; the last line of its output: {said[-1]}" if said else ", without any output"
-    error = TrialError(f"the command has ended {how}{last}")
-    error.add_note("\n".join(said[-_N_LINES:]))
-    return error
+def _rank_of(trial: RunningTrial) -> int:
+    return 0 if trial.comm is None else int(trial.comm.Get_rank())
 
 
 def _free_port() -> int:
-    with socket.socket() as end:
-        end.bind(("", 0))
-        port: int = end.getsockname()[1]
-        return port
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from nnlo_opt.objective.line import GO_ON, SOCKET, STOP
+from nnlo_opt.objective.output import SOCKET
 from nnlo_opt.runtime.environment import start_helper
 from nnlo_opt.safe_path import SafePath
 
@@ -20,8 +20,6 @@ _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 #: bytes of a log, of the end of the output that is kept, of a line that is read, and of one look
 MOST_LOGGED, _TAIL, _LINE, _LOOK = 2**24, 2**14, 2**16, 2**18
 _NEW_LINE = re.compile(rb"[\r\n]+")
-#: takes in a line with the connection on which it has come; None: it was printed
-TakeLine: TypeAlias = Callable[[str, socket.socket | None], None]
 
 
 class Script:
@@ -31,13 +29,19 @@ class Script:
         words: of its command.
         environ: its environment.
         log: file to which its output is added.
-        take: takes in its lines.
+        take: takes in its lines, each with the connection on which it has come; None: it was printed.
     """
 
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str], log: SafePath, take: TakeLine) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        log: SafePath,
+        take: Callable[[str, socket.socket | None], None],
+    ) -> None:
         self._take = take
         self._log = log.open("ab", buffering=0)
-        #: number of bytes in the log
+        #: number of bytes in the log, or left out
         self._n_logged = os.fstat(self._log.fileno()).st_size
         #: end of the output
         self._tail = b""
@@ -49,8 +53,7 @@ class Script:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self._process = start_helper(command, {**environ, SOCKET: name}, bufsize=0, **pipes)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        for stream in (self._process.stdout, self._process.stderr):
+        for stream in (self._listener, self._process.stdout, self._process.stderr):
             self._selector.register(stream, selectors.EVENT_READ, [b""])  # type: ignore[arg-type]
 
     @property
@@ -59,14 +62,9 @@ class Script:
         return self._process.poll()
 
     @property
-    def last_lines(self) -> list[str]:
-        """The last lines of its output that are not empty."""
-        lines = self._tail.decode(errors="replace").splitlines()
-        return [line.strip() for line in lines if line.strip()]
-
-    def has_said(self, words: Sequence[str]) -> bool:
-        """Return True if one of the words is at the end of its output."""
-        return any(word.encode() in self._tail for word in words)
+    def tail(self) -> str:
+        """The end of its output."""
+        return self._tail.decode(errors="replace")
 
     def look(self, timeout_s: float) -> bool:
         """Take in what it has written, for which to wait at most so long; return True if there was anything."""
@@ -80,18 +78,21 @@ class Script:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        if struct.unpack("3i", credentials)[1] not in (0, os.getuid()):
+        of_peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if struct.unpack("3i", of_peer)[1] == os.getuid():
+            self._selector.register(connection, selectors.EVENT_READ, [b""])
+        else:
             connection.close()
-            return
-        self._selector.register(connection, selectors.EVENT_READ, [b""])
 
     def _read(self, source: Any, rest: list[bytes]) -> None:
         """Read a part of a stream; `rest`: its last line so far."""
         data = os.read(source.fileno(), _LOOK)
         connection = source if isinstance(source, socket.socket) else None
         if connection is None:
-            self._keep(data)
+            self._tail = (self._tail + data)[-_TAIL:]
+            room = max(MOST_LOGGED - self._n_logged, 0)
+            self._n_logged += len(data)
+            self._write(data[:room])
         *lines, rest[0] = _NEW_LINE.split(rest[0] + data) if data else [rest[0], b""]
         rest[0] = rest[0][:_LINE]
         if not data or (connection is not None and lines):
@@ -99,37 +100,23 @@ class Script:
         for line in filter(None, lines):
             self._take(line.decode(errors="replace"), connection)
 
-    def _keep(self, data: bytes) -> None:
-        self._tail = (self._tail + data)[-_TAIL:]
-        room = max(MOST_LOGGED - self._n_logged, 0)
-        self._n_logged += len(data)
+    def _write(self, data: bytes) -> None:
         with suppress(OSError):  # a full disk, of which the script will tell
-            self._log.write(data[:room])
+            self._log.write(data)
 
     def stop(self) -> None:
         """Send SIGTERM to it."""
-        assert self._process.stdin is not None
         with suppress(OSError):
-            self._process.stdin.write(b"T")
+            self._process.stdin.write(b"T")  # type: ignore[union-attr]
 
     def close(self) -> None:
         """Kill it with all that it has started; return when nothing is left."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._process.stdin.close()  # type: ignore[union-attr]
         self._process.wait()
         while self.look(0.0):
             pass
         if self._n_logged > MOST_LOGGED:
-            n_left_out = max(self._n_logged - MOST_LOGGED - len(self._tail), 0)
-            with suppress(OSError):
-                self._log.write(b"\n[%d bytes left out]\n" % n_left_out + self._tail)
+            self._write(b"\n[%d bytes in all; these are the last ones:]\n%s" % (self._n_logged, self._tail))
         ends = [key.fileobj for key in self._selector.get_map().values()]
         for end in (self._selector, self._log, self._process.stdout, self._process.stderr, *ends):
             end.close()  # type: ignore[union-attr]
-
-
-def answer(connection: socket.socket, *, go_on: bool) -> None:
-    """Answer a report."""
-    with suppress(OSError):
-        connection.sendall(GO_ON if go_on else STOP)
-    connection.close()

@@ -1,4 +1,4 @@
-"""Supervisor of a script: it starts the script, and leaves no process of it behind.
+"""Supervisor of a script, which leaves no process of it behind.
 
 It is executed as a file, by a Python that imports nothing of this package or of others, so that a script begins at
 once. Its standard input is a pipe of the rank: a byte there sends SIGTERM to the script; the end of the pipe, which the
@@ -11,99 +11,70 @@ import os
 import select
 import signal
 import sys
+import time
+from contextlib import suppress
 
 _SET_CHILD_SUBREAPER = 36
 #: code of a command that cannot be started, as in a shell
-MISSING = 127
-#: seconds for which killed processes are waited for: one that waits for a broken disk outlives its death
-_KILL_S, _LOOK_S = 5.0, 0.01
+_MISSING = 127
+#: looks for killed processes, and seconds between two of them: one that waits for a broken disk outlives its death
+_N_LOOKS, _LOOK_S = 500, 0.01
+#: signals that end a process unless it handles them
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Supervisor:
-    """A script with all that it has started.
+def supervise(words: list[str]) -> int:
+    """Run a script to its end; return its code, as a shell would, when nothing is left of it."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)  # a signal that is ignored would be ignored by the script as well
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    not_ours = [signal.SIGPIPE, signal.SIGXFSZ]  # which Python ignores
+    script = os.posix_spawnp(words[0], words, os.environ, file_actions=[nothing], setsigdef=not_ours)
+    ended: dict[int, int] = {}
+    while script not in ended:
+        if woken in select.select([0, woken], [], [])[0]:
+            os.read(woken, 4096)
+            _reap(ended)
+        elif os.read(0, 1):
+            os.kill(script, signal.SIGTERM)
+        else:
+            break
+    for _ in range(_N_LOOKS):
+        if not _reap(ended):
+            break
+        _kill_children()
+        time.sleep(_LOOK_S)
+    code = os.waitstatus_to_exitcode(ended.get(script, signal.SIGKILL))
+    return code if code >= 0 else 128 - code
 
-    Args:
-        words: of the command.
-    """
 
-    def __init__(self, words: list[str]) -> None:
-        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        woken, wake = os.pipe()
-        os.set_blocking(wake, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        self._woken = woken
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda *_: None)  # unlike an ignored one, it is not ignored by the script as well
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-        not_ours = [signal.SIGPIPE, signal.SIGXFSZ]
-        self._script = os.posix_spawnp(words[0], words, os.environ, file_actions=[nothing], setsigdef=not_ours)
-        #: status of the script; None while it runs
-        self._status: int | None = None
-
-    def run(self) -> int:
-        """Return the code of the script, as a shell would, when nothing is left of it."""
-        while self._status is None:
-            ready = self._wait(None)
-            if 0 in ready and not os.read(0, 1):
-                break
-            if 0 in ready and self._status is None:
-                os.kill(self._script, signal.SIGTERM)
-        for _ in range(int(_KILL_S / _LOOK_S)):
-            if not self._reap():
-                break
-            for process in _descendants(os.getpid()):
-                _kill(process)
-            self._wait(_LOOK_S)
-        code = os.waitstatus_to_exitcode(signal.SIGKILL if self._status is None else self._status)
-        return code if code >= 0 else 128 - code
-
-    def _wait(self, timeout_s: float | None) -> list[int]:
-        """Return what is readable: 0 for the pipe of the rank, while the script runs."""
-        ready = select.select([self._woken] if self._status is not None else [0, self._woken], [], [], timeout_s)[0]
-        if self._woken in ready:
-            os.read(self._woken, 4096)
-            self._reap()
-        return ready
-
-    def _reap(self) -> bool:
-        """Take in the ends of processes; return True if some are left."""
-        try:
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if found[0] == self._script:
-                    self._status = found[1]
-        except ChildProcessError:
-            return False
+def _reap(ended: dict[int, int]) -> bool:
+    """Add the status of processes that have ended; return True if some are left."""
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = found[1]
         return True
+    return False
 
 
-def _descendants(process: int) -> list[int]:
-    """Return the processes below `process`."""
-    parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
-            except OSError:
-                continue  # it has just ended
-    found = [process]
-    for above in found:
-        found += [child for child, parent in parents.items() if parent == above]
-    return found[1:]
-
-
-def _kill(process: int) -> None:
-    try:  # noqa: SIM105  (an import takes time)
-        os.kill(process, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+def _kill_children() -> None:
+    """Kill all children, whose children are this process's own then."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                os.kill(int(name), signal.SIGKILL)
 
 
 if __name__ == "__main__":
     try:
-        code = Supervisor(sys.argv[1:]).run()
+        code = supervise(sys.argv[1:])
     except OSError as error:
-        print(f"`{sys.argv[1]}` cannot be started: {error.strerror}", file=sys.stderr)
-        code = MISSING
+        sys.stderr.write(f"`{sys.argv[1]}` cannot be started: {error.strerror}\n")
+        code = _MISSING
+    sys.stderr.flush()
     os._exit(code)

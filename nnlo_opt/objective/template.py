@@ -9,8 +9,6 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 
-#: the option
-COMMAND = "--command"
 #: placeholders besides the parameters
 ARGS, RANKS, SAVE, CHECKPOINT = "args", "ranks", "save", "checkpoint"
 PLACEHOLDERS = (ARGS, "trial", RANKS, "folder", CHECKPOINT, SAVE)
@@ -24,90 +22,69 @@ class Template:
 
     >>> Template("train.py --lr={lr} {args}").filled({"lr": 0.1, "name": "a b"}, {})
     ['train.py', '--lr=0.1', '--lr', '0.1', '--name', 'a b']
-
-    Raises:
-        ConfigurationError: the text is empty, or no such command.
     """
 
     text: str
 
-    def __post_init__(self) -> None:
-        if not self.words:
-            raise ConfigurationError(f"`{COMMAND}` must begin with a program. Received: an empty text.")
-        for word in self.words:
-            for found in _PART.finditer(word):
-                if found[0] in "{}":
-                    raise ConfigurationError(
-                        f"`{COMMAND}` must have a name between every pair of braces. Received: {word!r}. Write "
-                        "`{{` for `{` and `}}` for `}`."
-                    )
-                if found[1] == ARGS and word != _ARGS:
-                    raise ConfigurationError(
-                        f"`{_ARGS}` stands for several words, so it must be a word of its own. Received: {word!r}."
-                    )
-
     @cached_property
     def words(self) -> list[str]:
-        """Words with their placeholders."""
+        """Words with their placeholders; ConfigurationError if there are none, or wrong ones."""
         try:
-            return shlex.split(self.text)
+            words = shlex.split(self.text)
         except ValueError as error:
             raise ConfigurationError(
-                f"`{COMMAND}` must be words as a shell reads them. Received: {self.text!r} ({error}). Close the quote."
+                f"`--command` must be words as a shell reads them. Received: {self.text!r} ({error}). Close the quote."
             ) from None
+        lone = next((word for word in words if {"{", "}"} & {part[0] for part in _PART.finditer(word)}), None)
+        if not words or lone:
+            raise ConfigurationError(
+                "`--command` must have a program, and a name between every pair of braces. Received: "
+                f"{lone or self.text!r}. Write `{{{{` for `{{` and `}}}}` for `}}`."
+            )
+        return words
 
     @cached_property
     def names(self) -> set[str]:
         """Names of the placeholders."""
         return {name for word in self.words for name in _PART.findall(word) if name}
 
-    def check(self, names: Collection[str], conditional: Collection[str] = ()) -> None:
+    def check(self, names: Collection[str], conditional: Collection[str]) -> None:
         """Raise ConfigurationError unless the placeholders are known and name every parameter.
 
         Args:
             names: of the parameters of the search space.
             conditional: those that some trials do not have.
         """
+        if cause := self._cause(names, conditional):
+            raise ConfigurationError(
+                "Placeholders of `--command` must be all parameters of the search space, and may be "
+                f"{', '.join(PLACEHOLDERS)}. Received: {cause}."
+            )
+
+    def _cause(self, names: Collection[str], conditional: Collection[str]) -> str:
+        """Return what is wrong with the placeholders; empty if nothing is."""
         known = {*names, *PLACEHOLDERS}
-        if unknown := sorted(self.names - known):
-            raise ConfigurationError(
-                f"`{COMMAND}` must name parameters of the search space, or {', '.join(PLACEHOLDERS)}. Received: "
-                f"`{{{unknown[0]}}}`; the parameters are {', '.join(names)}.{did_you_mean(unknown[0], known)} Braces "
-                "that mean themselves are written `{{` and `}}`."
-            )
-        if both := sorted(self.names & {*names} & {*PLACEHOLDERS}):
-            raise ConfigurationError(
-                f"A placeholder must have one meaning. Received: `{{{both[0]}}}` with a parameter of this name. Rename "
-                "the parameter."
-            )
-        if ARGS in self.names:
-            return
-        if unnamed := [name for name in names if name not in self.names]:
-            raise ConfigurationError(
-                f"`{COMMAND}` must name every parameter. Received: {self.text!r}, without `{{{unnamed[0]}}}`. Add it, "
-                f"or `{_ARGS}` for all of them."
-            )
-        if absent := [name for name in names if name in conditional]:
-            raise ConfigurationError(
-                f"A parameter with a condition is absent from some trials. Received: `{{{absent[0]}}}`. Write "
-                f"`{_ARGS}`, which stands for the parameters that a trial has."
-            )
+        for name in sorted(self.names - known):
+            return f"`{{{name}}}`.{did_you_mean(name, known)} Braces that mean themselves are written `{{{{` and `}}}}`"
+        for name in {*names} & {*PLACEHOLDERS}:
+            return f"a parameter {name!r}; rename it"
+        for word in self.words:
+            if ARGS in _PART.findall(word) and word != _ARGS:
+                return f"{word!r}; `{_ARGS}` stands for several words, and must be a word of its own"
+        for name in names if ARGS not in self.names else ():
+            if name not in self.names:
+                return f"no `{{{name}}}`; add it, or `{_ARGS}` for all parameters of a trial"
+            if name in conditional:
+                return f"`{{{name}}}`, which some trials do not have; write `{_ARGS}` for all parameters of a trial"
+        return ""
 
     def filled(self, parameters: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
         """Return the words of a trial; `others`: values of the other placeholders."""
-        values = {**parameters, **others}
+        values = {name: repr(v) if isinstance(v, float) else str(v) for name, v in {**parameters, **others}.items()}
 
-        def fill(part: "re.Match[str]") -> str:
-            return part[0][0] if part[1] is None else _text(values[part[1]])
+        def fill(part: re.Match[str]) -> str:
+            return part[0][0] if part[1] is None else values[part[1]]
 
-        words = list[str]()
-        for word in self.words:
-            if word == _ARGS:
-                words += [text for name, value in parameters.items() for text in (f"--{name}", _text(value))]
-            else:
-                words.append(_PART.sub(fill, word))
-        return words
-
-
-def _text(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
+        args = [text for name in parameters for text in (f"--{name}", values[name])]
+        parts = (args if word == _ARGS else [_PART.sub(fill, word)] for word in self.words)
+        return [text for part in parts for text in part]

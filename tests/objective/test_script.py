@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from nnlo_opt.objective import script
-from nnlo_opt.objective.script import Script, answer
+from nnlo_opt.objective.output import GO_ON, STOP
+from nnlo_opt.objective.script import Script
 from nnlo_opt.safe_path import SafePath
 from tests.helpers.launcher import seen_within
 from tests.helpers.processes import MARK, STUBBORN, marked
@@ -41,7 +42,8 @@ class Started:
     def take(self, line, connection):
         self.lines.append(line)
         if connection is not None:
-            answer(connection, go_on=len(self.lines) < 3)
+            with connection:
+                connection.sendall(GO_ON if len(self.lines) < 3 else STOP)
 
     def end(self):
         """Wait for its end, and return its code."""
@@ -97,7 +99,7 @@ def test_a_gigabyte_of_output_leaves_a_log_with_its_beginning_and_its_end(start,
     log = (tmp_path / "log").read_text()
     assert log.startswith("first\n")
     assert log.endswith("last")
-    assert " bytes left out]" in log
+    assert " bytes in all" in log
     assert len(log) < 2**21
 
 

@@ -1,5 +1,7 @@
 """Commands with placeholders."""
 
+import re
+
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
@@ -17,21 +19,20 @@ def test_values_arrive_as_they_are_and_args_are_those_of_the_point():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "empty"),
+        ("", "a program"),
         ("train.py 'x", "Close the quote"),
         ("train.py {lr", "between every pair of braces"),
         ("train.py x{args}", "a word of its own"),
         ("train.py {lrr}", "Did you mean `lr`?"),
-        ("train.py", "without `{lr}`"),
-        ("train.py {lr}", "without `{trial}`"),
-        ("train.py {lr} {trial}", "Rename the parameter"),
+        ("train.py", "no `{lr}`"),
+        ("train.py {lr} {trial}", "'trial'; rename it"),
     ],
 )
 def test_a_wrong_command_is_refused(text, said):
-    with pytest.raises(ConfigurationError, match=said):
-        Template(text).check(["lr", "trial"])
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        Template(text).check(["lr", "trial"] if "trial" in text else ["lr"], [])
 
 
 def test_a_parameter_with_a_condition_is_for_args():
-    with pytest.raises(ConfigurationError, match=r"Write `\{args\}`"):
+    with pytest.raises(ConfigurationError, match=r"write `\{args\}`"):
         Template("train.py {lr}").check(["lr"], ["lr"])

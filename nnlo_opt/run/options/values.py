@@ -16,7 +16,6 @@ from nnlo_opt.models import losses
 from nnlo_opt.models.builders import names_objective, takes_comm
 from nnlo_opt.models.torch import losses as torch_losses
 from nnlo_opt.objective.command import Command
-from nnlo_opt.objective.output import Patterns
 from nnlo_opt.objective.template import Template
 from nnlo_opt.run.options.table import (
     BY_NAME,
@@ -219,7 +218,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         values.num_iterations = 0  # until the space, and so the size of its grid, is known
     model = values.model or values.example
     comparison = _comparison(values)
-    command = _command(values, comparison)
+    values.command = command = _command(values, comparison)
     is_for_one = command is not None or (model and names_objective(model) and not takes_comm(model))
     if given.get("block_size") is None and is_for_one:
         values.block_size = 1  # every rank of a block would compute the same
@@ -247,7 +246,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         warm_start=tuple(place if "://" in place else Path(place) for place in values.warm_start),
     )
     return Options(
-        **_common(values, model, command_line) | {"command": command},
+        **_common(values, model if command is None else "", command_line),
         run=_run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations),
         search=search,
         plan=plan,
@@ -277,7 +276,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
 
 def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[str]) -> dict[str, Any]:
     """Return the fields of `Options` that are made alike in both drivers."""
-    if not model and getattr(values, "command", None) is None:
+    if model is None:
         raise ConfigurationError(
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
@@ -286,7 +285,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
     training = {name: value for name, value in vars(values).items() if name in known}
     log_level = "debug" if values.verbose else values.log_level
     return _same_named(Options, values) | {
-        "model": model or "",
+        "model": model,
         "training": TrainingOptions.of(training | {"shuffle": not values.no_shuffle}),
         "data": _data(values),
         "trial_name": values.trial_name or TRIAL_NAME,
@@ -360,17 +359,16 @@ def _comparison(values: SimpleNamespace) -> Comparison:
 
 def _command(values: SimpleNamespace, comparison: Comparison) -> Command | None:
     """Return the command that is to be searched; None if there is none."""
-    others = {"--report-pattern": values.report_pattern, "--result-pattern": values.result_pattern}
-    if values.command is None:
-        if given := [option for option, text in others.items() if text is not None]:
-            raise ConfigurationError(f"`{given[0]}` is for `--command`. Received: no command; leave it out.")
+    patterns, model = (values.report_pattern, values.result_pattern), values.model or values.example
+    if values.command is None and patterns == (None, None):
         return None
-    if model := values.model or values.example:
+    if values.command is None or model:
         raise ConfigurationError(
-            f"A search is of a model or of a command. Received: both `--command` and {model!r}; leave one of them out."
+            "A search is of a model or of a command, and patterns are for the lines of a command. Received: "
+            f"{f'both `--command` and {model!r}' if values.command else 'a pattern and no `--command`'}; leave it out."
         )
     names = tuple(objective.name for objective in comparison.objectives if objective.name not in (FIGURE, *MEASURED))
-    return Command(template=Template(values.command), patterns=Patterns(*others.values()), names=names)
+    return Command(template=Template(values.command), names=names, patterns=patterns)
 
 
 def _pruning(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:

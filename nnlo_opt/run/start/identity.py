@@ -133,13 +133,11 @@ def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[s
         was, is_now = ("a training" if space is None else "a search" for space in (before, now))
         return f"there is {was}, and this is {is_now}"
     if known.model.sha256 != asked.model.sha256:
-        of_known, of_asked = known.model.parts, asked.model.parts
-        changed = (part for part in of_asked | of_known if of_known.get(part) != of_asked.get(part))
-        if of_known and of_asked and (part := next(changed, "")):
-            is_option = part.startswith("--")
-            return (
-                _differing(part, of_known.get(part), of_asked.get(part)) if is_option else f"the file `{part}` differs"
-            )
+        old, new = known.model.parts, asked.model.parts
+        for part in new | old if old and new else ():
+            if old.get(part) != new.get(part):
+                is_option = part.startswith("--")
+                return _differing(part, old.get(part), new.get(part)) if is_option else f"the file `{part}` differs"
         if known.model.function and asked.model.function:
             return f"the function `{known.model.function}` has changed"
         return f"the model file has changed: `{known.model.source}`, now `{asked.model.source}`"

@@ -67,18 +67,18 @@ class ModelMaker:
         """Definition of the model."""
         if self._definition is None:
             asked = self._options
-            if asked.command is not None:
-                self._definition = asked.command.definition()
-                return self._definition
-            self._definition = open_model(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
+            self._definition = (
+                open_model(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
+                if asked.command is None
+                else asked.command.definition()
+            )
         return self._definition
 
     def read_early(self) -> bool:
         """Read what is known of the model without its framework; return True if that is anything."""
         asked = self._options
-        if asked.command is not None:
-            return self.definition is not None
-        early = self._given or read_early(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
+        known = self._given if asked.command is None else self.definition
+        early = known or read_early(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
         self._definition = early
         return early is not None
 
