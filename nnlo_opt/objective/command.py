@@ -41,8 +41,8 @@ HEARD_S, TERM_S = 1.0, 3.0
 _REPORT, _END, _AGAIN = "report", "end", "again"
 #: words of a script whose port is taken
 _TAKEN = ("EADDRINUSE", "ddress already in use")
-#: last lines of an output that the journal has
-_N_LINES = 30
+#: last lines of an output that are in the reason of a failure
+_N_LINES = 3
 #: bytes of a file that are read for its fingerprint, besides its size
 _MOST_READ = 2**24
 
@@ -247,10 +247,8 @@ class _Call:
         if code and not self._must_restart():
             said = [line.strip() for line in self._script.tail.splitlines() if line.strip()]
             how = f"with code {code}" if code != 128 + signal.SIGKILL else "by SIGKILL, by hand or for lack of memory"
-            last = f"; the last line of its output: {said[-1]}" if said else ", without any output"
-            error = TrialError(f"the command has ended {how}{last}")
-            error.add_note("\n".join(said[-_N_LINES:]))
-            raise error
+            end = f"; its output ends: {' / '.join(said[-_N_LINES:])}" if said else ", without any output"
+            raise TrialError(f"the command has ended {how}{end}")
         return code is not None
 
     def _must_restart(self) -> bool:

@@ -72,7 +72,7 @@ FAILING_SPACE = """from nnlo_opt.space import Categorical
 parameter_range = [Categorical(["code", "killed", "port", "nan", "nothing"], name="how")]
 """
 REASONS = {
-    "code": "the command has ended with code 1; the last line of its output: the reason",
+    "code": "the command has ended with code 1; its output ends: the reason",
     "killed": "the command has ended by SIGKILL",
     "nan": "received: nan",
     "nothing": "the command must print its value as a line",
