@@ -11,15 +11,15 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 34_188
+MOST_LINES = 34_734
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
-    "": (601, 608, 630, 631, 632),
+    "": (601, 608, 630, 631, 632, 633),
     "allreduce": (321,),
     "analysis": (292,),
     "api": (547, 801, 811),
     "block": (2577, 2578),
-    "cli": (2592, 2596),
+    "cli": (2592, 2596, 2605),
     "comm": (1373, 1451, 1455, 1454, 1461),
     "compat": (2257, 2244, 2241),
     "controller": (362,),
@@ -28,17 +28,17 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "doctor": (407,),
     "export": (577,),
     "launcher": (346,),
-    "models": (3152, 3146, 3154),
-    "objective": (343, 347, 579, 711, 878),
+    "models": (3152, 3146, 3154, 3155),
+    "objective": (343, 347, 579, 711, 878, 1364),
     "reporting": (1685, 1692, 1711),
-    "run": (4294, 4423, 4422, 4436),
-    "runtime": (1024, 1025),
+    "run": (4294, 4423, 4422, 4436, 4481),
+    "runtime": (1024, 1025, 1026),
     "search": (1983, 2088),
     "simulate": (501,),
     "space": (942, 953),
     "testing": (710,),
     "training": (382, 404),
-    "trials": (1824, 1823, 1853),
+    "trials": (1824, 1823, 1853, 1856),
     "update_rules": (898,),
 }
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

@@ -35,7 +35,7 @@ from nnlo_opt.trials.kept_weights import FILES_NAME
 
 #: seconds for which a look at a script waits for output
 _LOOK_S = 0.02
-#: seconds that a script has which was told to stop by `report`, before SIGTERM; and then before SIGKILL
+#: seconds before SIGTERM for a script that has heard by `report` that it is to stop; then before SIGKILL
 HEARD_S, TERM_S = 1.0, 3.0
 #: what block rank 0 tells the other ranks
 _REPORT, _END, _AGAIN = "report", "end", "again"

@@ -1,10 +1,11 @@
-"""Lines of a script: reports and its result."""
+"""Lines of a script, in which it reports."""
 
 import json
 import math
 import os
 import re
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,7 +37,8 @@ def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: flo
     line: dict[str, Any] = {"epoch": epoch, "value": value, **figures} | ({"checkpoint": True} if checkpoint else {})
     text = json.dumps(line, default=float)
     if not (name := os.environ.get(SOCKET)):
-        print(text, flush=True)
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
         return True
     with socket.socket(socket.AF_UNIX) as end:
         try:

@@ -1,4 +1,4 @@
-"""Script under way: its process, its output, and what it asks."""
+"""Script under way, with its output."""
 
 import os
 import re

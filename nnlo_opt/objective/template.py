@@ -1,4 +1,4 @@
-"""Template of a command: words with placeholders, which are filled for each trial and read by no shell."""
+"""Template of a command, whose words no shell reads."""
 
 import re
 import shlex

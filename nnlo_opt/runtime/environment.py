@@ -47,7 +47,7 @@ def start_helper(
 ) -> subprocess.Popen[bytes]:
     """Start a process that is no rank, and that no signal to the ranks reaches; `pipes`: as of `subprocess.Popen`.
 
-    `environ`: of the process, without variables of MPI; None: that of this one without them.
+    `environ`: of the process, without variables of MPI; None: as this process has it, without them.
 
     mpirun and terminals signal a group of processes, which this one leaves with its session. srun signals all
     processes of a step: SIGUSR1, by which ranks are asked to end, stays blocked here.

@@ -113,7 +113,7 @@ def test_each_way_to_fail_is_a_sentence_and_a_taken_port_is_none(tmp_path):
     assert found["port"]["figure_of_merit"] == "1.0"
 
 
-def test_a_killed_script_goes_on_from_its_last_save(tmp_path):
+def test_a_killed_script_is_resumed_from_its_last_save(tmp_path):
     space = 'from nnlo_opt.space import Real\n\nparameter_range = [Real(0.0, 1.0, name="x")]\n'
     text = "python train.py {x} {save} {checkpoint} {folder}"
     options = ("--block-size", "2", "--keep-weights", "best:1", "--num-iterations", "4", "--pruner", "asha")

@@ -347,7 +347,7 @@ SEARCH = _group(
         help="best:N: keep only the trained weights of the N best trials and of the Pareto set, and remove all others "
              "while the search runs; all: keep the weights of every trial; may be changed on resume"),
     Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
-    Option("command", "COMMAND", TEXT, example="python train.py --lr {lr}", python=False, common=True,
+    Option("command", "COMMAND", TEXT, example="python train.py --lr {lr}", python=False,
         help="script that computes the value of a trial, instead of a model; started without a shell on every rank of "
              "a block, as torchrun would. {NAME} stands for a parameter, {args} for all as --NAME VALUE, {trial} for "
              "its number, {folder} for its folder, {save} for an empty folder to fill before a report line has "

@@ -246,7 +246,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         warm_start=tuple(place if "://" in place else Path(place) for place in values.warm_start),
     )
     return Options(
-        **_common(values, model if command is None else "", command_line),
+        **_common(values, model, command_line),
         run=_run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations),
         search=search,
         plan=plan,
@@ -276,7 +276,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
 
 def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[str]) -> dict[str, Any]:
     """Return the fields of `Options` that are made alike in both drivers."""
-    if model is None:
+    if not model and not getattr(values, "command", None):
         raise ConfigurationError(
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
@@ -285,7 +285,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
     training = {name: value for name, value in vars(values).items() if name in known}
     log_level = "debug" if values.verbose else values.log_level
     return _same_named(Options, values) | {
-        "model": model,
+        "model": model or "",
         "training": TrainingOptions.of(training | {"shuffle": not values.no_shuffle}),
         "data": _data(values),
         "trial_name": values.trial_name or TRIAL_NAME,
