@@ -21,6 +21,7 @@ _OF_API = {
     **dict.fromkeys(("RunningTrial", "TrialFold"), "objective.rank"),
     "TrialCheckpoint": "objective.checkpoint",
     "torch_process_group": "objective.torch_group",
+    "report": "objective.output",
     **dict.fromkeys(("ConfigurationError", "JournalError", "NnloError", "SearchWarning", "TrialError"), "errors"),
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }

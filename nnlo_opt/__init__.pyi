@@ -17,6 +17,7 @@ from nnlo_opt.errors import NnloError as NnloError
 from nnlo_opt.errors import SearchWarning as SearchWarning
 from nnlo_opt.errors import TrialError as TrialError
 from nnlo_opt.objective.checkpoint import TrialCheckpoint as TrialCheckpoint
+from nnlo_opt.objective.output import report as report
 from nnlo_opt.objective.rank import RunningTrial as RunningTrial
 from nnlo_opt.objective.rank import TrialFold as TrialFold
 from nnlo_opt.objective.torch_group import torch_process_group as torch_process_group

@@ -11,11 +11,12 @@ from nnlo_opt.analysis.frames import last_metrics
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.driver_parsers import DRIVERS
 from nnlo_opt.errors import ConfigurationError, printable
+from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.words import counted, figure_text
 from nnlo_opt.run.options.kinds import PATH, one_of, whole
 from nnlo_opt.run.options.table import NAMED_MODEL, SEED, Option
-from nnlo_opt.trials.kept_weights import best_trials, weights_of
+from nnlo_opt.trials.kept_weights import FILES_NAME, best_trials, weights_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
@@ -87,6 +88,8 @@ def _trial(run: Path, trial: Trial) -> dict[str, Any]:
 
 def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
     """Return the command line that trains a trial again, on as many ranks as one of its folds had."""
+    if text := ledger.identity.model.parts.get("--command"):
+        return _script(run, Template(text), trial)
     program = (ledger.settings.command_line or ["an unknown program"])[0]
     if program not in DRIVERS or ledger.identity.data is None:
         what = "trials of an objective" if program in DRIVERS else f"a run of {program}"
@@ -96,6 +99,15 @@ def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
     n_ranks = trial.assignments[-1].n_ranks
     words = [*["mpirun", "-np", str(n_ranks)] * (n_ranks > 1), "TrainingDriver"]
     return shlex.join([*words, "--from-run", f"{run}:{trial.number}"])
+
+
+def _script(run: Path, template: Template, trial: Trial) -> str:
+    """Return the command line of a trial of `--command`, on as many ranks as it had."""
+    n_ranks, folder = trial.assignments[-1].n_ranks, run / f"trials/{trial.number:04d}/{FILES_NAME}"
+    others = {"trial": trial.number, RANKS: n_ranks, "folder": folder, SAVE: folder, CHECKPOINT: ""}
+    is_group = n_ranks > 1 and RANKS not in template.names
+    torchrun = ["torchrun", "--standalone", f"--nproc-per-node={n_ranks}", "--no-python"] * is_group
+    return shlex.join([*torchrun, *template.filled(trial.point, others)])
 
 
 # ---------------------------------------------------------------- several trials as one model

@@ -125,7 +125,7 @@ def given_of(program: str, argv: Sequence[str]) -> tuple[dict[str, Any], list[st
         return _for_gan(given, remarks)
     if not is_search:
         return given, remarks
-    if not given.keys() & {"model", "example"}:
+    if not given.keys() & {"model", "example", "command"}:
         given["example"] = DEFAULT_EXAMPLE
         remarks.append(f"Without `--model` the built-in model {DEFAULT_EXAMPLE} is searched, as NNLO did.")
     return dict(_for_search(given)), remarks

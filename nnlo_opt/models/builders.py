@@ -129,6 +129,8 @@ class ModelDefinition:
     function: str = ""
     #: fingerprint of that function; empty if the files are the model
     fingerprint: str = ""
+    #: what makes it the objective that it is, in words by name, if no file does: a command with the files that it names
+    parts: Mapping[str, str] = field(default_factory=dict)
     #: False if a part of its module was executed, from which it cannot be built
     is_whole: bool = True
 

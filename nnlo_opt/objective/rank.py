@@ -47,6 +47,8 @@ _RETURN = "return"
 
 #: report(epoch, value, **figures) -> False if the trial is to stop
 Report: TypeAlias = Callable[..., bool]
+#: makes an answer of what the ranks bring
+Answer: TypeAlias = Callable[[list[Json]], Json]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,8 @@ class RunningTrial:
     fold: TrialFold = TrialFold()
     _run: Path = field(repr=False)
     _report: Report = field(repr=False)
+    #: `ObjectiveRank.meet`, for objectives of this package
+    meet: Callable[..., Json] = field(repr=False, default=lambda name, own, answer, *_: answer([own]))
     #: answers of the reports so far
     _answers: list[bool] = field(default_factory=list, init=False, repr=False)
 
@@ -293,6 +297,7 @@ class ObjectiveRank:
                     fold=TrialFold(number=call.fold, n_fold=self._setup.run.n_fold, seed=self._setup.run.seed),
                     _run=Path(self._setup.run.directory),
                     _report=self._report,
+                    meet=self.meet,
                 )
                 value = self._setup.programs.open(call)(trial)
             finally:
@@ -317,7 +322,7 @@ class ObjectiveRank:
         # Only the value of block rank 0 counts: other ranks may report anything, even None.
         return bool(self.meet("report", None, lambda _: self._pass_on(epoch, value, figures)))
 
-    def meet(self, name: str, own: Json = None, answer: Callable[[list[Json]], Json] = lambda _: None) -> Json:
+    def meet(self, name: str, own: Json = None, answer: Answer = len, meanwhile: Callable[[], object] = bool) -> Json:
         """Wait until every rank is at the collective call `name`; return what block rank 0 answers.
 
         Collective: every rank of the block.
@@ -326,6 +331,7 @@ class ObjectiveRank:
             name: of the collective call.
             own: plain data that this rank brings.
             answer: makes the answer of what the ranks bring, in their order, on block rank 0.
+            meanwhile: called again and again on a rank that waits.
 
         Raises:
             TrialError: the call of the objective has failed, or the ranks are at different places.
@@ -334,11 +340,11 @@ class ObjectiveRank:
         if not self._is_root:
             self._proceed = None
             self._block.send(ROOT, ObjectiveArrived(assignment=self._assignment, at=name, own=own))
-            self._await(lambda: self._proceed is not None)
+            self._await(lambda: self._proceed is not None, meanwhile)
             assert self._proceed is not None
             return self._proceed.answer
         others = range(1, self._block.size)
-        self._await(lambda: len(self._arrived) == len(others))
+        self._await(lambda: len(self._arrived) == len(others), meanwhile)
         arrived, self._arrived = self._arrived, {}
         elsewhere = {rank: message.at for rank, message in arrived.items() if message.at != name}
         try:
@@ -402,12 +408,12 @@ class ObjectiveRank:
         self._spread(failed)
         raise error
 
-    def _await(self, done: Callable[[], bool]) -> None:
+    def _await(self, done: Callable[[], bool], meanwhile: Callable[[], object] = bool) -> None:
         def look() -> bool:
             self.look_out()
-            return done()
+            return done() or bool(meanwhile() and done())  # what is done already waits for nothing
 
-        wait_until(look, transport=self._block)
+        wait_until(look, transport=self._block if meanwhile is bool else None)
 
     def look_out(self) -> None:
         """Take in messages from the other ranks; raise if the call has failed."""

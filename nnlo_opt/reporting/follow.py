@@ -20,7 +20,7 @@ from typing import ClassVar
 from nnlo_opt.records import without_collection
 from nnlo_opt.reporting.page import wrote_page
 from nnlo_opt.reporting.results import write_results
-from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper, wait_or_kill
+from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper, wait_or_kill, without_mpi
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.events import Event
@@ -113,7 +113,7 @@ class Reporter:
     def __init__(self, run_directory: Path, *arguments: str) -> None:
         command = module_command(self.module, str(run_directory), str(os.getpid()), *arguments)
         one_thread = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
-        self._process = start_helper(command, one_thread, stdin=subprocess.PIPE)
+        self._process = start_helper(command, without_mpi(one_thread), stdin=subprocess.PIPE)
 
     def ask(self) -> None:
         """Have the process take in the last events and end; return at once. A second call does nothing."""

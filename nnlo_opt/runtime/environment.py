@@ -43,16 +43,19 @@ def without_mpi(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_helper(
-    command: Sequence[str], environ: Mapping[str, str] = os.environ, **pipes: Any
+    command: Sequence[str], environ: Mapping[str, str] | None = None, **pipes: Any
 ) -> subprocess.Popen[bytes]:
     """Start a process that is no rank, and that no signal to the ranks reaches; `pipes`: as of `subprocess.Popen`.
+
+    `environ`: of the process, without variables of MPI; None: as this process has it, without them.
 
     mpirun and terminals signal a group of processes, which this one leaves with its session. srun signals all
     processes of a step: SIGUSR1, by which ranks are asked to end, stays blocked here.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
-        return subprocess.Popen(command, env=without_mpi(environ), start_new_session=True, **pipes)
+        env = without_mpi(os.environ) if environ is None else environ
+        return subprocess.Popen(command, env=env, start_new_session=True, **pipes)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

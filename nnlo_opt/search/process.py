@@ -18,7 +18,7 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.runtime.environment import module_command, start_helper, wait_or_kill
+from nnlo_opt.runtime.environment import module_command, start_helper, wait_or_kill, without_mpi
 from nnlo_opt.runtime.watchdog import LOOK_PART, Watch
 from nnlo_opt.search.base import SearchAlgorithm, Suggestion, TrialRecord
 from nnlo_opt.search.session import SearchSession
@@ -150,7 +150,7 @@ class SearchProcess(SearchService):
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._process = start_helper(
             module_command("nnlo_opt.search.serve"),
-            self._environment,
+            without_mpi(self._environment),
             cwd=self._folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -53,6 +53,8 @@ class ModelFile(Value):
     sha256: str = ""
     #: name of a function that only the user's script can call; empty if executing `source` defines it
     function: str = ""
+    #: of a command: the command, its patterns, and checksums of the files that it names
+    parts: dict[str, str] = field(default_factory=dict)
 
 
 class DataFiles(Value):

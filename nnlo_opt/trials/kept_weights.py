@@ -13,6 +13,9 @@ from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
+#: folder of a trial for the files of a script
+FILES_NAME = "files"
+
 
 def best_trials(ledger: Ledger) -> list[Trial]:
     """Return the best trial, or the Pareto set of several objectives; of a training its last piece; or nothing."""
@@ -52,6 +55,7 @@ class WeightKeeper:
         for trial in ledger.trials:
             if trial.state.ended and not trial.running and trial.number not in kept:
                 self._seen.add(trial.number)
+                folder = self._trials / f"{trial.number:04d}"
                 # The saves of an objective are its weights.
                 name = WEIGHTS_NAME if ledger.identity.data is not None else "checkpoint-*"
-                yield from (self._trials / f"{trial.number:04d}").glob(f"fold*/{name}")
+                yield from (*folder.glob(f"fold*/{name}"), *folder.glob(FILES_NAME))

@@ -17,7 +17,7 @@ from nnlo_opt.export.mirror import LAST_S, Mirror
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.page import PAGE_NAME, wrote_page
 from nnlo_opt.reporting.results import write_results
-from nnlo_opt.runtime.environment import start_helper
+from nnlo_opt.runtime.environment import start_helper, without_mpi
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
@@ -129,7 +129,7 @@ def run_at_end(
     environ = os.environ | {f"NNLO_OPT_{name}": text for name, text in facts.items()}
     sys.stdout.flush()
     try:
-        process = start_helper(["/bin/sh", "-c", command], environ, stdin=subprocess.DEVNULL)
+        process = start_helper(["/bin/sh", "-c", command], without_mpi(environ), stdin=subprocess.DEVNULL)
     except OSError as error:
         say(f"`--on-end` could not be started ({error.strerror or error}).", sys.stderr)
         return

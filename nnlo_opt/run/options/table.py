@@ -349,6 +349,17 @@ SEARCH = _group(
         help="best:N: keep only the trained weights of the N best trials and of the Pareto set, and remove all others "
              "while the search runs; all: keep the weights of every trial; may be changed on resume"),
     Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
+    Option("command", "COMMAND", TEXT, example="python train.py --lr {lr}", python=False,
+        help="script that computes the value of a trial, instead of a model; started without a shell on every rank of "
+             "a block, as torchrun would. {NAME} stands for a parameter, {args} for all as --NAME VALUE, {trial} for "
+             "its number, {folder} for its folder, {save} for an empty folder to fill before a report line has "
+             "\"checkpoint\": true, {checkpoint} for the last save, {ranks} for the ranks of the block if a single "
+             "script is to start its own processes. A line {\"epoch\": 3, \"value\": 0.2} is a report, and the last "
+             "{\"value\": 0.2} the result"),
+    Option("report_pattern", "REGEX", TEXT, example=r"epoch (?P<epoch>\d+) .* accuracy (?P<value>\S+)", python=False,
+        help="regular expression of a line of --command that is a report, with the groups epoch and value"),
+    Option("result_pattern", "REGEX", TEXT, example=r"accuracy: (?P<value>\S+)", python=False,
+        help="regular expression of a line of --command with the result, in the group value; the last one counts"),
     Option("example", "NAME", TEXT, example="mnist", python=False,
         help="builtin model (mnist, cifar10, topclass, …) if no --model is given; mnist if neither is given"),
 )

@@ -15,6 +15,8 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses
 from nnlo_opt.models.builders import names_objective, takes_comm
 from nnlo_opt.models.torch import losses as torch_losses
+from nnlo_opt.objective.command import Command
+from nnlo_opt.objective.template import Template
 from nnlo_opt.run.options.table import (
     BY_NAME,
     GRACE,
@@ -127,6 +129,7 @@ class SearchOptions:
 class Options:
     """All options of a driver."""
 
+    #: empty if there is a command
     model: str
     training: TrainingOptions
     run: RunRequest
@@ -176,6 +179,8 @@ class Options:
     block_size: int = 1
     search: SearchOptions = SearchOptions()
     search_space: str | None = None
+    #: scripts that are the objective; None: there is a model
+    command: Command | None = None
     #: parameters with a fixed value: name -> value as text
     fix: Mapping[str, str] = field(default_factory=dict)
     plan: SearchPlan = field(default_factory=lambda: SearchPlan(num_iterations=1))
@@ -184,6 +189,11 @@ class Options:
     keep_weights: int | None = None
     #: seconds that this start may take; None without a limit
     walltime_s: float | None = None
+
+    @property
+    def names_objective(self) -> bool:
+        """True if a trial is a command, or a call of an objective, as far as the text of the module tells."""
+        return self.command is not None or names_objective(self.model)
 
     @property
     def of_teams(self) -> TeamOptions:
@@ -209,9 +219,11 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     if values.hyper_opt == "grid" and given.get("num_iterations") is None:
         values.num_iterations = 0  # until the space, and so the size of its grid, is known
     model = values.model or values.example
-    if given.get("block_size") is None and model and names_objective(model) and not takes_comm(model):
-        values.block_size = 1  # every rank of a block would compute the same
     comparison = _comparison(values)
+    values.command = command = _command(values, comparison)
+    is_for_one = command is not None or (model and names_objective(model) and not takes_comm(model))
+    if given.get("block_size") is None and is_for_one:
+        values.block_size = 1  # every rank of a block would compute the same
     made: dict[str, Any] = {
         "direction": comparison.objectives[0].direction,
         "objectives": comparison.several,
@@ -267,7 +279,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
 
 def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[str]) -> dict[str, Any]:
     """Return the fields of `Options` that are made alike in both drivers."""
-    if not model:
+    if not model and not getattr(values, "command", None):
         raise ConfigurationError(
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
@@ -276,7 +288,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
     training = {name: value for name, value in vars(values).items() if name in known}
     log_level = "debug" if values.verbose else values.log_level
     return _same_named(Options, values) | {
-        "model": model,
+        "model": model or "",
         "training": TrainingOptions.of(training | {"shuffle": not values.no_shuffle}),
         "data": _data(values),
         "trial_name": values.trial_name or TRIAL_NAME,
@@ -346,6 +358,20 @@ def _comparison(values: SimpleNamespace) -> Comparison:
         )
     objectives = given or (Objective(FIGURE, values.direction or "min"),)
     return Comparison(objectives=objectives, epoch=values.objective_epoch, function=values.figure_of_merit)
+
+
+def _command(values: SimpleNamespace, comparison: Comparison) -> Command | None:
+    """Return the command that is to be searched; None if there is none."""
+    patterns, model = (values.report_pattern, values.result_pattern), values.model or values.example
+    if values.command is None and patterns == (None, None):
+        return None
+    if values.command is None or model:
+        raise ConfigurationError(
+            "A search is of a model or of a command, and patterns are for the lines of a command. Received: "
+            f"{f'both `--command` and {model!r}' if values.command else 'a pattern and no `--command`'}; leave it out."
+        )
+    names = tuple(objective.name for objective in comparison.objectives if objective.name not in (FIGURE, *MEASURED))
+    return Command(template=Template(values.command), names=names, patterns=patterns)
 
 
 def _pruning(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, rank_label
 from nnlo_opt.errors import EXIT_OK
-from nnlo_opt.models.builders import names_objective
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.runtime.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.runtime.environment import ranks_outlive_others
@@ -103,7 +102,7 @@ class ProcessContext:
 def _share(world: "World | RankGroup", topology: Topology, options: Options) -> NodeShare:
     packed = world.on_node(pack_cores(cores()))
     # If a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
-    is_objective = names_objective(options.model)  # which every rank of a team calls
+    is_objective = options.names_objective  # which every rank of a team calls
     ranks_of = [team.world_ranks if is_objective else team.trainer_ranks for team in topology.teams]
     trainers = {rank for ranks in ranks_of for rank in ranks}
     masters = {rank for team in topology.teams for rank in (team.master_rank, *team.sub_master_ranks)}

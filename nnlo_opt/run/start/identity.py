@@ -39,6 +39,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
             "source": findings.source,
             "sha256": findings.sha256,
             **({"function": findings.function} if findings.function else {}),
+            **({"parts": findings.parts} if findings.parts else {}),
         },
         "data": None if findings.data is None else findings.data.to_json(),
         "loss": findings.loss,
@@ -132,6 +133,11 @@ def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[s
         was, is_now = ("a training" if space is None else "a search" for space in (before, now))
         return f"there is {was}, and this is {is_now}"
     if known.model.sha256 != asked.model.sha256:
+        old, new = known.model.parts, asked.model.parts
+        for part in new | old if old and new else ():
+            if old.get(part) != new.get(part):
+                is_option = part.startswith("--")
+                return _differing(part, old.get(part), new.get(part)) if is_option else f"the file `{part}` differs"
         if known.model.function and asked.model.function:
             return f"the function `{known.model.function}` has changed"
         return f"the model file has changed: `{known.model.source}`, now `{asked.model.source}`"

@@ -1,6 +1,7 @@
 """Findings of a trainer rank about the workload of a run."""
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.models.builders import Kind
@@ -24,6 +25,8 @@ class Findings:
     sha256: str
     #: name of a function that only the user's script can call; empty if executing `source` defines it
     function: str = ""
+    #: as of `ModelDefinition`
+    parts: Mapping[str, str] = field(default_factory=dict)
     #: True for a model that makes its own steps (`models.composite`)
     trains_itself: bool = False
     #: False for an objective that takes no `checkpoint`: its trials cannot be paused

@@ -68,6 +68,7 @@ class Inspection:
             source=str(definition.source.resolve()),
             sha256=definition.sha256,
             function=definition.function,
+            parts=definition.parts,
             space=space,
             trains_itself=definition.trains_itself,
         )
@@ -134,6 +135,8 @@ class Inspection:
         definition, names = self._maker.definition, [] if space is None else space.names
         objective_of(definition.objective, str(definition.source), names)
         options = self._options
+        if options.command is not None and space is not None:
+            options.command.template.check(names, [p.name for p in space.parameters if p.condition is not None])
         if options.plan.n_fold > 1 and not takes(definition.objective, "fold"):
             raise ConfigurationError(
                 "`--n-fold` calls the objective for every fold, which it gets by the argument `fold`. Received: "

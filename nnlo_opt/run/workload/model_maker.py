@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from nnlo_opt.data.source import DataInfo
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import FrameworkAdapter
-from nnlo_opt.models.builders import ModelDefinition, model_file, names_objective, open_model
+from nnlo_opt.models.builders import ModelDefinition, model_file, open_model
 from nnlo_opt.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.models.early import read_early
 from nnlo_opt.models.framework import Framework, framework_for, framework_of
@@ -67,13 +67,18 @@ class ModelMaker:
         """Definition of the model."""
         if self._definition is None:
             asked = self._options
-            self._definition = open_model(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
+            self._definition = (
+                open_model(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
+                if asked.command is None
+                else asked.command.definition()
+            )
         return self._definition
 
     def read_early(self) -> bool:
         """Read what is known of the model without its framework; return True if that is anything."""
         asked = self._options
-        early = self._given or read_early(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
+        known = self._given if asked.command is None else self.definition
+        early = known or read_early(asked.model, asked.model_sha256, fresh=asked.fresh_weights)
         self._definition = early
         return early is not None
 
@@ -95,7 +100,7 @@ class ModelMaker:
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
         given = self._given
-        is_objective = names_objective(self._options.model) if given is None else given.kind == "objective"
+        is_objective = self._options.names_objective if given is None else given.kind == "objective"
         if not is_objective:
             # Before the user's module, which may import it too and does not know about threads and noise.
             self._import(self.framework)

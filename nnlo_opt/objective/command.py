@@ -1,0 +1,273 @@
+"""Objective of a command: its script runs on every rank of the block, as a process of its own.
+
+Block rank 0 reads what its script reports, and tells the other ranks, so that all make the calls of the trial that
+every rank has to make. All ranks read the output of their scripts all the time, as a full pipe would stop a script.
+"""
+
+import hashlib
+import math
+import os
+import shutil
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.comm.messages import Json
+from nnlo_opt.comm.transport import wait_until
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.files import make_directory
+from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.objective.output import GO_ON, STOP, Output, Report
+from nnlo_opt.objective.rank import RunningTrial
+from nnlo_opt.objective.script import Script
+from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
+from nnlo_opt.objective.torch_group import LOOPBACK, Place
+from nnlo_opt.runtime.devices import NO_GPU, VISIBLE
+from nnlo_opt.runtime.environment import LAUNCHER_PREFIXES
+from nnlo_opt.safe_path import SafePath
+from nnlo_opt.trials.kept_weights import FILES_NAME
+
+#: seconds for which a look at a script waits for output
+_LOOK_S = 0.02
+#: seconds before SIGTERM for a script that has heard by `report` that it is to stop; then before SIGKILL
+HEARD_S, TERM_S = 1.0, 3.0
+#: what block rank 0 tells the other ranks
+_REPORT, _END, _AGAIN = "report", "end", "again"
+#: words of a script whose port is taken
+_TAKEN = ("EADDRINUSE", "ddress already in use")
+#: last lines of an output that are in the reason of a failure
+_N_LINES = 3
+#: bytes of a file that are read for its fingerprint, besides its size
+_MOST_READ = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Command whose scripts compute the value of a trial; its methods are called on every rank of a block."""
+
+    template: Template
+    #: names of the objectives, and patterns, as of `Output`
+    names: tuple[str, ...] = ()
+    patterns: tuple[str | None, str | None] = (None, None)
+
+    def __post_init__(self) -> None:
+        self.output()
+
+    def output(self) -> Output:
+        """Return what takes in the lines of a script."""
+        return Output(self.names, self.patterns)
+
+    def plain(self, trial: RunningTrial) -> Any:
+        """Return the result of a trial that saves nothing, on block rank 0; None if it is to stop.
+
+        Raises:
+            TrialError: the script has failed, or printed no result.
+        """
+        return _Call(self, trial, {}).run()
+
+    def saving(self, trial: RunningTrial) -> Any:
+        """Return the result of a trial, which goes on from its last save; as `plain`."""
+        save = SafePath(trial.directory) / f"save-{_rank_of(trial)}"
+        save.remove()  # which a crash may have left
+        save.mkdir()
+        try:
+            return _Call(self, trial, {SAVE: save, CHECKPOINT: trial.checkpoint.folder or ""}).run()
+        finally:
+            save.remove()
+
+    def definition(self) -> ModelDefinition:
+        """Return this command as an objective; ConfigurationError if its program is missing."""
+        words = self.template.words
+        program = shutil.which(words[0])
+        if program is None and "{" not in words[0]:
+            raise ConfigurationError(
+                f"`--command` must begin with a program that can be started. Received: {words[0]!r}, which is neither "
+                "in PATH nor a file that may be executed. Check its name."
+            )
+        files = self._files()
+        given = {"--report-pattern": self.patterns[0], "--result-pattern": self.patterns[1]}
+        parts = {"--command": self.template.text} | {name: text for name, text in given.items() if text} | files
+        source = Path(next(iter(files), program or words[0]))
+        saves = {SAVE, CHECKPOINT} & self.template.names
+        return ModelDefinition(
+            name=source.stem,
+            kind="objective",
+            source=source,
+            functions={"objective": self.saving if saves else self.plain},
+            fingerprint=hashlib.sha256(repr(parts).encode()).hexdigest(),
+            parts=parts,
+        )
+
+    def _files(self) -> dict[str, str]:
+        """Return the files that the words name, with their fingerprints; the program itself only if it is a script."""
+        found = dict[str, str]()
+        for number, word in enumerate(self.template.words):
+            path = Path(word.rpartition("=")[2])
+            if path.is_file():
+                with path.open("rb") as file:
+                    text = file.read(_MOST_READ)
+                if number or text.startswith(b"#!"):
+                    found[str(path)] = hashlib.sha256(b"%d " % path.stat().st_size + text).hexdigest()
+        return found
+
+
+class _Call:
+    """Script of one trial on one rank of the block, started when constructed; `saves`: placeholders of its saves."""
+
+    def __init__(self, command: Command, trial: RunningTrial, saves: dict[str, Any]) -> None:
+        self._command, self._trial, self._rank = command, trial, _rank_of(trial)
+        folder = trial.directory / FILES_NAME
+        make_directory(folder)
+        self._values = {"trial": trial.number, "folder": folder, **saves}
+        self._output = command.output()
+        #: reports of the script that are not passed on
+        self._reports: deque[Report] = deque()
+        #: calls of `nnlo_opt.report` that wait for an answer, each with its epoch
+        self._waiting: list[tuple[Any, socket.socket]] = []
+        #: the last epoch that was passed on, with the answer; infinite once there is nothing more to pass on
+        self._epoch, self._goes_on = 0.0, True
+        self._has_restarted = False
+        self._script = self._start()
+
+    def _start(self) -> Script:
+        """Start the script. Collective: every rank of the block."""
+        own = [socket.gethostname(), *map(os.environ.get, VISIBLE)]
+        *places, port = self._trial.meet("start", own, lambda places: [*places, _free_port()])
+        hosts = [place[0] for place in places]
+        address = LOOPBACK if len({*hosts}) == 1 else hosts[0]
+        words = self._command.template.filled(self._trial.parameters, self._values | {RANKS: len(hosts)})
+        place = Place.of(self._rank, hosts)
+        if RANKS in self._command.template.names:  # the script of block rank 0 starts processes for all
+            place, words = Place(), ["true"] if self._rank else words
+        environ = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER_PREFIXES)}
+        for number, variable in enumerate(
+            VISIBLE, 1
+        ):  # as under `torchrun`, a process sees the GPUs of all on its node
+            gpus = [there[number] for there in places if there[0] == own[0] and there[number] not in (None, NO_GPU)]
+            environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
+        # A script may be `torchrun` itself, which reads its port there.
+        environ |= place.variables(address, port) | {"PET_MASTER_PORT": str(port), "PYTHONUNBUFFERED": "1"}
+        return Script(words, environ, SafePath(self._trial.directory) / f"output-{self._rank}.log", self._take)
+
+    # ------------------------------------------------------------ what the script says
+
+    def _take(self, line: str, connection: socket.socket | None) -> None:
+        report = self._output.take(line)
+        if connection is not None:
+            self._waiting.append((report and report.epoch, connection))
+            self._answer()
+        # Processes of one script may all say the same.
+        last = max((r.epoch for r in self._reports if isinstance(r.epoch, int)), default=self._epoch)
+        if report is not None and not (isinstance(report.epoch, int) and report.epoch <= last):
+            self._reports.append(report)
+
+    def _answer(self) -> bool:
+        """Answer reports that were passed on, or come late; return True if there was any."""
+        heard = [end for epoch, end in self._waiting if not isinstance(epoch, int) or epoch <= self._epoch]
+        self._waiting = [(epoch, end) for epoch, end in self._waiting if end not in heard]
+        for connection in heard:
+            with connection, suppress(OSError):
+                connection.sendall(GO_ON if self._goes_on else STOP)
+        return bool(heard)
+
+    # ------------------------------------------------------------ the course of the trial
+
+    def run(self) -> Any:
+        """See the trial through to its result; None if it is to stop. Collective: every rank of the block."""
+        try:
+            while self._goes_on:
+                next_, epoch, saves = self._trial.meet("next", None, lambda _: self._awaited(), self._look)
+                if next_ == _REPORT:
+                    self._report(epoch, saves)
+                elif next_ == _AGAIN:
+                    self._close()
+                    self._has_restarted, self._script = True, self._start()
+                else:
+                    return self._result()
+            return None
+        finally:
+            self._close()
+
+    def _awaited(self) -> Json:
+        """Return what every rank has to do next, on block rank 0, once it is known."""
+        self._wait(lambda: bool(self._reports))
+        if self._reports:
+            return [_REPORT, self._reports[0].epoch, self._reports[0].saves]
+        return [_AGAIN if self._must_restart() else _END, 0, False]
+
+    def _report(self, epoch: Any, saves: bool) -> None:
+        report = Report(epoch) if self._rank else self._reports.popleft()
+        if saves:
+            self._trial.checkpoint.save(epoch, self._hand_over)
+        self._goes_on = self._trial.report(epoch, report.value, **report.figures)
+        self._epoch = epoch
+        has_heard = self._answer()
+        for seconds in () if self._goes_on else (HEARD_S * has_heard, TERM_S):
+            until_s = time.monotonic() + seconds
+            while self._script.code is None and time.monotonic() < until_s:
+                self._script.look(_LOOK_S)
+            self._script.stop()
+
+    def _hand_over(self, folder: Path) -> None:
+        """Move what the script has saved to `folder`."""
+        if (save := self._values.get(SAVE)) is None:
+            raise TrialError('a report has "checkpoint": true, so the command must have `{save}`, the folder to fill')
+        for path in save.iterdir():
+            path.replace(SafePath(folder) / path.name)
+
+    def _result(self) -> dict[str, Any] | None:
+        self._epoch = math.inf
+        self._answer()
+        self._wait(lambda: False)
+        if self._rank == 0 and self._output.result is None:
+            raise TrialError(
+                'the command must print its value as a line like {"value": 0.21}, or as `--result-pattern` says; it '
+                "has printed none"
+            )
+        return self._output.result
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        """Return when `done()` is true, or the script has ended."""
+        wait_for = wait_until if self._trial.comm is None else self._trial.comm.wait_for
+        wait_for(lambda: done() or self._look())
+
+    def _look(self) -> bool:
+        """Read what the script says, for a moment; return True if it has ended, TrialError if it has failed."""
+        code = self._script.code
+        while self._script.look(_LOOK_S if code is None else 0.0) and code is not None:
+            pass
+        if self._trial.comm is not None:
+            self._trial.comm.Iprobe()  # MPI notices there that mpirun has died
+        if code and not self._must_restart():
+            said = [line.strip() for line in self._script.tail.splitlines() if line.strip()]
+            how = f"with code {code}" if code != 128 + signal.SIGKILL else "by SIGKILL, by hand or for lack of memory"
+            end = f"; its output ends: {' / '.join(said[-_N_LINES:])}" if said else ", without any output"
+            raise TrialError(f"the command has ended {how}{end}")
+        return code is not None
+
+    def _must_restart(self) -> bool:
+        """Return True if the script has failed as its port was taken, for the first time."""
+        is_new = bool(self._script.code) and not (self._rank or self._epoch or self._has_restarted)
+        return is_new and any(words in self._script.tail for words in _TAKEN)
+
+    def _close(self) -> None:
+        """End all that the script has started."""
+        for _, connection in self._waiting:
+            connection.close()
+        self._waiting.clear()
+        self._script.close()
+
+
+def _rank_of(trial: RunningTrial) -> int:
+    return 0 if trial.comm is None else int(trial.comm.Get_rank())
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
