@@ -19,10 +19,14 @@ from tests.helpers import effort, networks  # noqa: F401 (effort has the profile
 #: package that a test may need -> the extra that installs it
 EXTRAS = {
     "torch": "torch",
+    "lightning": "lightning",
     "jax": "jax",
     "optuna": "optuna",
     "cmaes": "optuna",
     "pyarrow": "parquet",
+    "transformers": "transformers",
+    "xgboost": "boosting",
+    "lightgbm": "boosting",
     "tensorboard": "tensorboard",
     "mlflow": "mlflow",
     "wandb": "wandb",

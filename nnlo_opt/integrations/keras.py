@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from nnlo_opt import TrialError
 from nnlo_opt.integrations.reporter import TrialReporter
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
         TrialReporter.__init__(self, trial, monitor)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if not self.model.built:
+            raise TrialError(
+                "a model that is saved must have its weights when `fit` begins; received: one without; begin it with "
+                "`keras.Input(shape)`, or call it on a batch"
+            )
         if self._saved is None:
             return
         if not self.model.optimizer.built:  # it would leave out its part of the file
@@ -46,7 +52,7 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
         # Ranks differ in their seeds. A rank that has no part of its own takes the first one.
         part = self._trial.checkpoint.folder or self._saved
         self.model.load_weights(part / _WEIGHTS)
-        with np.load(part / _SEEDS) as saved:
+        with np.load(part / _SEEDS, allow_pickle=False) as saved:
             for seed, name in zip(self._seeds(), saved.files, strict=True):
                 seed.assign(saved[name])
         self._saved = None  # a second `fit` goes on with what the first one has left

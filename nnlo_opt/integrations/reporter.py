@@ -22,7 +22,7 @@ class TrialReporter:
 
     Args:
         trial: the trial that the objective has got.
-        monitor: name of the figure by which trials are compared; the others are reported as further figures.
+        monitor: name of the figure by which trials are compared; all are reported.
     """
 
     #: argument with which a training begins after the save, for the refusal

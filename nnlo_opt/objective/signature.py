@@ -11,7 +11,7 @@ from nnlo_opt.errors import ConfigurationError, did_you_mean
 #: arguments that an objective may name besides parameters; all but the last are attributes of a `RunningTrial`
 RESERVED = ("parameters", "comm", "report", "checkpoint", "fold", "trial")
 
-#: name of the callbacks in `integrations`, each of which saves by the `trial` that it gets
+#: name of the callbacks in `integrations`, which save by the `trial` that they get
 _CALLBACK = "TrialCallback"
 
 
