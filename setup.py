@@ -46,6 +46,8 @@ setup(
         "optuna": ["optuna>=4.0", "cmaes>=0.10"],
         "data": ["mlxtend>=0.23"],
         "parquet": ["pyarrow>=15"],
+        "transformers": ["transformers[torch]>=4.46"],
+        "boosting": ["xgboost-cpu>=2.1", "lightgbm>=4.3"],
         "browser": ["playwright>=1.40"],
         "tensorboard": ["tensorboard>=2.15"],
         "mlflow": ["mlflow-skinny>=2.14"],

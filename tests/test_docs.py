@@ -204,7 +204,8 @@ def test_python_in_pages_compiles(page):
 
 def programs() -> list:
     """Every Python block of the pages; those that search or train take seconds."""
-    texts = [text for page in PAGES for language, text in FENCE.findall(page.read_text()) if language == "python"]
+    pages = [page for page in PAGES if page.name != "integrations.md"]  # `tests/integrations` runs its programs
+    texts = [text for page in pages for language, text in FENCE.findall(page.read_text()) if language == "python"]
     # `tests/mpi/test_controller_ranks.py` runs programs that need ranks.
     texts = [text for text in texts if "mpirun" not in text.partition("\n")[0]]
     marks = {"print(": pytest.mark.proof, "\nimport keras": pytest.mark.keras, "MPIManager": pytest.mark.keras}

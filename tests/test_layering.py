@@ -49,6 +49,7 @@ ORDER = (
     "cli",
     "allreduce",
     "controller",
+    "integrations",
 )
 #: folder -> its modules that are only values, formulas and protocols, as all of `space` and `update_rules` are: no
 #: third-party package but NumPy, and msgspec at its door
@@ -88,10 +89,12 @@ DOORS: dict[str, list[str]] = {
     "yaml": ["cli.best", "cli.driver_options"],
     "cmaes": ["search.cmaes_search"],
     "h5py": ["data.hdf5", "compat.keras.weight_files"],
-    "keras": ["models", "compat.keras", "allreduce.callbacks"],
+    "keras": ["models", "compat.keras", "allreduce.callbacks", "integrations.keras"],
     "tensorflow": ["models"],
     "jax": ["models"],
     "torch": ["models", "objective.torch_group"],
+    "lightning": ["integrations.lightning"],
+    "transformers": ["integrations.transformers"],
     "mlxtend": ["data.sets.image_files"],
     "pooch": ["data.sets.download"],
     "msgspec": ["records"],

@@ -11,19 +11,23 @@ from nnlo_opt.errors import ConfigurationError, did_you_mean
 #: arguments that an objective may name besides parameters; all but the last are attributes of a `RunningTrial`
 RESERVED = ("parameters", "comm", "report", "checkpoint", "fold", "trial")
 
+#: name of the callbacks in `integrations`, which save by the `trial` that they get
+_CALLBACK = "TrialCallback"
+
 
 def takes(function: Callable[..., Any], what: str) -> bool:
-    """Return True if an objective takes `what` of `RESERVED`: as an argument, or as an attribute of its `trial`."""
+    """Return True if an objective takes `what` of `RESERVED`: as an argument, by its `trial`, or by a callback."""
     try:
         arguments = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False  # written in C
     by_place = len(arguments) == 3 and not {*RESERVED} & {*arguments} and what in RESERVED[:3]
-    return what in arguments or by_place or ("trial" in arguments and what in _attributes(function))
+    wanted = {what, _CALLBACK} if what == "checkpoint" else {what}
+    return what in arguments or by_place or ("trial" in arguments and bool(wanted & _attributes(function)))
 
 
 def _attributes(function: Any) -> set[str]:
-    """Return the names of attributes in a function, and in the functions within it."""
+    """Return the names of attributes and globals in a function, and in the functions within it."""
     code = getattr(function, "__code__", function)
     inner = (part for part in getattr(code, "co_consts", ()) if isinstance(part, CodeType))
     return {*getattr(code, "co_names", ())}.union(*map(_attributes, inner))

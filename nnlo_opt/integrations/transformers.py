@@ -1,0 +1,77 @@
+"""Callback for the Trainer of Transformers."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from nnlo_opt import TrialError
+from nnlo_opt.integrations.reporter import TrialReporter
+
+if TYPE_CHECKING:
+    from nnlo_opt import RunningTrial
+
+#: folder of a save, as the Trainer has written it
+_CHECKPOINT = "trainer"
+
+
+class TrialCallback(TrialReporter, TrainerCallback):
+    """Callback that saves and reports every epoch, and ends the training when the trial is to stop.
+
+    >>> def objective(trial):
+    ...     callback = TrialCallback(trial, "eval_loss")
+    ...     arguments = TrainingArguments(trial.directory, eval_strategy="epoch", save_strategy="no", ...)
+    ...     trainer = Trainer(model, arguments, callbacks=[callback], ...)
+    ...     trainer.train(resume_from_checkpoint=callback.resume_from)
+    ...     return callback.value
+
+    Args:
+        trial: the trial that the objective has got.
+        monitor: name of the figure by which trials are compared, as the Trainer logs it.
+    """
+
+    _begins_by = "pass `resume_from_checkpoint=callback.resume_from` to `Trainer.train`"
+
+    def __init__(self, trial: "RunningTrial", monitor: str = "eval_loss") -> None:
+        super().__init__(trial, monitor)
+        #: True between the end of an epoch and its save
+        self._is_due = False
+
+    @property
+    def resume_from(self) -> str | None:
+        """Folder from which `Trainer.train` goes on; None without a save."""
+        return None if self._saved is None else str(self._saved / _CHECKPOINT)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        wrong = "save_only_model=True" * args.save_only_model or 'save_strategy="best"' * (args.save_strategy == "best")
+        if wrong:
+            raise TrialError(
+                f"a trial must save every epoch, with its optimizer; received: `TrainingArguments({wrong})`; leave it "
+                'out, or write `save_strategy="no"`'
+            )
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # The Trainer logs, evaluates and saves next.
+        self._is_due = control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not self._is_due:
+            return  # a save of the user's own, between two epochs
+        self._is_due = False
+        written = Path(f"{args.output_dir}/checkpoint-{state.global_step}")
+
+        def write(folder: Path) -> None:
+            # The ranks have written to one folder.
+            if state.is_world_process_zero:
+                move = shutil.move if args.save_strategy == "no" else shutil.copytree
+                move(written, folder / _CHECKPOINT)
+
+        logged = [entry for entry in state.log_history if entry["step"] == state.global_step]
+        figures = {name: figure for entry in logged for name, figure in entry.items() if name != "step"}
+        control.should_training_stop |= not self._end_epoch(math.ceil(state.epoch or 0), figures, write)
