@@ -209,6 +209,8 @@ def programs() -> list:
     # `tests/mpi/test_controller_ranks.py` runs programs that need ranks.
     texts = [text for text in texts if "mpirun" not in text.partition("\n")[0]]
     marks = {"print(": pytest.mark.proof, "\nimport keras": pytest.mark.keras, "MPIManager": pytest.mark.keras}
+    imports = {"torch": "import torch", "lightning": "import lightning", "accelerate": "from accelerate"}
+    marks |= {f"\n{line}": pytest.mark.needs(package) for package, line in imports.items()}
     return [pytest.param(text, marks=[mark for word, mark in marks.items() if word in f"\n{text}"]) for text in texts]
 
 

@@ -190,7 +190,10 @@ SHOWN = dict(zip(MARKS, re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), 
 
 
 def of(programs):
-    return [pytest.param(program, id=name, marks=MARKS[name]) for name, program in programs.items()]
+    return [
+        pytest.param(program, id=name, marks=MARKS.get(name, pytest.mark.needs(name)))
+        for name, program in programs.items()
+    ]
 
 
 def run(folder, program, *words):
@@ -205,7 +208,12 @@ def epochs_of(run):
     return [(trial_of[event["assignment"]], event["epoch"]) for event in launcher.events_of(run, "EpochEnded")]
 
 
-@pytest.mark.parametrize("program", of({"keras": KERAS, "lightning": LIGHTNING, "transformers": TRANSFORMERS}))
+#: framework, or backend of Keras -> program
+TRAININGS = {"keras": KERAS, "lightning": LIGHTNING, "transformers": TRANSFORMERS}
+TRAININGS |= {name: f"os.environ['KERAS_BACKEND'] = '{name}'\n{KERAS}" for name in ("torch", "jax")}
+
+
+@pytest.mark.parametrize("program", of(TRAININGS))
 def test_a_killed_training_continues_with_its_optimizer(tmp_path, program):
     killed = tmp_path / "checkpoints/killed"
     run(tmp_path, HEAD + program + TAIL, "die").expect(-signal.SIGKILL)
