@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 34_861
+MOST_LINES = 34_862
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630, 633),
@@ -32,7 +32,7 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "models": (3152, 3155),
     "objective": (343, 347, 565, 1353),
     "reporting": (1685, 1692, 1718),
-    "run": (4294, 4415, 4473),
+    "run": (4294, 4415, 4474),
     "runtime": (1024, 1026),
     "search": (1983, 2098),
     "simulate": (501,),

@@ -24,6 +24,7 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.manifest import remove_all
 from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.run_state import state_of
+from nnlo_opt.trials.trial import TrialState
 
 #: least seconds that ranks have to leave after a search in which a rank may be stuck
 LEAVE_S = 60.0
@@ -79,7 +80,7 @@ def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:
         trial = ledger.trials[assignment.trial]
         is_over = trial.state.ended or assignment.fold in trial.folds
         if ledger.identity.data is None:  # the saves of finished folds of an objective are its weights
-            is_over = trial.state.ended and not trial.folds
+            is_over = trial.state.ended and trial.state is not TrialState.COMPLETE
         if is_over:
             remove_all(fold_directory(directory, trial.number, assignment.fold))
 
