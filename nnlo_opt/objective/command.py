@@ -38,7 +38,7 @@ _LOOK_S = 0.02
 #: seconds before SIGTERM for a script that has heard by `report` that it is to stop; then before SIGKILL
 HEARD_S, TERM_S = 1.0, 3.0
 #: what block rank 0 tells the other ranks
-_REPORT, _END, _AGAIN = "report", "end", "again"
+_REPORT, _STOP, _END, _AGAIN = "report", "stop", "end", "again"
 #: words of a script whose port is taken
 _TAKEN = ("EADDRINUSE", "ddress already in use")
 #: last lines of an output that are in the reason of a failure
@@ -188,6 +188,9 @@ class _Call:
                 elif next_ == _AGAIN:
                     self._close()
                     self._has_restarted, self._script = True, self._start()
+                elif next_ == _STOP:
+                    self._goes_on = False
+                    self._stop(0.0)
                 else:
                     return self._result()
             return None
@@ -196,9 +199,11 @@ class _Call:
 
     def _awaited(self) -> Json:
         """Return what every rank has to do next, on block rank 0, once it is known."""
-        self._wait(lambda: bool(self._reports))
+        self._wait(lambda: bool(self._reports) or self._trial.is_stopped())
         if self._reports:
             return [_REPORT, self._reports[0].epoch, self._reports[0].saves]
+        if self._script.code is None:
+            return [_STOP, 0, False]
         return [_AGAIN if self._must_restart() else _END, 0, False]
 
     def _report(self, epoch: Any, saves: bool) -> None:
@@ -208,7 +213,12 @@ class _Call:
         self._goes_on = self._trial.report(epoch, report.value, **report.figures)
         self._epoch = epoch
         has_heard = self._answer()
-        for seconds in () if self._goes_on else (HEARD_S * has_heard, TERM_S):
+        if not self._goes_on:
+            self._stop(HEARD_S * has_heard)
+
+    def _stop(self, heard_s: float) -> None:
+        """End the script, which has so many seconds to leave by itself before SIGTERM comes."""
+        for seconds in (heard_s, TERM_S):
             until_s = time.monotonic() + seconds
             while self._script.code is None and time.monotonic() < until_s:
                 self._script.look(_LOOK_S)

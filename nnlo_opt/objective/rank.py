@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -86,8 +87,9 @@ class RunningTrial:
     fold: TrialFold = TrialFold()
     _run: Path = field(repr=False)
     _report: Report = field(repr=False)
-    #: `ObjectiveRank.meet`, for objectives of this package
+    #: `ObjectiveRank.meet` and `ObjectiveRank.is_stopped`, for objectives of this package
     meet: Callable[..., Json] = field(repr=False, default=lambda name, own, answer, *_: answer([own]))
+    is_stopped: Callable[[], bool] = field(repr=False, default=bool)
     #: answers of the reports so far
     _answers: list[bool] = field(default_factory=list, init=False, repr=False)
 
@@ -298,6 +300,7 @@ class ObjectiveRank:
                     _run=Path(self._setup.run.directory),
                     _report=self._report,
                     meet=self.meet,
+                    is_stopped=self.is_stopped,
                 )
                 value = self._setup.programs.open(call)(trial)
             finally:
@@ -382,6 +385,13 @@ class ObjectiveRank:
                 if order.waits_for_decision:
                     raise  # else the coordinator is gone; the result of the call will be kept
         return self._goes_on(self._reported)
+
+    def is_stopped(self) -> bool:
+        """Return True if the coordinator waits for the end of the call, as block rank 0 hears between two reports."""
+        if self._is_root and (self._setup.coordinate is None or self._setup.coordinate()):
+            with suppress(RanksLost):
+                self._look_for_orders()
+        return msg.StopFold in self._heard
 
     def _has_heard(self) -> bool:
         """Return True if the coordinator has answered the last report, or waits for the end of the call."""

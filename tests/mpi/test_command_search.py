@@ -150,6 +150,18 @@ def test_a_pruned_script_that_does_not_want_to_end_leaves_nothing(tmp_path, monk
     assert not marked(number)
 
 
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_script_that_takes_too_long_is_ended_without_a_report(tmp_path, n_ranks):
+    script = "import sys, time\nprint('{\"value\": 1.0}')\ntime.sleep(600 if float(sys.argv[1]) > 0.5 else 0)\n"
+    space = 'from nnlo_opt.space import Real\n\nparameter_range = [Real(0.0, 1.0, name="x")]\n'
+    options = ("--trial-timeout", "3", "--hyper-opt", "random", "--num-iterations", "3", "--start-point", "x=0.1")
+    more = ("--command", "python train.py {x}", "--block-size", str(n_ranks - 1 or 1))
+    launcher.run(n_ranks, command(tmp_path, script, space, *options, *more), tmp_path, timeout_s=40)
+    for row in rows(tmp_path):
+        assert (row["state"] == "failed") == (float(row["p:x"]) > 0.5)
+        assert ("--trial-timeout" in row["reason"]) == (row["state"] == "failed")
+
+
 def test_nothing_is_left_of_a_script_when_mpirun_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv(MARK, number := os.urandom(8).hex())
     job = launcher.start(3, command(tmp_path, STUBBORN, SPACE), tmp_path)
