@@ -22,7 +22,7 @@ from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.checkpoint import TrialCheckpoint, last_save
-from nnlo_opt.objective.rank import RunningTrial
+from nnlo_opt.objective.rank import RunningTrial, TrialFold
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.embedded import temporary_run
@@ -146,6 +146,7 @@ class Study(Steering):
             number=call.order.trial,
             parameters=dict(call.order.point),
             checkpoint=call.checkpoint,
+            fold=TrialFold(seed=self._options.seed),
             _run=self._run.directory.path,
             _report=partial(self._report, call),
         )
