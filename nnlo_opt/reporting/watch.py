@@ -221,15 +221,16 @@ def watch(run: Path, interval_s: float) -> RunState:
 
 def _show_page(watched: RunWatch, interval_s: float) -> RunState:
     console = Screen(sys.stdout)
-    status = watched.look()
+    # The size is asked for before a page is shown: a change in between shows it again.
+    status, size = watched.look(), console.size
     if not watched.is_over:
         with Live(Page(status), console=console, screen=True, auto_refresh=False) as live:
             while not watched.is_over:
-                until_s, size = time.monotonic() + interval_s, console.size
+                until_s = time.monotonic() + interval_s
                 # SIGWINCH would be lost to the threads of a library.
                 while time.monotonic() < until_s and console.size == size:
                     time.sleep(min(interval_s, 0.2))
-                status = watched.look()
+                status, size = watched.look(), console.size
                 live.update(Page(status), refresh=True)
     console.print(Page(status))
     return status.state
