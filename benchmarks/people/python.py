@@ -47,6 +47,28 @@ print(skopt.gp_minimize(lambda x: (x[0] - 2) ** 2, [(-5.0, 5.0)], n_calls={n}, r
 """,
     ),
 }
+#: 32 trials of scikit-learn on 8 processes, and a bare pool of processes over the points that it is given
+SVC = """
+import json, sys
+from sklearn.datasets import load_digits
+from sklearn.model_selection import cross_val_score
+from sklearn.svm import SVC
+x, y = load_digits(return_X_y=True)
+def objective(C, gamma):
+    return 1 - cross_val_score(SVC(C=C, gamma=gamma), x, y).mean()
+"""
+SVC_OURS = f"""{SVC}
+import nnlo_opt
+from nnlo_opt import Real
+space = {{"C": Real(0.1, 100, prior="log-uniform"), "gamma": Real(1e-5, 1e-2, prior="log-uniform")}}
+result = nnlo_opt.optimize(objective, space, num_iterations=32, hyper_opt="random", n_parallel=8)
+print(json.dumps([list(trial.parameters.values()) for trial in result.trials]))
+"""
+SVC_POOL = f"""{SVC}
+from multiprocessing import Pool
+with Pool(8) as pool:
+    pool.starmap(objective, {{points}}, chunksize=1)
+"""
 #: what the time of our script is, at most, in times of another: number of trials -> name -> limit
 LIMITS: Mapping[int, Mapping[str, float]] = {
     20: {"optuna-tpe": 3.0, "optuna-gp": 1.0, "skopt": 1.0},
@@ -74,12 +96,21 @@ def seconds(script: str) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, nargs="+", default=[20, 100])
+    parser.add_argument("--trials", type=int, nargs="*", default=[20, 100])
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--svc", action="store_true", help="SVC of scikit-learn on 8 processes, beside a bare pool")
     parser.add_argument("--engines", nargs="+", choices=[*SCRIPTS], default=[*SCRIPTS])
     arguments = parser.parse_args()
     engines = [name for name in SCRIPTS if name in {"nnlo_opt", *arguments.engines} and find_spec(SCRIPTS[name][0])]
     where, results, targets = h.machine(), dict[str, dict[str, object]](), dict[str, h.Target]()
+    if arguments.svc:
+        points = subprocess.run([sys.executable, "-c", SVC_OURS], capture_output=True, text=True, check=True).stdout
+        pool, ratios = SVC_POOL.format(points=points), list[float]()
+        for repeat in range(arguments.repeats):
+            h.say(f"SVC, repeat {repeat + 1} of {arguments.repeats}")
+            ratios.append(seconds(SVC_OURS)[0] / seconds(pool)[0])
+        results["svc"] = {"nnlo_opt_takes_times_of_a_pool": (takes := h.spread(ratios, 3))}
+        targets["SVC on 8 processes, in times of a bare pool"] = ("<", 1.1, takes["median"])
     for n in arguments.trials:
         scripts = {name: SCRIPTS[name][1].format(n=n) for name in engines}
         for script in scripts.values():
