@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 34_879
+MOST_LINES = 34_883
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630, 633),
@@ -30,7 +30,7 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "integrations": (150,),
     "launcher": (346,),
     "models": (3152, 3155),
-    "objective": (343, 347, 565, 1369),
+    "objective": (343, 347, 565, 1373),
     "reporting": (1685, 1692, 1718),
     "run": (4294, 4415, 4474),
     "runtime": (1024, 1026),

@@ -26,7 +26,7 @@ from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import MisuseError, NnloError, ProtocolError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.objective.checkpoint import Save, TrialCheckpoint, last_save
-from nnlo_opt.objective.torch_group import Call, clear_frames
+from nnlo_opt.objective.torch_group import Call
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
@@ -317,7 +317,7 @@ class ObjectiveRank:
         except BaseException as error:
             self._block.blame(error)  # a rank may have died in a call that is not guarded
             failed = fold_failed(call.assignment, error, self._world_rank)
-            clear_frames(error)
+            Call.clear(error)
             return None, failed.replaced(traceback="") if isinstance(error, _CallFailed) else failed
 
     def _report(self, epoch: Any, value: Any, **figures: Any) -> bool:

@@ -112,6 +112,12 @@ class Call:
         """Seconds in which a rank that has failed may hear of the failure of another one, which has ended the group."""
         return HEARS_S if self._opened and self._opened[2]["WORLD_SIZE"] != "1" else 0.0
 
+    @classmethod
+    def clear(cls, error: BaseException) -> None:
+        """Clear the variables of what `error` has left, if a group was opened in the running call: they may hold it."""
+        if cls.running is not None and cls.running._opened is not None:
+            clear_frames(error)
+
     @contextmanager
     def group(self, comm: Any, timeout_s: float) -> Iterator["torch.device"]:
         """Open the group, or go back to it. Collective: every rank of `comm`."""
