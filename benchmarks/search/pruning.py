@@ -1,7 +1,7 @@
 """Time to the same figure with and without a pruner: on virtual learning curves, and on MNIST.
 
-Virtual: the real `CoordinatorState` gives trials to blocks whose trainings are tables of a figure by epoch and take
-virtual time: `overhead_s` to build a model (again after each pause) and a second an epoch. The search is random, so
+Virtual: searches in virtual time (`nnlo_opt.simulate`) whose trainings are tables of a figure by epoch: 2 s to build a
+model (again after each pause) and a second an epoch. The search is random, so
 that both sides try the same points. A curve is a power law, end + scale * epoch^-rate (Domhan et al., 2015), with
 noise; ends are lognormal, rates vary, so that early figures tell something and not everything. Measured: when the
 first trial is complete whose figure is no worse than the best of the run without a pruner.
@@ -19,9 +19,11 @@ that; and a promoted trial is built anew, which is worth its while where an epoc
 """
 
 import argparse
-import heapq
 import statistics
 import sys
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +34,14 @@ import pruning_tables
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, FromMaster, SearchPlan, Send, Tell
-from nnlo_opt.coordinator.state import CoordinatorState
+from nnlo_opt.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.search.base import History, Suggestion
+from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.search.registry import make_search
+from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
+from nnlo_opt.simulate.workload import Objective, Workload, lognormal
+from nnlo_opt.space import Point, Real, Space
+from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 
 N_BLOCKS, N_TRIALS, N_EPOCHS = 8, 243, 81
@@ -74,132 +78,54 @@ def curves(seed: int) -> np.ndarray:
     return values * np.exp(0.03 * rng.normal(size=values.shape))
 
 
-class VirtualRun:
-    """Blocks that train by a virtual clock."""
+class Curves(Workload, kw_only=True):
+    """Trials whose learning curves are rows of a table, a second an epoch."""
 
-    n_blocks, n_trials = N_BLOCKS, N_TRIALS
-    #: when the run is stopped if it is not over
-    until_s = float("inf")
+    rows: np.ndarray
+    #: the row of a trial by its number and its point
+    row_of: Callable[[int, Point], int] = lambda trial, point: trial
 
-    def __init__(self, pruner: str, values: np.ndarray, overhead_s: float) -> None:
-        self.n_full = values.shape[1]
-        plan = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=self.n_full)
-        self.ledger = Ledger()
-        topology = Topology.plan(1 + self.n_blocks, 1)
-        self.state = CoordinatorState(SearchPlan(num_iterations=self.n_trials, pruning=plan), topology, self.ledger)
-        self.values = values
-        self.overhead_s = overhead_s
-        #: (when, order of sending, team, message to the coordinator)
-        self.due: list[tuple[float, int, int, msg.Message]] = []
-        self.n_sent = 0
-        self.now_s = 0.0
-        #: team -> order under way; (trial) -> epochs done
-        self.order: dict[int, msg.RunFold] = {}
-        self.epochs: dict[int, int] = {}
-        self.n_epochs = 0
-        self.over = False
+    def train_s(self, order: msg.RunFold, rng: np.random.Generator) -> float:
+        return float(self.rows.shape[1])
 
-    def run(self) -> None:
-        self.feed(Begin())
-        while not self.over and self.due[0][0] <= self.until_s:
-            self.now_s, _, team, message = heapq.heappop(self.due)
-            self.feed(FromMaster(team=team, message=message))
-            order = self.order.get(team)
-            if isinstance(message, msg.EpochReported) and order and not message.waits:
-                trial = order.trial
-                if self.epochs[trial] < self.n_full:
-                    self.train(team)
-                else:
-                    self.finish(team)
-
-    def feed(self, event: Begin | Suggestion | FromMaster) -> None:
-        for instruction in self.state.handle(event, self.now_s):
-            match instruction:
-                case Ask():
-                    self.feed(Suggestion(point=self.suggested(instruction.number)))
-                case Tell():
-                    self.told(instruction)
-                case Send():
-                    self.take(instruction.team, instruction.message)
-                case Finish():
-                    self.over = True
-
-    def suggested(self, number: int) -> Any:
-        """The point of a suggestion."""
-        return {"n": number}
-
-    def told(self, tell: Tell) -> None:
-        """What the search hears of a trial."""
-
-    def row_of(self, trial: int) -> int:
-        """The row of the trial in `values`."""
-        return trial
-
-    def take(self, team: int, message: msg.Message) -> None:
-        match message:
-            case msg.RunFold():
-                self.order[team] = message
-                self.epochs.setdefault(message.trial, 0)
-                self.train(team, self.overhead_s)
-            case msg.GoOn():
-                self.train(team)
-            case msg.PauseFold():
-                self.send(
-                    team, msg.FoldPaused(assignment=message.assignment, epoch=self.epochs[self.order[team].trial])
-                )
-            case msg.StopFold():
-                self.send(team, msg.FoldStopped(assignment=message.assignment))
-
-    def train(self, team: int, more_s: float = 0.0) -> None:
-        order = self.order[team]
-        self.epochs[order.trial] = epoch = self.epochs[order.trial] + 1
-        self.n_epochs += 1
-        figure = float(self.values[self.row_of(order.trial), epoch - 1])
-        waits = order.waits_for_decision and epoch < self.n_full
-        reported = msg.EpochReported(
-            assignment=order.assignment, epoch=epoch, metrics={}, figure_of_merit=figure, waits=waits
-        )
-        self.send(team, reported, 1.0 + more_s)
-
-    def finish(self, team: int) -> None:
-        order = self.order[team]
-        finished = msg.FoldFinished(
-            assignment=order.assignment,
-            figure_of_merit=float(self.values[self.row_of(order.trial), -1]),
-            metrics={},
-            n_epochs=self.n_full,
-            train_s=float(self.n_full),
-        )
-        self.send(team, finished)
-
-    def send(self, team: int, message: msg.Message, after_s: float = 0.0) -> None:
-        self.n_sent += 1
-        heapq.heappush(self.due, (self.now_s + after_s, self.n_sent, team, message))
+    def values(self, order: msg.RunFold) -> list[float]:
+        return list(map(float, self.rows[self.row_of(order.trial, order.point)]))
 
 
-class TableRun(VirtualRun):
-    """Blocks that train networks of a table, at the points that a search algorithm suggests."""
+def simulated(
+    pruner: str,
+    workload: Curves,
+    n_blocks: int,
+    n_trials: int,
+    algorithm: str = "random",
+    seed: int = 0,
+    **limits: float,
+) -> Ledger:
+    """The trials of a search in virtual time; `limits` are of its budget."""
+    pruning = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=workload.rows.shape[1])
+    plan = SearchPlan(num_iterations=n_trials, pruning=pruning, budget=Budget(**limits))
+    search = InlineSearch()
+    search.start(algorithm, workload.objective.space, seed, {})
+    topology = Topology.plan(1 + n_blocks, 1)
+    with h.temporary_folder() as folder, closing(Journal(folder / "journal.jsonl", syncs=False)) as journal:
+        simulation = Simulation(SimulationPlan(search=plan, topology=topology, workload=workload), search, journal)
+        simulation.run()
+    return simulation.ledger
 
-    n_blocks, n_trials, until_s = N_TABLE_BLOCKS, 10_000, TABLE_S
 
-    def __init__(self, pruner: str, table: pruning_tables.Table, algorithm: str, seed: int) -> None:
-        super().__init__(pruner, table.errors, overhead_s=1.0)
-        self.table = table
-        self.history = History(pruning_tables.SPACE)
-        self.algorithm = make_search(algorithm, pruning_tables.SPACE, seed, {})
-        #: of each trial, the network that is nearest to its point
-        self.rows: dict[int, int] = {}
+def workload_of(space: Space, rows: np.ndarray, startup_s: float, **others: Any) -> Curves:
+    objective = Objective(name="a table", function=lambda point: 0.0, space=space)
+    return Curves(objective=objective, durations=lognormal(1.0), startup_s=startup_s, rows=rows, **others)
 
-    def suggested(self, number: int) -> Any:
-        return self.algorithm.suggest(self.history.settled())
 
-    def told(self, tell: Tell) -> None:
-        self.history.record(tell.trial, tell.point, tell.state, tell.value, curve=tell.curve)
+def nearest_in(table: pruning_tables.Table) -> Callable[[int, Point], int]:
+    """What finds the network of a trial, looking once for each point."""
 
-    def row_of(self, trial: int) -> int:
-        if trial not in self.rows:
-            self.rows[trial] = self.table.nearest(self.ledger.trials[trial].point)
-        return self.rows[trial]
+    @cache
+    def row_of(point: tuple[tuple[str, Any], ...]) -> int:
+        return table.nearest(dict(point))
+
+    return lambda trial, point: row_of(tuple(point.items()))
 
 
 def tables(names: list[str], n_seeds: int) -> dict[str, Any]:
@@ -208,15 +134,16 @@ def tables(names: list[str], n_seeds: int) -> dict[str, Any]:
     for name in names:
         table = pruning_tables.Table(name)
         least, worst = table.errors[:, -1].min(), table.errors[:, -1].max()
+        nearest = nearest_in(table)
+        workload = workload_of(pruning_tables.SPACE, table.errors, 1.0, row_of=nearest)
         for algorithm, pruner in SEARCHES:
             for seed in range(n_seeds):
-                run = TableRun(pruner, table, algorithm, seed)
-                run.run()
+                ledger = simulated(pruner, workload, N_TABLE_BLOCKS, 10_000, algorithm, seed, timeout_s=TABLE_S)
                 for when, until_s in (("half", TABLE_S / 2), ("end", TABLE_S)):
-                    ended = [t.figure_of_merit for t in run.ledger.trials if t.ended_at_s and t.ended_at_s <= until_s]
+                    ended = [t.figure_of_merit for t in ledger.trials if t.ended_at_s and t.ended_at_s <= until_s]
                     best = min((figure for figure in ended if figure is not None), default=worst)
                     found.setdefault(f"tables_{name}_{algorithm}_{pruner}_regret_{when}", []).append(best - least)
-                known = 1 - len(set(run.rows.values())) / len(run.rows)
+                known = 1 - len({nearest(t.number, t.point) for t in ledger.trials}) / len(ledger.trials)
                 found.setdefault(f"tables_{name}_{algorithm}_{pruner}_known", []).append(known)
             regrets = found[f"tables_{name}_{algorithm}_{pruner}_regret_end"]
             h.say(f"{name}, {algorithm} search, {pruner}: {[round(float(regret), 5) for regret in regrets]}")
@@ -238,15 +165,14 @@ def virtual(n_seeds: int) -> dict[str, Any]:
     missed: dict[str, int] = {}
     for seed in range(n_seeds):
         values = curves(seed)
-        plain = VirtualRun("none", values, overhead_s=2.0)
-        plain.run()
+        workload = workload_of(Space([Real(0.0, 1.0, name="x")]), values, 2.0)
+        plain = simulated("none", workload, N_BLOCKS, N_TRIALS)
         finals = np.sort(values[:, -1])
         for name in PRUNERS:
-            pruned = VirtualRun(name, values, overhead_s=2.0)
-            pruned.run()
-            sooner.setdefault(f"virtual_{name}_share_of_epochs", []).append(pruned.n_epochs / plain.n_epochs)
+            pruned = simulated(name, workload, N_BLOCKS, N_TRIALS)
+            sooner.setdefault(f"virtual_{name}_share_of_epochs", []).append(n_epochs(pruned) / n_epochs(plain))
             for kind, figure in (("best", float(finals[0])), ("best_three", float(finals[2]))):
-                before, after = reached_s(plain.ledger, figure), reached_s(pruned.ledger, figure)
+                before, after = reached_s(plain, figure), reached_s(pruned, figure)
                 assert before is not None
                 key = f"virtual_{name}_{kind}"
                 missed[f"{key}_missed"] = missed.get(f"{key}_missed", 0) + (after is None)

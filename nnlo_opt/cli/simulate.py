@@ -6,32 +6,42 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import Parser, checked_run, run_named
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.reporting.words import counted, duration
 from nnlo_opt.run.options.kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
 from nnlo_opt.run.options.table import BY_NAME, SEED, TARGET, Option
+from nnlo_opt.run.options.values import check_rungs, pruning_plan
 from nnlo_opt.runtime.environment import fit_on_one_thread
 from nnlo_opt.search.design import design_size
+from nnlo_opt.search.own import is_own, own_pruner
 from nnlo_opt.search.process import InlineSearch
+from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import options_of
 from nnlo_opt.simulate.clock import parse_cost
 from nnlo_opt.simulate.loading import load_durations, load_objective
+from nnlo_opt.simulate.replay import Replay
 from nnlo_opt.simulate.result import SimulationResult
 from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.simulate.workload import Objective, Workload
+from nnlo_opt.simulate.workload import Workload
 from nnlo_opt.trials.journal import Journal
+from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
+#: options of pruners, and options that a run answers
+_OF_PRUNER = ("eta", "min_epochs", "min_trials", "max_epochs")
+_OF_RUN = ("objective", "search_space", "duration", "startup", "epochs", "failures", "n_fold", "direction", "optimum")
 #: options of `nnlo-opt simulate`
 # fmt: off
 OPTIONS = (
@@ -42,6 +52,9 @@ OPTIONS = (
     Option("objective", "FUNCTION", TEXT, default="hartmann6", example="branin",
         help="function that a trial measures: hartmann6, branin, or a function of a point, FILE.py:FUNCTION or "
              "MODULE:FUNCTION, that returns a number, or a list with one number an epoch"),
+    Option("run", "RUN", TEXT, example="checkpoints/CP",
+        help="instead of a function, the complete trials of this run once more, in their order, with their learning "
+             "curves and times: what would another pruner, or more blocks, have made of them?"),
     Option("search_space", "MODULE", TEXT, shown="the function's own `parameter_range`", example="space.py",
         help="search space of the function"),
     Option("optimum", "FIGURE", finite(), shown="the function's own `optimum`", example="-3.32",
@@ -57,6 +70,7 @@ OPTIONS = (
     replace(BY_NAME["n_fold"], help="folds of a trial", group=""),
     replace(BY_NAME["block_size"], default=1, help="ranks of a block; folds share a block of 2 * FOLDS", group=""),
     replace(BY_NAME["direction"], default="min", help="minimise (min) or maximise (max) the figure of merit", group=""),
+    *(replace(BY_NAME[name], group="") for name in ("pruner", *(f"pruner_{part}" for part in _OF_PRUNER))),
     replace(TARGET, help="stop when a figure of merit is better than this", group=""),
     Option("suggestion_cost", "COST", TEXT, default="free", example="0.1",
         help="time of a suggestion: free, measured (as long as it takes here), or seconds"),
@@ -103,7 +117,12 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     print how many blocks it keeps busy and what it finds. Nothing is trained.
     """
     fit_on_one_thread()
-    arguments = parser.values(argv)
+    arguments, given = parser.values(argv), parser.given(argv)
+    if arguments.run and (beside := [name for name in _OF_RUN if name in given]):
+        raise ConfigurationError(
+            f"`--run` has trials with figures and times of their own. Received: `--{beside[0].replace('_', '-')}` as "
+            "well; leave it out."
+        )
     try:
         return _run(arguments)
     except KeyboardInterrupt:
@@ -113,25 +132,16 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Simulate a search for every number of blocks; return the exit code."""
-    objective = load_objective(arguments.objective, arguments.search_space)
-    if arguments.optimum is not None:
-        objective = objective.replaced(optimum=arguments.optimum)
-    workload = Workload(
-        objective=objective,
-        durations=load_durations(arguments.duration),
-        failures=arguments.failures,
-        n_epochs=arguments.epochs,
-        startup_s=arguments.startup,
-        seed=arguments.seed,
-    )
+    workload = _replay(arguments) if arguments.run else _workload(arguments)
+    objective = workload.objective
     plans = [_plan(arguments, workload, n_blocks) for n_blocks in arguments.blocks]
-    searches = [_started(arguments, objective) for _ in plans]
+    searches = [_started(arguments, workload) for _ in plans]
     paths = [_place(arguments, n_blocks) for n_blocks in arguments.blocks]
     if not arguments.json:
-        print(
-            f"{counted(arguments.trials, 'trial')} of {objective.name}, {arguments.hyper_opt} search, "
-            f"{arguments.duration} s, seed {arguments.seed}; simulated.\n"
-        )
+        how = f"{arguments.hyper_opt} search, {arguments.duration} s, seed {arguments.seed}"
+        pruner = f", pruner {arguments.pruner}" * (arguments.pruner != "none")
+        how = "in their order" if arguments.run else how
+        print(f"{counted(arguments.trials, 'trial')} of {objective.name}, {how}{pruner}; simulated.\n")
         print("".join(f"{head:>{width}}" for head, width, _ in _shown()))
     code, results = EXIT_OK, []
     for plan, search, path in zip(plans, searches, paths, strict=True):
@@ -146,6 +156,42 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _workload(arguments: argparse.Namespace) -> Workload:
+    objective = load_objective(arguments.objective, arguments.search_space)
+    if arguments.optimum is not None:
+        objective = objective.replaced(optimum=arguments.optimum)
+    return Workload(
+        objective=objective,
+        durations=load_durations(arguments.duration),
+        failures=arguments.failures,
+        n_epochs=arguments.epochs,
+        startup_s=arguments.startup,
+        seed=arguments.seed,
+    )
+
+
+def _replay(arguments: argparse.Namespace) -> Replay:
+    """Return the trials of a run, whose options are set to those of the run."""
+    run = checked_run(run_named(arguments.run))
+    ledger = read_ledger(run)
+    workload = Replay.of(run, ledger)
+    arguments.trials = min(arguments.trials, len(workload.trials))
+    arguments.n_fold, arguments.direction = ledger.identity.n_fold, ledger.direction
+    return workload
+
+
+def _pruning(arguments: argparse.Namespace, workload: Workload) -> PruningPlan | None:
+    plan = pruning_plan(SimpleNamespace(**vars(arguments)), Comparison())
+    if plan is None or plan.is_own:
+        return plan
+    n_epochs = arguments.epochs
+    with suppress(Exception):  # of a user's function, which fails the trial there
+        n_epochs = workload.n_epochs_most
+    plan = replace(plan, max_epochs=plan.max_epochs or n_epochs)
+    check_rungs(plan)
+    return plan
+
+
 def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> SimulationPlan:
     return SimulationPlan(
         search=SearchPlan(
@@ -153,7 +199,9 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
             n_fold=arguments.n_fold,
             direction=arguments.direction,
             target_objective=arguments.target_objective,
+            pruning=_pruning(arguments, workload),
         ),
+        pruner=own_pruner(arguments.pruner) if is_own(arguments.pruner) else None,
         topology=Topology.plan(1 + n_blocks * arguments.block_size, arguments.block_size, arguments.n_fold),
         workload=workload,
         suggestion_cost=parse_cost(arguments.suggestion_cost, "`--suggestion-cost`"),
@@ -161,12 +209,14 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
     )
 
 
-def _started(arguments: argparse.Namespace, objective: Objective) -> InlineSearch:
-    search = InlineSearch()
+def _started(arguments: argparse.Namespace, workload: Workload) -> InlineSearch:
+    search, objective = InlineSearch(), workload.objective
     options = {}
     if "n_initial_points" in options_of(arguments.hyper_opt):
         options["n_initial_points"] = design_size(objective.space, arguments.trials)
     search.start(arguments.hyper_opt, objective.space, arguments.seed, options)
+    for point in workload.points if isinstance(workload, Replay) else ():
+        search.enqueue(point)
     return search
 
 

@@ -24,6 +24,7 @@ from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.records import Value
 from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.search.pruning import Pruner
 from nnlo_opt.simulate.clock import FREE, Cost, VirtualClock
 from nnlo_opt.simulate.result import SimulationResult, result_of
 from nnlo_opt.simulate.workload import METRIC, Workload
@@ -50,8 +51,11 @@ class VirtualRanks(Transport):
         self._clock = clock
         #: messages of the masters that the coordinator has not taken, in order
         self._inbox: deque[Received] = deque()
+        #: (trial, fold) -> epochs in its checkpoint
+        done: dict[tuple[int, int], int] = {}
         self._masters = {
-            team.master_rank: VirtualMaster(team.master_rank, workload, clock, self._inbox) for team in topology.teams
+            team.master_rank: VirtualMaster(team.master_rank, workload, clock, self._inbox, done)
+            for team in topology.teams
         }
 
     @property
@@ -75,14 +79,23 @@ class VirtualRanks(Transport):
 class VirtualMaster:
     """Master of a virtual team; runs one assignment after another."""
 
-    def __init__(self, rank: int, workload: Workload, clock: VirtualClock, inbox: deque[Received]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        workload: Workload,
+        clock: VirtualClock,
+        inbox: deque[Received],
+        done: dict[tuple[int, int], int],
+    ) -> None:
         self._rank = rank
+        #: (trial, fold) -> epochs in its checkpoint; of all masters
+        self._done = done
         self._workload = workload
         self._clock = clock
         #: messages to the coordinator
         self._inbox = inbox
-        #: number of the assignment under way; None when idle
-        self._assignment: int | None = None
+        #: order under way; None when idle
+        self._order: msg.RunFold | None = None
         #: remaining messages about it, each with the seconds before it
         self._reports: Iterator[tuple[float, Message]] = iter(())
         #: time at which the last assignment ended; None before the first one
@@ -97,30 +110,44 @@ class VirtualMaster:
         match message:
             case msg.RunFold():
                 self._run(message)
-            case msg.StopFold():
-                if message.assignment == self._assignment:
-                    self._end(msg.FoldStopped(assignment=message.assignment))
-            case msg.PreemptFold() | msg.FoldRecorded():
-                pass  # a virtual master has no checkpoints
+            case msg.StopFold() if self._is_of(message):
+                self._end(msg.FoldStopped(assignment=message.assignment))
+            case msg.PauseFold() if self._is_of(message):
+                assert self._order is not None
+                epoch = self._done[self._order.trial, self._order.fold]
+                self._end(msg.FoldPaused(assignment=message.assignment, epoch=epoch))
+            case msg.GoOn() if self._is_of(message):
+                self._schedule_next()
+            case msg.GoOn() | msg.PauseFold() | msg.StopFold() | msg.PreemptFold() | msg.FoldRecorded():
+                pass  # about an assignment that has ended; a simulation is not preempted
             case _:
                 raise ProtocolError(f"A master takes no {type(message).__name__} from the coordinator.")
 
     def send(self, message: Message) -> None:
         """Send a message that is due now, then schedule the next one."""
-        if getattr(message, "assignment", None) != self._assignment:
+        if not self._is_of(message):
             return  # the assignment was stopped
         if isinstance(message, msg.FoldFinished | msg.FoldFailed):
             self._end(message)
-        else:
-            self._inbox.append(Received(self._rank, message, None))
+            return
+        self._inbox.append(Received(self._rank, message, None))
+        if isinstance(message, msg.EpochReported):
+            assert self._order is not None
+            self._done[self._order.trial, self._order.fold] = message.epoch
+        if not getattr(message, "waits", False):
             self._schedule_next()
 
+    def _is_of(self, message: Message) -> bool:
+        """Return True if a message is about the assignment under way."""
+        return self._order is not None and getattr(message, "assignment", None) == self._order.assignment
+
     def _run(self, order: msg.RunFold) -> None:
-        if self._assignment is not None:
-            raise ProtocolError(f"Assignment {order.assignment} came while {self._assignment} is under way.")
+        if self._order is not None:
+            raise ProtocolError(f"Assignment {order.assignment} came while {self._order.assignment} is under way.")
         self._busy_since_s = self._clock.now_s
         waited_s = None if self._idle_since_s is None else self._busy_since_s - self._idle_since_s
-        self._assignment, self._reports = order.assignment, self._workload.reports(order, waited_s)
+        n_done = self._done.get((order.trial, order.fold), 0)
+        self._order, self._reports = order, self._workload.reports(order, waited_s, n_done)
         self._schedule_next()
 
     def _schedule_next(self) -> None:
@@ -129,7 +156,7 @@ class VirtualMaster:
         self._clock.schedule(self._clock.now_s + seconds, partial(self.send, message))
 
     def _end(self, message: Message) -> None:
-        self._assignment, self._idle_since_s = None, self._clock.now_s
+        self._order, self._idle_since_s = None, self._clock.now_s
         self.busy_s += self._idle_since_s - self._busy_since_s
         self._inbox.append(Received(self._rank, message, None))
 
@@ -197,6 +224,8 @@ class SimulationPlan(Value):
     search: SearchPlan
     topology: Topology
     workload: Workload
+    #: pruner of one's own; None for the one that `search` names
+    pruner: Pruner | None = None
     #: virtual time of a suggestion, during which the coordinator still answers blocks
     suggestion_cost: Cost = FREE
     #: virtual time of one step of the coordinator, its write to the journal included
@@ -227,7 +256,7 @@ class Simulation:
         )
         self.ledger.apply(started)
         journal.append([started])
-        state = CoordinatorState(plan.search, plan.topology, self.ledger)
+        state = CoordinatorState(plan.search, plan.topology, self.ledger, plan.pruner)
         self._coordinator = Coordinator(
             CoordinatorSetup(state=state, journal=journal, ranks=self._ranks, search=self._search, clock=self.clock)
         )

@@ -139,26 +139,29 @@ class Workload(Value):
     startup_s: float = 0.0
     seed: int = 0
 
-    def reports(self, order: msg.RunFold, waited_s: float | None) -> Iterator[tuple[float, Message]]:
+    def reports(self, order: msg.RunFold, waited_s: float | None, n_done: int = 0) -> Iterator[tuple[float, Message]]:
         """Yield the messages of a master about an assignment, each with the seconds since the message before.
 
         Args:
             order: the assignment.
             waited_s: seconds for which the master was idle before it; None for its first assignment.
+            n_done: epochs of the fold that an earlier assignment has trained; a checkpoint has them.
         """
         number = order.assignment
         rng = np.random.default_rng((self.seed, order.trial, order.fold, order.attempt))
-        yield self.startup_s, msg.FoldStarted(assignment=number, waited_s=waited_s)
+        yield self.startup_s, msg.FoldStarted(assignment=number, epoch=n_done, waited_s=waited_s)
         try:
-            train_s = self.durations(order.point, rng)
-            values = self._values(order.point)
+            train_s = self.train_s(order, rng)
+            values = self.values(order)
         except Exception as error:
             yield 0.0, msg.FoldFailed(assignment=number, reason=_reason(error))
             return
         epoch_s, share = train_s / len(values), self.fails_after(order, rng)
         n_epochs = len(values) if share is None else int(share * len(values))
-        for epoch, value in enumerate(values[:n_epochs], 1):
-            yield epoch_s, msg.EpochReported(assignment=number, epoch=epoch, metrics={METRIC: value})
+        for epoch in range(n_done + 1, n_epochs + 1):
+            value, waits = values[epoch - 1], order.waits_for_decision and epoch < len(values)
+            reported = msg.EpochReported(assignment=number, epoch=epoch, metrics={METRIC: value}, waits=waits)
+            yield epoch_s, reported.replaced(figure_of_merit=value, checkpointed=waits)
         if share is None:
             yield 0.0, self._finished(number, values, train_s)
         else:
@@ -170,7 +173,21 @@ class Workload(Value):
             return None
         return float(rng.random())
 
-    def _values(self, point: Point) -> list[float]:
+    @property
+    def n_epochs_most(self) -> int:
+        """Epochs of a fold at most, as far as is known; any exception of a user's function passes."""
+        return len(self.of_epochs(self.objective.space.middle()))
+
+    def train_s(self, order: msg.RunFold, rng: np.random.Generator) -> float:
+        """Return the seconds of all epochs of a fold; any exception of a user's function fails it."""
+        return self.durations(order.point, rng)
+
+    def values(self, order: msg.RunFold) -> list[float]:
+        """Return the value of every epoch of a fold; any exception of a user's function fails it."""
+        return self.of_epochs(order.point)
+
+    def of_epochs(self, point: Point) -> list[float]:
+        """Return the values of the objective at a point, one for every epoch."""
         result, rule = self.objective.function(point), "the objective must return finite numbers"
         if isinstance(result, list | tuple | np.ndarray) and np.shape(result) not in ((), (0,)):
             return [finite_number(value, rule) for value in result]

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import nnlo_opt
 from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.random import RandomSearch
@@ -17,6 +18,11 @@ loss.optimum = 0.0
 
 def curve(point):
     return [1.0, 0.5, point["x"]]
+
+def slow(point):
+    return [point["x"] + 1 / epoch for epoch in range(1, 10)]
+
+slow.parameter_range = loss.parameter_range
 
 def seconds(point):
     return 100.0 * point["x"]
@@ -50,6 +56,33 @@ def test_one_object_for_every_number_of_blocks(here, results):
     assert one["regret"] == four["regret"] > 0
     assert one["objective"] == "hartmann6"
     assert not list(here.glob("**/journal.jsonl")), "it was to be temporary"
+
+
+def test_a_pruner_pauses_trials_and_each_goes_on_after_a_start(here, results):
+    """Nine trials of 9 epochs of 1 s on one block, with 2 s for a start: rungs after 1 and 3 epochs."""
+    options = ("--blocks", 1, "--objective", "mine.py:slow", "--trials", 9, "--duration", "constant:9", "--startup", 2)
+    (plain,), (pruned,) = results(*options), results(*options, "--pruner", "asha")
+    assert plain["makespan_s"] == 9 * 11.0
+    assert pruned["n_trials"] == {"complete": 1, "pruned": 8}
+    n_promoted = 3 + 1
+    assert 9 * 3.0 + 3 * 2.0 + 6.0 <= pruned["makespan_s"] <= 9 * 3.0 + 3 * 2.0 + 6.0 + n_promoted * 2.0
+    assert plain["best"][-1]["figure_of_merit"] == pruned["best"][-1]["figure_of_merit"]
+
+
+def test_the_trials_of_a_run_are_searched_again_with_their_figures_and_times(here, results, refused):
+    def objective(x, report):
+        for epoch in range(1, 10):
+            report(epoch, x + 1 / epoch)
+        return x
+
+    run = {"checkpoint": "checkpoints/R", "hyper_opt": "random"}
+    nnlo_opt.optimize(objective, {"x": nnlo_opt.Real(0, 1)}, num_iterations=9, **run)
+    trials = read_ledger(here / "checkpoints/R").trials
+    (plain,), (pruned,) = results("--blocks", 1, "--run", "R"), results("--blocks", 1, "--run", "R", "--pruner", "asha")
+    assert (plain["n_trials"], plain["regret"], pruned["regret"]) == ({"complete": 9}, 0.0, 0.0)
+    assert plain["makespan_s"] >= sum(trial.folds[0].train_s for trial in trials)
+    assert pruned["n_trials"] == {"complete": 1, "pruned": 8}
+    assert "`--epochs` as well" in refused("simulate", "--run", "R", "--epochs", "3")
 
 
 def test_the_table_has_a_row_for_every_number_of_blocks_and_says_what_the_columns_are(printed):
@@ -142,6 +175,9 @@ def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, m
         ("--suggestion-cost dear", "`--suggestion-cost` must be free, measured, or seconds"),
         ("--suggestion-cost nan", "must be free, measured, or seconds, at least 0. Received: nan."),
         ("--coordinator-cost -1", "`--coordinator-cost` must be free, measured, or seconds, at least 0. Received: -1."),
+        ("--pruner asha", "`--pruner asha` needs 3 epochs at least"),
+        ("--pruner-eta 3", "is for `--pruner asha` or `hyperband`"),
+        ("--run nowhere", "must hold a journal"),
         ("--out mine.py", "`--out` must be a writable directory"),
         ("--nonsense", "must be an option of nnlo-opt simulate or its value. Received: --nonsense"),
     ],

@@ -167,6 +167,25 @@ def test_an_order_to_stop_that_comes_too_late_changes_nothing(master):
     assert kinds(master)[n_reports:] == ["FoldStarted", *["EpochReported"] * N_EPOCHS, "FoldFinished"]
 
 
+def test_a_fold_waits_for_a_decision_is_paused_and_continues_where_it_was(master):
+    waiting = {"waits_for_decision": True, "pause_epochs": [2]}
+    master.order(run_fold(0).replaced(**waiting))
+    for n_epochs, order in enumerate((msg.GoOn, msg.PauseFold), 1):
+        until(master, msg.EpochReported, n_epochs)
+        settle(master)
+        assert kinds(master)[-1] == "EpochReported"
+        master.order(order(assignment=0))
+    settle(master)
+    assert master.reports[-1] == msg.FoldPaused(assignment=0, epoch=2)
+    assert [report.waits for report in master.reports[1:-1]] == [True, True]
+    master.order(run_fold(1))
+    settle(master)
+    started, *epochs, finished = master.reports[4:]
+    assert started.epoch == 2
+    assert [report.epoch for report in epochs if report.epoch > 2] == [3]
+    assert finished.n_epochs == N_EPOCHS
+
+
 @pytest.mark.parametrize("message", [msg.FoldStarted(assignment=0), Shutdown(exit_code=0)], ids=str)
 def test_what_is_no_order_is_a_bug(master, message):
     master.order(message)

@@ -233,7 +233,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
             n_alike_failures=values.max_failures,
             trial_timeout_s=values.trial_timeout,
         ),
-        "pruning": _pruning(values, comparison),
+        "pruning": pruning_plan(values, comparison),
     }
     plan = SearchPlan(**_same_named(SearchPlan, values) | made)
     if values.fold_racing:
@@ -374,7 +374,7 @@ def _command(values: SimpleNamespace, comparison: Comparison) -> Command | None:
     return Command(template=Template(values.command), names=names, patterns=patterns)
 
 
-def _pruning(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:
+def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:
     """Return the plan of `--pruner`, as far as it is known without the model; None without a pruner."""
     plan = PruningPlan(name=name_of(values.pruner))
     options = {option: getattr(values, f"pruner_{option}") for option in ("min_epochs", *_PRUNER_TAKES)}
@@ -432,6 +432,12 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
             f"`--pruner hyperband` must know the epochs of a whole training. Received: "
             f"{'an objective' if is_objective else 'a search space with train.epochs'}; give `--pruner-max-epochs`."
         )
+    check_rungs(plan)
+    return replace(plan, pauses=findings.pauses)
+
+
+def check_rungs(plan: PruningPlan) -> None:
+    """Raise ConfigurationError if a training has too few epochs for a pruner of ours to give up a trial."""
     halves = plan.name != "median"
     least = plan.min_epochs * plan.eta if halves else plan.min_epochs + 1
     if plan.max_epochs is not None and plan.max_epochs < least:
@@ -439,7 +445,6 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
             f"`--pruner {plan.name}` needs {least} epochs at least to give up a trial before its last one. Received: "
             f"{plan.max_epochs}; raise `--epochs`, or lower `--pruner-min-epochs`{' or `--pruner-eta`' * halves}."
         )
-    return replace(plan, pauses=findings.pauses)
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:

@@ -1,0 +1,67 @@
+"""Workload of an earlier run: its complete trials once more, with their learning curves and their times."""
+
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.simulate.workload import Objective, Workload
+from nnlo_opt.space.space import Point
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Trial, TrialState
+
+
+class Replay(Workload, kw_only=True):  # for mypy, which else misses that all are
+    """Results of trials in the order in which their points are suggested again."""
+
+    trials: list[Trial]
+
+    @classmethod
+    def of(cls, run: Path, ledger: Ledger) -> "Replay":
+        """Return the complete trials of a run; ConfigurationError if it has none, or no search space."""
+        trials = [trial for trial in ledger.trials if trial.state is TrialState.COMPLETE]
+        space, best = ledger.identity.space, ledger.best()
+        if space is None or best is None:
+            raise ConfigurationError(
+                f"`--run` must name a search with complete trials. Received: `{run}`, which has none; name another."
+            )
+        starts_s = [
+            assignment.started_at_s - assignment.assigned_at_s
+            for trial in trials
+            for assignment in trial.assignments
+            if assignment.started_at_s is not None
+        ]
+
+        def unknown(point: Point) -> float:
+            raise AssertionError(f"the figures of {point} are known by the number of the trial")
+
+        return cls(
+            objective=Objective(name=f"run {run.name}", function=unknown, space=space, optimum=best.figure_of_merit),
+            durations=lambda point, rng: unknown(point),
+            startup_s=median(starts_s),
+            trials=trials,
+        )
+
+    @property
+    def points(self) -> list[Point]:
+        """Points of the trials, in their order."""
+        return [trial.point for trial in self.trials]
+
+    @property
+    def n_epochs_most(self) -> int:
+        """Epochs of the longest fold."""
+        return max(result.n_epochs for trial in self.trials for result in trial.folds.values())
+
+    def train_s(self, order: msg.RunFold, rng: np.random.Generator) -> float:
+        return self.trials[order.trial].folds[order.fold].train_s
+
+    def values(self, order: msg.RunFold) -> list[float]:
+        trial = self.trials[order.trial]
+        result, curve = trial.folds[order.fold], trial.reports.get(order.fold, {})
+        # An epoch that was not reported has the figure of the one before; the last has the result.
+        figures = [curve.get(epoch) for epoch in range(1, result.n_epochs)]
+        known = next((figure for figure in figures if figure is not None), result.figure_of_merit)
+        values = [known := known if figure is None else figure for figure in figures]
+        return [*values, result.figure_of_merit]
