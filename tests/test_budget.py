@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 34_883
+MOST_LINES = 35_008
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630, 633),
@@ -19,7 +19,7 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "analysis": (292,),
     "api": (547, 778, 789),
     "block": (2577, 2578),
-    "cli": (2592, 2605),
+    "cli": (2592, 2605, 2647),
     "comm": (1373, 1451, 1456, 1462),
     "compat": (2257, 2244, 2241),
     "controller": (362,),
@@ -32,10 +32,10 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "models": (3152, 3155),
     "objective": (343, 347, 565, 1373),
     "reporting": (1685, 1692, 1718),
-    "run": (4294, 4415, 4474),
+    "run": (4294, 4415, 4474, 4476),
     "runtime": (1024, 1026),
     "search": (1983, 2098),
-    "simulate": (501,),
+    "simulate": (501, 582),
     "space": (942, 953),
     "testing": (710,),
     "training": (382, 404),
