@@ -171,7 +171,7 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 
 
 def _replay(arguments: argparse.Namespace) -> Replay:
-    """Return the trials of a run, whose options are set to those of the run."""
+    """Return the trials of a run, which sets their number, the folds and the direction in `arguments`."""
     run = checked_run(run_named(arguments.run))
     ledger = read_ledger(run)
     workload = Replay.of(run, ledger)

@@ -1,4 +1,4 @@
-"""Workload of an earlier run: its complete trials once more, with their learning curves and their times."""
+"""Workload of an earlier run, whose complete trials are searched once more."""
 
 from pathlib import Path
 from statistics import median

@@ -58,7 +58,7 @@ def test_one_object_for_every_number_of_blocks(here, results):
     assert not list(here.glob("**/journal.jsonl")), "it was to be temporary"
 
 
-def test_a_pruner_pauses_trials_and_each_goes_on_after_a_start(here, results):
+def test_a_pruner_pauses_trials_in_virtual_time(here, results):
     """Nine trials of 9 epochs of 1 s on one block, with 2 s for a start: rungs after 1 and 3 epochs."""
     options = ("--blocks", 1, "--objective", "mine.py:slow", "--trials", 9, "--duration", "constant:9", "--startup", 2)
     (plain,), (pruned,) = results(*options), results(*options, "--pruner", "asha")
