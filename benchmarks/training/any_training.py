@@ -137,8 +137,8 @@ def main() -> None:
     with h.temporary_folder() as folder:
         if "ddp" in arguments.parts:
             results["ddp"] = found = ddp(folder, arguments.repeats, arguments.seconds)
-            targets["a block, in times of torchrun: high end"] = (">", 0.98, float(str(found["high"])))
-            targets["width of the interval"] = ("<=", 0.06, float(str(found["high"])) - float(str(found["low"])))
+            targets["a block, in times of torchrun: high end"] = (">=", 0.98, float(str(found["high"])))
+            targets["width of the interval"] = ("<", 0.06, float(str(found["high"])) - float(str(found["low"])))
         if "begin" in arguments.parts:
             trials, _ = searched(folder / "begin", SAYS.format(""), 2, arguments.trials)
             gaps = [after["said_s"] - before["ended_s"] for before, after in pairwise(trials)]
