@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 35_008
+MOST_LINES = 35_013
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630, 633),
@@ -23,16 +23,16 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "comm": (1373, 1451, 1456, 1462),
     "compat": (2257, 2244, 2241),
     "controller": (362,),
-    "coordinator": (1133, 1134, 1140),
+    "coordinator": (1133, 1134, 1141),
     "data": (1818, 1813),
     "doctor": (407,),
     "export": (577,),
     "integrations": (150,),
     "launcher": (346,),
-    "models": (3152, 3155),
-    "objective": (343, 347, 565, 1373),
+    "models": (3152, 3150),
+    "objective": (343, 347, 565, 1380),
     "reporting": (1685, 1692, 1718),
-    "run": (4294, 4415, 4474, 4476),
+    "run": (4294, 4415, 4476, 4478),
     "runtime": (1024, 1026),
     "search": (1983, 2098),
     "simulate": (501, 582),

@@ -228,12 +228,13 @@ class CoordinatorState:
         if decision.n_rungs > trial.n_rungs:
             self._record(ev.TrialPromoted(time_s=self._now_s, trial=trial.number, n_rungs=decision.n_rungs))
             self._assign_folds(self.membership.block_of(team_index))  # the folds that were paused at the rung
-        match decision.verdict:
-            case Verdict.PAUSE if not message.can_pause:
-                if trial.number not in self._unpaused:
-                    self._unpaused.add(trial.number)
-                    logger.warning("trial %d has saved no checkpoint, and goes on past its rung", trial.number)
-                self._send(team_index, msg.GoOn(assignment=assignment.number))
+        verdict = decision.verdict
+        if verdict is Verdict.PAUSE and not message.can_pause:
+            verdict = Verdict.GO_ON
+            if trial.number not in self._unpaused:
+                self._unpaused.add(trial.number)
+                logger.warning("trial %d has saved no checkpoint, and goes on past its rung", trial.number)
+        match verdict:
             case Verdict.GO_ON:
                 self._send(team_index, msg.GoOn(assignment=assignment.number))
             case Verdict.PAUSE:

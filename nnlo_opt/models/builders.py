@@ -60,22 +60,12 @@ def names_objective(spec: str) -> bool:
 
     A framework must be imported before a user's module can import one, and must not be imported for an objective.
     """
-    return _objective_in(Path(spec)) is not None
+    return objective_in(spec) is not None
 
 
-def takes_comm(spec: str) -> bool:
-    """Return True if the objective of the Python file `spec` may take the communicator of its block, as its text says.
-
-    So does one with three arguments: they may be parameters, communicator and `report`.
-    """
-    found = _objective_in(Path(spec))
-    nodes = [] if found is None else [*ast.walk(found)]
-    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    return len(arguments) == 3 or "comm" in arguments or ("trial" in arguments and "comm" in attributes)
-
-
-def _objective_in(path: Path) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+def objective_in(spec: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the objective that the Python file `spec` defines, as its text has it; None if there is none."""
+    path = Path(spec)
     statements = syntax_tree(path).body if path.suffix == ".py" else []
     functions = (s for s in statements if isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef))
     return next((function for function in functions if function.name == "objective"), None)

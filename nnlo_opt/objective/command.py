@@ -146,9 +146,8 @@ class _Call:
         if RANKS in self._command.template.names:  # the script of block rank 0 starts processes for all
             place, words = Place(), ["true"] if self._rank else words
         environ = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER_PREFIXES)}
-        for number, variable in enumerate(
-            VISIBLE, 1
-        ):  # as under `torchrun`, a process sees the GPUs of all on its node
+        # As under `torchrun`, a process sees the GPUs of all on its node.
+        for number, variable in enumerate(VISIBLE, 1):
             gpus = [there[number] for there in places if there[0] == own[0] and there[number] not in (None, NO_GPU)]
             environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
         # A script may be `torchrun` itself, which reads its port there.

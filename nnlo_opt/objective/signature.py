@@ -1,5 +1,6 @@
 """Objectives by their signature: a user's function gets the arguments that it names."""
 
+import ast
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -21,9 +22,26 @@ def takes(function: Callable[..., Any], what: str) -> bool:
         arguments = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False  # written in C
+    return _names(what, arguments, _attributes(function))
+
+
+def text_takes(function: ast.FunctionDef | ast.AsyncFunctionDef, what: str) -> bool:
+    """Return `takes` of an objective that is not executed; its parameters are not known, either.
+
+    Three arguments of any other names count as parameters, communicator and `report`.
+    """
+    of_kinds = (function.args.posonlyargs, function.args.args, function.args.kwonlyargs)
+    nodes = [*ast.walk(function)]
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    used |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    return _names(what, [argument.arg for arguments in of_kinds for argument in arguments], used)
+
+
+def _names(what: str, arguments: Collection[str], used: set[str]) -> bool:
+    """Return True if an objective with these arguments, which uses these attributes and globals, takes `what`."""
     by_place = len(arguments) == 3 and not {*RESERVED} & {*arguments} and what in RESERVED[:3]
     wanted = {what, _CALLBACK} if what == "checkpoint" else {what}
-    return what in arguments or by_place or ("trial" in arguments and bool(wanted & _attributes(function)))
+    return what in arguments or by_place or ("trial" in arguments and bool(wanted & used))
 
 
 def _attributes(function: Any) -> set[str]:

@@ -1,3 +1,4 @@
+import ast
 import functools
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.objective.checkpoint import TrialCheckpoint
 from nnlo_opt.objective.rank import RunningTrial
-from nnlo_opt.objective.signature import objective_of
+from nnlo_opt.objective.signature import objective_of, takes, text_takes
 from nnlo_opt.safe_path import SafePath
 
 POINT, COMM = {"x": 1, "n": 2}, "the comm"
@@ -133,3 +134,22 @@ def test_a_name_with_two_meanings_is_refused_if_the_objective_names_it():
     with pytest.raises(ConfigurationError, match="must have one meaning"):
         objective_of(lambda trial: 1, "here", ["trial"])
     assert objective_of(lambda parameters: 1, "here", ["trial"])
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("parameters", {"parameters"}),
+        ("parameters, report, checkpoint", {"parameters", "report", "checkpoint"}),
+        ("p, c, r", {"parameters", "comm", "report"}),
+        ("trial", {"report", "checkpoint"}),
+        ("x, *, comm", {"comm"}),
+    ],
+)
+def test_text_and_function_take_the_same(text, taken):
+    code = f"def objective({text}):\n    return lambda a, b: trial.report and (lambda: trial.checkpoint.save)\n"
+    defined = {}
+    exec(code, defined)
+    for what in ("parameters", "comm", "report", "checkpoint", "fold"):
+        by_text = text_takes(ast.parse(code).body[0], what)
+        assert takes(defined["objective"], what) == by_text == (what in taken)

@@ -13,9 +13,10 @@ from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses
-from nnlo_opt.models.builders import names_objective, takes_comm
+from nnlo_opt.models.builders import names_objective, objective_in
 from nnlo_opt.models.torch import losses as torch_losses
 from nnlo_opt.objective.command import Command
+from nnlo_opt.objective.signature import text_takes
 from nnlo_opt.objective.template import Template
 from nnlo_opt.run.options.table import (
     BY_NAME,
@@ -221,7 +222,8 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     model = values.model or values.example
     comparison = _comparison(values)
     values.command = command = _command(values, comparison)
-    is_for_one = command is not None or (model and names_objective(model) and not takes_comm(model))
+    objective = objective_in(model) if model else None
+    is_for_one = command is not None or (objective is not None and not text_takes(objective, "comm"))
     if given.get("block_size") is None and is_for_one:
         values.block_size = 1  # every rank of a block would compute the same
     made: dict[str, Any] = {
