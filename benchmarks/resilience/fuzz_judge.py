@@ -143,13 +143,19 @@ _CHILD: list[_Child] = []
 def _isolated(reader: Reader, *given: Any) -> Verdict:
     """Judge in a child process, which the file may crash; the next file gets another one if anything is wrong."""
     if _CHILD and (_CHILD[0].reader is not reader or _CHILD[0].n_judged == MOST_JUDGED):
-        _CHILD.pop().end()
+        end_child()
     if not _CHILD:
         _CHILD.append(_Child(reader))
     verdict = _CHILD[0].judged(*given)
     if verdict.kind not in FINE:
-        _CHILD.pop().end()
+        end_child()
     return verdict
+
+
+def end_child() -> None:
+    """End the process that judges, if there is one: nothing is left to judge."""
+    while _CHILD:
+        _CHILD.pop().end()
 
 
 @contextmanager

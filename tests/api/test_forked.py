@@ -32,11 +32,14 @@ def without_frameworks(monkeypatch):
     monkeypatch.setattr(forked, "FRAMEWORKS", ())
 
 
-def children():
-    return psutil.Process().children()
+@pytest.fixture
+def left_behind():
+    """Return a function that returns the child processes begun since; those of other tests, as a browser, stay."""
+    before = psutil.Process().children()
+    return lambda: [process for process in psutil.Process().children() if process not in before]
 
 
-def test_anything_that_the_objective_refers_to_is_shared_without_pickling(monkeypatch, tmp_path):
+def test_anything_that_the_objective_refers_to_is_shared_without_pickling(monkeypatch, tmp_path, left_behind):
     def refuse(*_):
         raise AssertionError("something is pickled")
 
@@ -55,7 +58,7 @@ def test_anything_that_the_objective_refers_to_is_shared_without_pickling(monkey
     assert Counter(trial.state.value for trial in result.trials) == {"complete": 6}
     assert (tmp_path / "open.txt").read_text() == "called\n" * 6
     assert result.best_parameters == nnlo_opt.optimize(lambda p: p["x"] ** 2, SPACE, **FEW).best_parameters
-    assert not children()
+    assert not left_behind()
 
 
 def test_trials_run_at_the_same_time_each_with_random_numbers_of_its_own():
@@ -70,7 +73,7 @@ def test_trials_run_at_the_same_time_each_with_random_numbers_of_its_own():
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "exit code 3"])
-def test_a_process_that_dies_is_a_failed_attempt_which_says_how(how):
+def test_a_process_that_dies_is_a_failed_attempt_which_says_how(how, left_behind):
     def dies(parameters):
         if parameters["x"] > 0:
             os.kill(os.getpid(), signal.SIGKILL) if how == "SIGKILL" else os._exit(3)
@@ -81,7 +84,7 @@ def test_a_process_that_dies_is_a_failed_attempt_which_says_how(how):
         died = trial.parameters["x"] > 0
         assert (trial.state.value, len(trial.assignments)) == (("failed", 2) if died else ("complete", 1))
         assert not died or trial.reason.endswith(f"(`max_attempts`); the last time: its process ended ({how})")
-    assert not children()
+    assert not left_behind()
 
 
 def test_a_death_is_seen_although_a_grandchild_keeps_the_pipe_open():
@@ -95,14 +98,14 @@ def test_a_death_is_seen_although_a_grandchild_keeps_the_pipe_open():
     assert result.trials[0].state.value == "failed"
 
 
-def test_a_first_mistake_is_raised_with_its_traceback_in_a_note():
+def test_a_first_mistake_is_raised_with_its_traceback_in_a_note(left_behind):
     def raises(parameters):
         return parameters["x"] / 0
 
     with pytest.raises(TrialError, match="ZeroDivisionError: float division by zero") as raised:
         nnlo_opt.optimize(raises, SPACE, n_parallel=2, **FEW)
     assert 'return parameters["x"] / 0' in raised.value.__notes__[0]
-    assert not children()
+    assert not left_behind()
 
 
 def test_a_run_is_kept_and_resumed(tmp_path):
@@ -155,7 +158,7 @@ def test_wrong_requests_are_refused(target, options, words, here):
     check_refused(words, nnlo_opt.optimize, target, SPACE, **options, **FEW)
 
 
-def test_more_processes_than_the_system_has_room_for_are_refused_with_a_sentence():
+def test_more_processes_than_the_system_has_room_for_are_refused_with_a_sentence(left_behind):
     limit, files = resource.getrlimit(resource.RLIMIT_NOFILE), psutil.Process().num_fds()
     resource.setrlimit(resource.RLIMIT_NOFILE, (files + 20, limit[1]))
     try:
@@ -163,7 +166,7 @@ def test_more_processes_than_the_system_has_room_for_are_refused_with_a_sentence
         check_refused("Too many open files. Lower it", nnlo_opt.optimize, lambda p: time.sleep(9), SPACE, **more)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-    assert not children()
+    assert not left_behind()
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "resilience"))
 
-from fuzz_judge import FINE, fuzz, judged, limited
+from fuzz_judge import FINE, end_child, fuzz, judged, limited
 from fuzz_readers import NAMES, Readers
 
 #: readers that have a process for each file
@@ -24,6 +24,7 @@ def reader_of(tmp_path_factory):
     readers = Readers(tmp_path_factory.mktemp("fuzz"))
     with readers.quiet():
         yield cache(lambda name: getattr(readers, name)())
+        end_child()
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
