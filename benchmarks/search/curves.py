@@ -15,15 +15,13 @@ Results are added to `measured/curves.json`, in which a new run of a method repl
 methods may be run one at a time, and each in the Python that has its packages (`curves_peers.py`). `--show` only shows.
 """
 
-import os
-
-os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
-
 import argparse
+import fcntl
 import hashlib
 import importlib.util
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -32,7 +30,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import harness as h
 import numpy as np
 import pruning_tables
@@ -52,8 +50,8 @@ from nnlo_opt.trials.journal import Journal
 FOLDER = Path(__file__).parents[1] / "measured"
 RESULTS, OPTIMA = FOLDER / "curves.json", FOLDER / "curves_optima.json"
 TASKS = {
-    "choose": "34539 126029 167152 167161 167200 168335 168868 168910 189354 189873".split(),
-    "note": "126025 126026 146212 167104 167190 168331 168908 189865 189906 189908".split(),
+    "choose": ["34539", "126029", "167152", "167161", "167200", "168335", "168868", "168910", "189354", "189873"],
+    "note": ["126025", "126026", "146212", "167104", "167190", "168331", "168908", "189865", "189906", "189908"],
     "tables": list(pruning_tables.N_TRAIN),
     "late": [f"late-{number}" for number in range(5)],
 }
@@ -114,8 +112,10 @@ def task_of(name: str, folder: Path | None) -> Task:
     if name in TASKS["tables"]:
         table = pruning_tables.Table(name)
         errors, seconds = 100 * table.errors, np.ones(N_EPOCHS)
-        curve: Callable[[Point], Curve] = lambda point: (errors[table.nearest(point)], seconds)
         space, optimum, training_s = pruning_tables.SPACE, float(errors[:, -1].min()), float(N_EPOCHS)
+
+        def curve(point: Point) -> Curve:
+            return errors[table.nearest(point)], seconds
     elif name in TASKS["late"]:
         space, curve = Space([Real(0.0, 1.0, name=f"x{i}") for i in range(4)]), _late_risers(int(name.split("-")[1]))
     else:
@@ -138,7 +138,8 @@ def task_of(name: str, folder: Path | None) -> Task:
 @cache
 def _surrogate(folder: Path) -> Any:
     spec = importlib.util.spec_from_file_location("lcbench", folder / "lcbench.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.LCBench(folder / "lcbench.onnx")
@@ -161,18 +162,21 @@ def _late_risers(number: int) -> Callable[[Point], Curve]:
 
 def optimum_of(task: Task) -> tuple[float, float]:
     """The least final error of 6,000 random points, refined around the best twenty, and mean seconds of the points."""
-    rng, names = np.random.default_rng(0), task.space.names
-    final = lambda row: float(task.curve(dict(zip(names, row.tolist(), strict=True)))[0][-1])  # noqa: E731
-    rows = rng.random((6000, len(names)))
-    seconds = np.mean([task.curve(dict(zip(names, row.tolist(), strict=True)))[1].sum() for row in rows])
-    errors = np.array([final(row) for row in rows])
+    rng = np.random.default_rng(0)
+    rows = rng.random((6000, len(task.space.names)))
+
+    def curve(row: np.ndarray) -> Curve:
+        return task.curve(dict(zip(task.space.names, row.tolist(), strict=True)))
+
+    errors, seconds = np.array([(errors[-1], seconds.sum()) for errors, seconds in map(curve, rows)]).T
     best = [(errors[i], rows[i]) for i in errors.argsort()[:20]]
-    for step in range(150):
+    for step in range(400):
         for i, (error, row) in enumerate(best):
-            tried = np.clip(row + rng.normal(0.0, 0.1 * 0.97**step, len(row)), 0.0, 1.0)
-            if (found := final(tried)) < error:
+            away = rng.normal(0.0, 0.3 * 0.985**step, len(row)) * (rng.random(len(row)) < 0.5)
+            tried = np.clip(row + away, 0.0, 1.0)
+            if (found := curve(tried)[0][-1]) < error:
                 best[i] = (found, tried)
-    return round(min(error for error, _ in best), 4), round(float(seconds), 2)
+    return round(float(min(error for error, _ in best)), 4), round(float(seconds.mean()), 2)
 
 
 # ---------------------------------------------------------------- one search
@@ -203,7 +207,7 @@ class Run:
 
     @property
     def key(self) -> str:
-        """Where its regrets are kept, by task and seed."""
+        """Where its figures are kept, by task and seed."""
         return f"{self.method} {self.n_blocks} {'noisy' if self.noisy else 'clean'}"
 
 
@@ -236,8 +240,8 @@ def search(run: Run, task: Task, budget_s: float) -> Reported:
     return reported, [trial.point for trial in trials]
 
 
-def regrets(run: Run) -> list[float]:
-    """Regret in points at each of SHARES of the budget."""
+def measure(run: Run) -> list[float]:
+    """The final error of the incumbent, without noise, at each of SHARES of the budget."""
     task = task_of(run.task, run.folder)
     budget_s = TRAININGS[run.n_blocks] * task.training_s
     if run.method in METHODS:
@@ -252,7 +256,7 @@ def regrets(run: Run) -> list[float]:
         while len(incumbents) < len(SHARES) and time_s > SHARES[len(incumbents)] * budget_s:
             incumbents.append(min(last, key=last.__getitem__))
         last[trial] = figure
-    return [round(float(task.curve(points[trial])[0][-1]) - task.optimum, 3) for trial in incumbents]
+    return [round(float(task.curve(points[trial])[0][-1]), 3) for trial in incumbents]
 
 
 # ---------------------------------------------------------------- what came out
@@ -265,17 +269,17 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
     return float(values.mean()), float(low), float(high)
 
 
-def show(found: dict[str, Any], methods: list[str], tasks: list[str], differences: list[str]) -> None:
+def show(found: dict[str, Any], methods: list[str], tasks: list[Task], differences: list[str]) -> None:
     """Print tables for each number of blocks, with and without noise, of the tasks that all methods have."""
     for n_blocks in TRAININGS:
         for noise in ("noisy", "clean"):
             of = {name: found[key] for name in methods if (key := f"{name} {n_blocks} {noise}") in found}
-            shared = [task for task in tasks if of and all(task in by_task for by_task in of.values())]
+            shared = [task for task in tasks if of and all(task.name in by_task for by_task in of.values())]
             if not shared:
                 continue
             columns = [SHARES.index(share) for share in SHOWN]
             # (methods, tasks, shares), the mean over seeds
-            mean = np.array([[np.mean(by[task], axis=0)[columns] for task in shared] for by in of.values()])
+            mean = np.array([[np.mean(by[t.name], axis=0)[columns] - t.optimum for t in shared] for by in of.values()])
             ranks = 1 + (mean[:, None] > mean[None]).sum(axis=1) + ((mean[:, None] == mean[None]).sum(axis=1) - 1) / 2
             print(f"\n{n_blocks} blocks, {noise}, {len(shared)} tasks; at {SHOWN} of the budget")
             print(f"{'':20} mean regret [95 % interval]{'':34} / random{'':10} rank")
@@ -299,9 +303,7 @@ def _row(values: np.ndarray) -> str:
 
 
 def keep(run: Run, values: list[float]) -> None:
-    """Put the regrets of a search into the file, which no other process writes meanwhile."""
-    import fcntl
-
+    """Put what was measured into the file, which no other process writes meanwhile."""
     with RESULTS.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
@@ -326,10 +328,12 @@ def main() -> None:
     parser.add_argument("--differences", nargs="*", default=[], metavar="X,Y", help="methods to subtract")
     parser.add_argument("--optima", action="store_true", help="find the optima of the tasks first, and end")
     arguments = parser.parse_args()
-    tasks = [task for name in arguments.tasks for task in TASKS.get(name, [name])]
+    names = [task for name in arguments.tasks for task in TASKS.get(name, [name])]
+    # Decisions are timed, so each process has one thread.
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     if arguments.optima:
         found = json.loads(OPTIMA.read_text()) if OPTIMA.exists() else {}
-        for name in tasks:
+        for name in names:
             found[name] = optimum_of(task_of(name, arguments.curves))
             h.say(f"{name}: {found[name]}")
         OPTIMA.write_text(json.dumps(found, indent=0) + "\n")
@@ -340,13 +344,14 @@ def main() -> None:
         for method in arguments.methods
         for n_blocks in arguments.blocks
         for seed in range(arguments.seeds)
-        for task in tasks
+        for task in names
     ]
     if not arguments.show:
         with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
-            for run, values in zip(runs, pool.imap(regrets, runs), strict=True):
+            for run, values in zip(runs, pool.imap(measure, runs), strict=True):
                 keep(run, values)
                 h.say(f"{run.key}, {run.task}, seed {run.seed}: {[values[SHARES.index(share)] for share in SHOWN]}")
+    tasks = [task_of(name, folder) for name in names]
     show(json.loads(RESULTS.read_text()), arguments.methods, tasks, arguments.differences)
 
 
