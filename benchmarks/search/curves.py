@@ -39,8 +39,10 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import Budget, SearchPlan
+from nnlo_opt.search.curves import Reports
 from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.pruning import PruningPlan
+from nnlo_opt.search.pruners import Brackets, SuccessiveHalving
+from nnlo_opt.search.pruning import Decision, PruningPlan, Verdict
 from nnlo_opt.simulate.clock import MEASURED
 from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
 from nnlo_opt.simulate.workload import Objective, Workload, lognormal
@@ -60,6 +62,7 @@ METHODS = {
     "random": ("random", "none"),
     "random-asha": ("random", "asha"),
     "random-hyperband": ("random", "hyperband"),
+    "random-one-epoch": ("random", "one-epoch"),
     "bayesian": ("bayesian", "none"),
     "bayesian-median": ("bayesian", "median"),
     "bayesian-asha": ("bayesian", "asha"),
@@ -69,6 +72,8 @@ METHODS = {
 TRAININGS = {1: 20, 8: 10, 32: 5}
 N_EPOCHS = 52
 START_S, NOISE, CORRELATION = 2.0, 0.3, 0.5
+#: part of the budget in which `one-epoch` begins trials
+ONE_EPOCH_SHARE = 0.5
 #: shares of the budget at which the regret is kept, and those that are shown
 SHARES = [round(0.05 * i, 2) for i in range(1, 21)]
 SHOWN = (0.2, 0.5, 1.0)
@@ -148,12 +153,12 @@ def _surrogate(folder: Path) -> Any:
 def _late_risers(number: int) -> Callable[[Point], Curve]:
     """Curves from 90 % to an end between 5 and 60 %, the slower the better the end: they cross after 5 to 15 epochs."""
     rng = np.random.default_rng(number)
-    best, weights = rng.uniform(0.1, 0.9, 4), rng.dirichlet(np.ones(4))
+    best, weights = rng.uniform(0.1, 0.9, 4), rng.dirichlet(np.full(4, 4.0))
     epochs = np.arange(1, N_EPOCHS + 1)
 
     def curve(point: Point) -> Curve:
         away = np.array([point[f"x{i}"] for i in range(4)]) - best
-        quality = float(np.exp(-8 * weights @ away**2))
+        quality = float(np.exp(-20 * weights @ away**2))
         end = 60 - 55 * quality
         return end + (90 - end) * np.exp(-epochs / (2 + 12 * quality)), np.ones(N_EPOCHS)
 
@@ -210,6 +215,25 @@ class Run:
         """Where its figures are kept, by task and seed."""
         return f"{self.method} {self.n_blocks} {'noisy' if self.noisy else 'clean'}"
 
+    @property
+    def noise_seed(self) -> int | None:
+        return self.seed if self.noisy else None
+
+
+class OneEpoch(SuccessiveHalving):
+    """One epoch for all, then the best few to the end (arXiv:2404.04111): `n_first` trials, and then as time allows."""
+
+    def __init__(self, n_first: int) -> None:
+        super().__init__(Brackets(epochs=((1,),), cycle=(0,)), eta=1)
+        self._n_first = n_first
+
+    def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
+        n_rungs = reports.n_rungs(trial)
+        return Decision(Verdict.GO_ON if n_rungs else Verdict.PAUSE, n_rungs)
+
+    def _passing(self, standing: list[tuple[float, int]]) -> set[int]:
+        return {trial for _, trial in standing} if len(standing) >= self._n_first else set()
+
 
 #: (virtual seconds, trial, last figure), in the order of time; and the points of the trials
 Reported = tuple[Iterable[tuple[float, int, float]], Sequence[Point]]
@@ -220,19 +244,21 @@ def search(run: Run, task: Task, budget_s: float) -> Reported:
     algorithm, pruner = METHODS[run.method]
     objective = Objective(
         name=task.name,
-        function=lambda point: task.observed(point, run.seed if run.noisy else None),
+        function=lambda point: task.observed(point, run.noise_seed),
         space=task.space,
     )
     workload = CurveWorkload(objective=objective, durations=lognormal(1.0), startup_s=START_S, task=task)
     pruning = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=N_EPOCHS)
     plan = SearchPlan(num_iterations=100_000, pruning=pruning, budget=Budget(timeout_s=budget_s))
+    n_first = int(run.n_blocks * ONE_EPOCH_SHARE * budget_s / (START_S + task.training_s / N_EPOCHS))
+    own = OneEpoch(n_first) if pruner == "one-epoch" else None
     asked = InlineSearch()
     asked.start(algorithm, task.space, run.seed, {})
     with h.temporary_folder() as folder:
         with closing(Journal(folder / "journal.jsonl", syncs=False)) as journal:
             topology = Topology.plan(1 + run.n_blocks, 1)
-            simulated = SimulationPlan(search=plan, topology=topology, workload=workload, suggestion_cost=MEASURED)
-            simulation = Simulation(simulated, asked, journal)
+            simulated = SimulationPlan(search=plan, topology=topology, workload=workload, pruner=own)
+            simulation = Simulation(simulated.replaced(suggestion_cost=MEASURED), asked, journal)
             simulation.run()
         ended = h.events_of(folder, "EpochEnded")
     assignments, trials = simulation.ledger.assignments, simulation.ledger.trials
@@ -249,7 +275,7 @@ def measure(run: Run) -> list[float]:
     else:
         import curves_peers
 
-        reported, points = curves_peers.search(run, task, budget_s)
+        reported, points = curves_peers.search(run, task, budget_s, START_S)
     last: dict[int, float] = {0: np.inf}
     incumbents: list[int] = []
     for time_s, trial, figure in (*reported, (np.inf, 0, np.inf)):
