@@ -328,6 +328,12 @@ def _row(values: np.ndarray) -> str:
     return " ".join(f"{value:5.2f}" for value in values)
 
 
+def lines_of(found: dict[str, Any]) -> str:
+    """JSON with a line for each key."""
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(found.items())]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def keep(run: Run, values: list[float]) -> None:
     """Put what was measured into the file, which no other process writes meanwhile."""
     with RESULTS.open("a+") as file:
@@ -336,9 +342,8 @@ def keep(run: Run, values: list[float]) -> None:
         found = json.loads(file.read() or "{}")
         seeds = found.setdefault(run.key, {}).setdefault(run.task, [])
         seeds[run.seed : run.seed + 1] = [values]
-        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(found.items())]
         file.truncate(0)
-        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+        file.write(lines_of(found))
 
 
 def main() -> None:
@@ -361,8 +366,8 @@ def main() -> None:
         found = json.loads(OPTIMA.read_text()) if OPTIMA.exists() else {}
         for name in names:
             found[name] = optimum_of(task_of(name, arguments.curves))
+            OPTIMA.write_text(lines_of(found))
             h.say(f"{name}: {found[name]}")
-        OPTIMA.write_text(json.dumps(found, indent=0) + "\n")
         return
     noisy, folder = not arguments.clean, arguments.curves
     runs = [
