@@ -19,18 +19,21 @@ import argparse
 import fcntl
 import hashlib
 import importlib.util
+import itertools
 import json
+import math
 import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import curves_peers
 import harness as h
 import numpy as np
 import pruning_tables
@@ -39,10 +42,8 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import Budget, SearchPlan
-from nnlo_opt.search.curves import Reports
 from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.pruners import Brackets, SuccessiveHalving
-from nnlo_opt.search.pruning import Decision, PruningPlan, Verdict
+from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.simulate.clock import MEASURED
 from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
 from nnlo_opt.simulate.workload import Objective, Workload, lognormal
@@ -102,11 +103,12 @@ class Task:
             return list(map(float, errors))
         text = f"{self.name} {seed} {[float(point[name]).hex() for name in self.space.names]}"  # type: ignore[arg-type]
         rng = np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]))
-        steps = rng.normal(0.0, NOISE, N_EPOCHS) * np.sqrt(1 - CORRELATION**2)
-        noise = [steps[0] / np.sqrt(1 - CORRELATION**2)]
-        for step in steps[1:]:
-            noise.append(CORRELATION * noise[-1] + step)
-        return [float(error + extra) for error, extra in zip(errors, noise, strict=True)]
+        noise, *steps = rng.normal(0.0, NOISE, N_EPOCHS)
+        values = [float(errors[0] + noise)]
+        for error, step in zip(errors[1:], steps, strict=True):
+            noise = CORRELATION * noise + math.sqrt(1 - CORRELATION**2) * step
+            values.append(float(error + noise))
+        return values
 
 
 @cache
@@ -192,6 +194,9 @@ class CurveWorkload(Workload, kw_only=True):
 
     task: Task
 
+    def train_s(self, order: msg.RunFold, rng: np.random.Generator) -> float:
+        return float(self.task.curve(order.point)[1].sum())
+
     def reports(self, order: msg.RunFold, waited_s: float | None, n_done: int = 0) -> Iterator[tuple[float, Message]]:
         seconds = self.task.curve(order.point)[1]
         for before_s, message in super().reports(order, waited_s, n_done):
@@ -220,21 +225,6 @@ class Run:
         return self.seed if self.noisy else None
 
 
-class OneEpoch(SuccessiveHalving):
-    """One epoch for all, then the best few to the end (arXiv:2404.04111): `n_first` trials, and then as time allows."""
-
-    def __init__(self, n_first: int) -> None:
-        super().__init__(Brackets(epochs=((1,),), cycle=(0,)), eta=1)
-        self._n_first = n_first
-
-    def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
-        n_rungs = reports.n_rungs(trial)
-        return Decision(Verdict.GO_ON if n_rungs else Verdict.PAUSE, n_rungs)
-
-    def _passing(self, standing: list[tuple[float, int]]) -> set[int]:
-        return {trial for _, trial in standing} if len(standing) >= self._n_first else set()
-
-
 #: (virtual seconds, trial, last figure), in the order of time; and the points of the trials
 Reported = tuple[Iterable[tuple[float, int, float]], Sequence[Point]]
 
@@ -242,16 +232,13 @@ Reported = tuple[Iterable[tuple[float, int, float]], Sequence[Point]]
 def search(run: Run, task: Task, budget_s: float) -> Reported:
     """One search by the coordinator."""
     algorithm, pruner = METHODS[run.method]
-    objective = Objective(
-        name=task.name,
-        function=lambda point: task.observed(point, run.noise_seed),
-        space=task.space,
-    )
+    function = partial(task.observed, seed=run.noise_seed)
+    objective = Objective(name=task.name, function=function, space=task.space)
     workload = CurveWorkload(objective=objective, durations=lognormal(1.0), startup_s=START_S, task=task)
     pruning = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=N_EPOCHS)
     plan = SearchPlan(num_iterations=100_000, pruning=pruning, budget=Budget(timeout_s=budget_s))
     n_first = int(run.n_blocks * ONE_EPOCH_SHARE * budget_s / (START_S + task.training_s / N_EPOCHS))
-    own = OneEpoch(n_first) if pruner == "one-epoch" else None
+    own = curves_peers.OneEpoch(n_first) if pruner == "one-epoch" else None
     asked = InlineSearch()
     asked.start(algorithm, task.space, run.seed, {})
     with h.temporary_folder() as folder:
@@ -273,8 +260,6 @@ def measure(run: Run) -> list[float]:
     if run.method in METHODS:
         reported, points = search(run, task, budget_s)
     else:
-        import curves_peers
-
         reported, points = curves_peers.search(run, task, budget_s, START_S)
     last: dict[int, float] = {0: np.inf}
     incumbents: list[int] = []
@@ -296,36 +281,42 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def show(found: dict[str, Any], methods: list[str], tasks: list[Task], differences: list[str]) -> None:
-    """Print tables for each number of blocks, with and without noise, of the tasks that all methods have."""
-    for n_blocks in TRAININGS:
-        for noise in ("noisy", "clean"):
-            of = {name: found[key] for name in methods if (key := f"{name} {n_blocks} {noise}") in found}
-            shared = [task for task in tasks if of and all(task.name in by_task for by_task in of.values())]
-            if not shared:
-                continue
-            columns = [SHARES.index(share) for share in SHOWN]
-            # (methods, tasks, shares), the mean over seeds
-            mean = np.array([[np.mean(by[t.name], axis=0)[columns] - t.optimum for t in shared] for by in of.values()])
-            ranks = 1 + (mean[:, None] > mean[None]).sum(axis=1) + ((mean[:, None] == mean[None]).sum(axis=1) - 1) / 2
-            print(f"\n{n_blocks} blocks, {noise}, {len(shared)} tasks; at {SHOWN} of the budget")
-            print(f"{'':20} mean regret [95 % interval]{'':34} / random{'':10} rank")
-            for i, name in enumerate(of):
-                cells = ["{:5.2f} [{:5.2f}, {:5.2f}]".format(*interval(mean[i, :, s])) for s in range(len(SHOWN))]
-                over = (
-                    mean[i] / np.maximum(mean[list(of).index("random")], 1e-3) if "random" in of else mean[i] * np.nan
-                )
-                ratios, average = over.mean(axis=0), ranks[i].mean(axis=0)
-                print(f"{name:20} {'  '.join(cells)}  {_row(ratios)}  {_row(average)}")
-            for pair in differences:
-                x, y = pair.split(",")
-                if x in of and y in of:
-                    away = mean[list(of).index(x)] - mean[list(of).index(y)]
-                    cells = ["{:6.2f} [{:6.2f}, {:6.2f}]".format(*interval(away[:, s])) for s in range(len(SHOWN))]
-                    print(f"{x} minus {y}: {'  '.join(cells)}")
+    """Print tables for each number of blocks, with and without noise, of the tasks and seeds that all methods have."""
+    columns = [SHARES.index(share) for share in SHOWN]
+    for n_blocks, noise in itertools.product(TRAININGS, ("noisy", "clean")):
+        of = {name: found[key] for name in methods if (key := f"{name} {n_blocks} {noise}") in found}
+        n_seeds = {task: min((len(by_task.get(task.name, ())) for by_task in of.values()), default=0) for task in tasks}
+        shared = [task for task, n in n_seeds.items() if n]
+        if not shared:
+            continue
+        # method -> (tasks, shares), the mean over the seeds
+        regret = {
+            name: np.array([np.mean(by[task.name][: n_seeds[task]], axis=0) - task.optimum for task in shared])
+            for name, by in of.items()
+        }
+        seeds = sorted({n_seeds[task] for task in shared})
+        print(f"\n{n_blocks} blocks, {noise}, {len(shared)} tasks, {seeds} seeds; at {SHOWN} of the budget")
+        print(f"{'':20} mean regret, 95 % interval{'':33} of random's{'':8} average rank")
+        every = np.array(list(regret.values()))[:, :, columns]
+        ranks = 1 + (every[:, None] > every).sum(axis=1) + ((every[:, None] == every).sum(axis=1) - 1) / 2
+        for i, name in enumerate(regret):
+            of_random = every[i] / np.maximum(regret["random"][:, columns], 1e-3) if "random" in regret else every[i]
+            print(f"{name:20} {_cells(every[i])}  {_row(of_random)}  {_row(ranks[i])}")
+        for x, y in (pair.split(",") for pair in differences):
+            if x in regret and y in regret:
+                away = (regret[x] - regret[y])[:, columns]
+                # the share of the budget at which X has what Y has at its end; 2: never
+                there = regret[x] <= regret[y][:, -1:]
+                share = np.median(np.where(there.any(axis=1), np.array(SHARES)[there.argmax(axis=1)], 2.0))
+                print(f"{x} minus {y}: {_cells(away)}; at the end of {y} after {share:.2f} of the budget (median)")
+
+
+def _cells(values: np.ndarray) -> str:
+    return "  ".join("{:6.2f} ({:6.2f}, {:6.2f})".format(*interval(column)) for column in values.T)
 
 
 def _row(values: np.ndarray) -> str:
-    return " ".join(f"{value:5.2f}" for value in values)
+    return " ".join(f"{value:5.2f}" for value in values.mean(axis=0))
 
 
 def lines_of(found: dict[str, Any]) -> str:
@@ -353,6 +344,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--blocks", nargs="+", type=int, choices=list(TRAININGS), default=list(TRAININGS))
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=0, help="those before it are measured already")
     parser.add_argument("--clean", action="store_true", help="no noise")
     parser.add_argument("--jobs", type=int, default=1, help="searches at once")
     parser.add_argument("--show", action="store_true", help="only show what is in measured/curves.json")
@@ -374,7 +366,7 @@ def main() -> None:
         Run(method, task, seed, n_blocks, noisy, folder)
         for method in arguments.methods
         for n_blocks in arguments.blocks
-        for seed in range(arguments.seeds)
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         for task in names
     ]
     if not arguments.show:

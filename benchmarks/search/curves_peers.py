@@ -1,5 +1,7 @@
 """Others' searches for `curves.py`: asked and told in virtual time, on the same tasks, with the same costs.
 
+`OneEpoch` is a rule of others for our coordinator.
+
 `curves.py --methods syne-asha` wants a Python that has `syne-tune` (0.16) beside `onnxruntime`, and the methods of
 Optuna want `optuna`; a virtual environment of their own serves, with this checkout in PYTHONPATH. All have their
 defaults. These searches stop trials rather than pause them. A search works on one request after another, whose CPU
@@ -15,12 +17,30 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nnlo_opt.search.curves import Reports
+from nnlo_opt.search.pruners import Brackets, SuccessiveHalving
+from nnlo_opt.search.pruning import Decision, Verdict
 from nnlo_opt.space import Point
 
 if TYPE_CHECKING:
     from curves import Reported, Run, Task
 
 N_EPOCHS = 52
+
+
+class OneEpoch(SuccessiveHalving):
+    """One epoch for all, then the best few to the end (arXiv:2404.04111): `n_first` trials, and then as time allows."""
+
+    def __init__(self, n_first: int) -> None:
+        super().__init__(Brackets(epochs=((1,),), cycle=(0,)), eta=1)
+        self._n_first = n_first
+
+    def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
+        n_rungs = reports.n_rungs(trial)
+        return Decision(Verdict.GO_ON if n_rungs else Verdict.PAUSE, n_rungs)
+
+    def _passing(self, standing: list[tuple[float, int]]) -> set[int]:
+        return {trial for _, trial in standing} if len(standing) >= self._n_first else set()
 
 
 class Peer(Protocol):
