@@ -153,7 +153,7 @@ def _surrogate(folder: Path) -> Any:
 
 
 def _late_risers(number: int) -> Callable[[Point], Curve]:
-    """Curves from 90 % to an end between 5 and 60 %, the slower the better the end: they cross after 5 to 15 epochs."""
+    """Curves from 90 % to an end between 5 and 60 %, the slower the better the end: they cross after 2 to 15 epochs."""
     rng = np.random.default_rng(number)
     best, weights = rng.uniform(0.1, 0.9, 4), rng.dirichlet(np.full(4, 4.0))
     epochs = np.arange(1, N_EPOCHS + 1)
@@ -162,7 +162,7 @@ def _late_risers(number: int) -> Callable[[Point], Curve]:
         away = np.array([point[f"x{i}"] for i in range(4)]) - best
         quality = float(np.exp(-20 * weights @ away**2))
         end = 60 - 55 * quality
-        return end + (90 - end) * np.exp(-epochs / (2 + 12 * quality)), np.ones(N_EPOCHS)
+        return end + (90 - end) * np.exp(-epochs / (2 + (6 + 2 * number) * quality)), np.ones(N_EPOCHS)
 
     return curve
 
