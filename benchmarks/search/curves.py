@@ -26,6 +26,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -370,8 +371,8 @@ def main() -> None:
         for task in names
     ]
     if not arguments.show:
-        with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
-            for run, values in zip(runs, pool.imap(measure, runs), strict=True):
+        with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+            for run, values in zip(runs, pool.map(measure, runs), strict=True):
                 keep(run, values)
                 h.say(f"{run.key}, {run.task}, seed {run.seed}: {[values[SHARES.index(share)] for share in SHOWN]}")
     tasks = [task_of(name, folder) for name in names]
