@@ -238,8 +238,11 @@ def search(run: Run, task: Task, budget_s: float) -> Reported:
     workload = CurveWorkload(objective=objective, durations=lognormal(1.0), startup_s=START_S, task=task)
     pruning = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=N_EPOCHS)
     plan = SearchPlan(num_iterations=100_000, pruning=pruning, budget=Budget(timeout_s=budget_s))
-    n_first = int(run.n_blocks * ONE_EPOCH_SHARE * budget_s / (START_S + task.training_s / N_EPOCHS))
-    own = curves_peers.OneEpoch(n_first) if pruner == "one-epoch" else None
+    own = None
+    if pruner == "one-epoch":
+        drawn = np.random.default_rng(0).random((100, len(task.space.names))).tolist()
+        first_s = START_S + np.mean([task.curve(task.space.from_unit(units))[1][0] for units in drawn])
+        own = curves_peers.OneEpoch(int(run.n_blocks * ONE_EPOCH_SHARE * budget_s / first_s))
     asked = InlineSearch()
     asked.start(algorithm, task.space, run.seed, {})
     with h.temporary_folder() as folder:
