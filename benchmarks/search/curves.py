@@ -18,7 +18,7 @@ methods may be run one at a time, and each in the Python that has its packages (
 import argparse
 import fcntl
 import hashlib
-import importlib.util
+import importlib
 import itertools
 import json
 import math
@@ -115,8 +115,7 @@ class Task:
 @cache
 def task_of(name: str, folder: Path | None) -> Task:
     """A task by its name; `folder` has the surrogate, which tasks of LCBench need."""
-    known = json.loads(OPTIMA.read_text()).get(name) if OPTIMA.exists() else None
-    optimum, training_s = known or (0.0, 0.0)
+    optimum, training_s = json.loads(OPTIMA.read_text()).get(name, (0.0, 0.0))
     if name in TASKS["tables"]:
         table = pruning_tables.Table(name)
         errors, seconds = 100 * table.errors, np.ones(N_EPOCHS)
@@ -133,7 +132,7 @@ def task_of(name: str, folder: Path | None) -> Task:
         space = Space([Real(0.0, 1.0, name=f"x{i}") for i in range(7)])
 
         def curve(point: Point) -> Curve:
-            accuracy, _, seconds = asked.curves(name, [list(point.values())])
+            accuracy, _, seconds = asked.curves(name, [[point[axis] for axis in space.names]])
             return 100 - accuracy[0], np.diff(seconds[0], prepend=0.0)
 
     @lru_cache(10_000)
@@ -145,12 +144,8 @@ def task_of(name: str, folder: Path | None) -> Task:
 
 @cache
 def _surrogate(folder: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("lcbench", folder / "lcbench.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.LCBench(folder / "lcbench.onnx")
+    sys.path.append(str(folder))
+    return importlib.import_module("lcbench").LCBench(folder / "lcbench.onnx")
 
 
 def _late_risers(number: int) -> Callable[[Point], Curve]:
@@ -345,7 +340,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--curves", type=Path, metavar="FOLDER", help="the surrogate of LCBench and `lcbench.py`")
     parser.add_argument("--tasks", nargs="+", default=["choose"], help=f"names, or {', '.join(TASKS)}")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, *curves_peers.METHODS], default=list(METHODS))
     parser.add_argument("--blocks", nargs="+", type=int, choices=list(TRAININGS), default=list(TRAININGS))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--first-seed", type=int, default=0, help="those before it are measured already")
@@ -359,7 +354,7 @@ def main() -> None:
     # Decisions are timed, so each process has one thread.
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     if arguments.optima:
-        found = json.loads(OPTIMA.read_text()) if OPTIMA.exists() else {}
+        found = json.loads(OPTIMA.read_text())
         for name in names:
             found[name] = optimum_of(task_of(name, arguments.curves))
             OPTIMA.write_text(lines_of(found))
