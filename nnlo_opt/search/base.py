@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from typing import NamedTuple, NotRequired, Protocol, TypedDict
 
 import numpy as np
@@ -12,8 +11,6 @@ from nnlo_opt.space.space import Point, PointKey, Space
 from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.trial import TrialState
 
-#: largest distance in quantiles of near copies, and the distance below which they are not looked for any more
-_REACH, _LEAST_REACH = 0.01, 1e-6
 #: states of a trial with a finite value: its figure, or its figure when it was ended or paused before its last epoch
 _VALUED = (TrialState.COMPLETE, TrialState.PRUNED)
 #: states of the trials of a history
@@ -86,8 +83,6 @@ class History:
         self._stds = np.full(64, np.nan)
         #: row -> number of epochs -> value; trials of a search with a pruner only
         self._curves: dict[int, dict[int, float]] = {}
-        #: point without its continuous values -> the quantiles of these in all rows
-        self._quantiles: dict[PointKey, list[list[float]]] = {}
         #: see `measured`
         self._measured: list[Measured] = []
         #: number of rows without a trial, which come first; fixed once the first trial is recorded
@@ -172,8 +167,6 @@ class History:
                 np.concatenate([column, np.full(row, np.nan)]) for column in (self._values, self._stds)
             )
         self._keys.add(self.space.key(point))
-        exact, quantiles = self._parts_of(point)
-        self._quantiles.setdefault(exact, []).append(quantiles)
         self._points.append(dict(point))
         self._states.append(state)
         return row
@@ -191,7 +184,6 @@ class History:
         """Return a read-only history of the same trials with other values, (n_suggested,), finite for ended trials."""
         other = History(self.space)
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
-        other._quantiles = self._quantiles
         other._values, other._stds = values, np.full(len(values), np.nan)
         return other
 
@@ -269,23 +261,6 @@ class History:
         if self._measured:
             return self._measured
         return [Measured(row, 1.0, float(self._values[row])) for row in self.rows(TrialState.COMPLETE).tolist()]
-
-    def has_copy(self, point: Point) -> bool:
-        """Return True if `point` was tried, or a near copy of it.
-
-        A near copy differs in continuous values only, by less than n^-2 quantiles in all after n trials. It may tell
-        more than noise only when the search knows the rest of the space well.
-        """
-        reach = min(_REACH, max(1, len(self._points)) ** -2.0)
-        exact, quantiles = self._parts_of(point)
-        near = self._quantiles.get(exact, []) if reach > _LEAST_REACH else []
-        return self.contains(point) or min(map(math.dist, near, repeat(quantiles)), default=1.0) < reach
-
-    def _parts_of(self, point: Point) -> tuple[PointKey, list[float]]:
-        """Return the key of a point without its continuous values, and the quantiles of these."""
-        pairs = list(zip(self.space.parameters, self.space.key(point), strict=True))
-        exact = tuple(key if p.n_values is not None or key is None else 0 for p, key in pairs)
-        return exact, [p.to_unit(point[p.name]) for p, key in pairs if p.n_values is None and key is not None]
 
     def contains(self, point: Point) -> bool:
         """Return True if `point` was tried: by a trial in any state, or by another run."""

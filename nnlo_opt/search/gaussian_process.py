@@ -186,6 +186,14 @@ class Posterior:
         means, variance = self._mean + scale * (correlation @ self._alpha), self._positive(scale - half @ half)
         return means, variance, jacobian.T @ self._alpha, -2.0 * (jacobian.T @ solved)
 
+    def knows(self, columns: np.ndarray) -> np.ndarray:
+        """Return True, (m,), for each row of `columns` (m, width) that is a near copy of an observed point.
+
+        The process differs between the two by less than the noise of one value, so a trial would tell hardly anything.
+        """
+        covariance = self._covariance(columns / self._lengths, self._seen).max(axis=1)
+        return 2.0 * (self._hyperparameters.scale - covariance) < self._hyperparameters.noise
+
     def draw(self, columns: np.ndarray, normals: np.ndarray) -> np.ndarray:
         """Return values (p, n_draws) at `columns` (p, width), drawn jointly by standard normal `normals`."""
         scaled = columns / self._lengths

@@ -39,12 +39,12 @@ class Maximisation:
         self._space = encoding.space
         self._history = history
         self._rng = rng
-        #: every point evaluated, and its acquisition; minus infinity if the point is not feasible
+        #: every point evaluated, and its acquisition; minus infinity if the point is not feasible or near a tried one
         self._points: list[Point] = []
         self._values: list[float] = []
 
     def run(self, best_trials: Sequence[Point]) -> Point | None:
-        """Return the best point found that is no near copy of a point tried; None if all points found are."""
+        """Return the best point found that is new and no near copy of a point tried; None if there is none."""
         n_points = self._space.n_points
         if n_points is not None and n_points <= _MAX_ENUMERATED:
             self._look_at([p for p in self._space.iter_points() if not self._history.contains(p)])
@@ -60,7 +60,10 @@ class Maximisation:
     def _look_at(self, points: list[Point]) -> np.ndarray:
         if not points:
             return np.empty(0)
-        values = self._acquisition(self._encoding.columns(points))
+        columns = self._encoding.columns(points)
+        values = self._acquisition(columns)
+        if self._space.n_points is None:  # else its points lie apart by themselves
+            values[self._acquisition.values.knows(columns)] = -np.inf
         values[[not self._space.is_feasible(point) for point in points]] = -np.inf
         self._points += points
         self._values += values.tolist()
@@ -69,7 +72,7 @@ class Maximisation:
     def _best_unseen(self) -> Point | None:
         order = np.argsort(-np.array(self._values), kind="stable").tolist()
         ranking = (self._points[i] for i in order if self._values[i] > -np.inf)
-        return next((point for point in ranking if not self._history.has_copy(point)), None)
+        return next((point for point in ranking if not self._history.contains(point)), None)
 
     def _near(self, center: Point) -> list[Point]:
         """Return points around `center`: some ordered values move, and one unordered value in five is drawn again."""

@@ -40,8 +40,8 @@ class RandomSearch(SeededSearch):
 
 
 def may_be_tried(point: Point, history: History) -> bool:
-    """Return True if `point` is feasible, new, and no near copy of a point that was tried."""
-    return not history.has_copy(point) and history.space.is_feasible(point)
+    """Return True if `point` is feasible and new."""
+    return not history.contains(point) and history.space.is_feasible(point)
 
 
 def first_new(points: Iterable[Point | None], history: History, rng: np.random.Generator) -> Point | None:
@@ -62,17 +62,13 @@ def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Po
     if n_points is not None and history.n_distinct >= n_points:
         return None
     walks = n_points is not None if space.constraint is None else space.can_be_walked
-    n_accepted, copy = 0, None
+    n_accepted = 0
     for _ in range(_N_DRAWS if walks or space.constraint is None else MOST_DRAWS):
         point = space.draw(rng)
         if space.is_feasible(point):
             n_accepted += 1
-            if not history.has_copy(point):
-                return point
             if not history.contains(point):
-                copy = point
-    if copy is not None:
-        return copy
+                return point
     if n_points is not None and walks:
         return _walk_to_unseen(space, n_points, history, rng)
     if n_accepted == 0:

@@ -251,17 +251,6 @@ class SearchConformance:
         assert None not in points[:7]
         assert not [point for point in points if point in known]
 
-    def test_near_copies_of_points_tried_are_avoided(self) -> None:
-        """Check it where the best points lie at a bound, among ended and pending trials that differ in one value."""
-        space = Space([Real(0, 0.5, name="dropout"), Integer(1, 2, name="n"), Categorical(["a", "b"], name="c")])
-        search = SimulatedSearch(self.make(space, 17), History(space), 4)
-        for number in range(25):
-            point = search.step(lambda _, point: float(point["dropout"]) ** 2)  # type: ignore[arg-type]
-            assert point is not None
-            like = [p for p in search.history.points[:number] if (p["n"], p["c"]) == (point["n"], point["c"])]
-            away = [abs(float(p["dropout"]) - float(point["dropout"])) / 0.5 for p in like]  # type: ignore[arg-type]
-            assert min(away, default=1.0) >= min(0.01, max(1, number) ** -2.0)
-
     def test_a_value_after_few_epochs_is_not_taken_for_the_value_of_a_whole_training(self) -> None:
         """Check that points are not drawn to where trials were pruned, although their values were less than all others.
 

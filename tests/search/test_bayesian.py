@@ -101,3 +101,17 @@ def test_representative_trials_are_the_lowest_and_some_of_all():
     assert set(range(50)) <= set(values[chosen].astype(int).tolist())
     assert np.diff(chosen).max() < 60
     assert representative(values, 1000).tolist() == list(range(1000))
+
+
+@pytest.mark.parametrize(("noise", "n_trials"), [(0.0, 15), (1.0, 30)])
+def test_a_smooth_function_is_searched_precisely_and_a_noisy_one_without_near_copies(noise, n_trials):
+    space, searched = Space([Real(-5, 5, name="x")]), []
+    for seed in range(3):
+        rng, search = np.random.default_rng(seed), SimulatedSearch(BayesianSearch(space, seed), History(space), 0)
+        for _ in range(n_trials):
+            search.step(lambda _, point, rng=rng: (point["x"] - 2) ** 2 + noise * rng.normal())
+        searched.append(np.sort([point["x"] for point in search.history.points]))
+    if noise:
+        assert sum(np.sum(np.diff(xs) < 0.03) for xs in searched) <= 4
+    else:
+        assert np.median([np.square(xs - 2).min() for xs in searched]) < 3e-6

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.space import Integer, Real, Space
+from nnlo_opt.space import Integer, Space
 
 SPACE = Space([Integer(0, 999, name="n")])
 
@@ -142,17 +142,3 @@ def test_many_numbers_of_epochs_are_compared_at_a_few():
     settled = history.settled()
     assert len({measured.share for measured in settled.measured}) <= 7
     assert settled.values.max() < 60
-
-
-def test_near_copies_are_known_by_a_distance_that_shrinks():
-    space = Space([Real(0, 0.5, name="dropout"), Integer(1, 9, name="n"), Real(1, 100, "log-uniform", name="rate")])
-    history = History(space)
-    history.record(0, {"dropout": 0.0, "n": 3, "rate": 10.0}, "pending")
-    near, far = [(0.000435, 3, 10.0), (0.0, 3, 10.1)], [(0.01, 3, 10.0), (0.0, 4, 10.0), (0.0, 3, 12.0)]
-    for (dropout, n, rate), is_copy in [*((one, True) for one in near), *((one, False) for one in far)]:
-        assert history.has_copy({"dropout": dropout, "n": n, "rate": rate}) == is_copy
-    for trial in range(1, 100):
-        history.record(trial, {"dropout": 0.5, "n": 1, "rate": float(trial)}, "failed")
-    assert not history.has_copy({"dropout": 0.000435, "n": 3, "rate": 10.0})
-    assert history.has_copy({"dropout": 0.000004, "n": 3, "rate": 10.0})
-    assert history.has_copy({"dropout": 0.0, "n": 3, "rate": 10.0})
