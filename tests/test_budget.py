@@ -11,13 +11,13 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 35_013
+MOST_LINES = 35_108
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630, 633),
     "allreduce": (321,),
-    "analysis": (292,),
-    "api": (547, 778, 789),
+    "analysis": (292, 294),
+    "api": (547, 778, 789, 791),
     "block": (2577, 2578),
     "cli": (2592, 2605, 2647),
     "comm": (1373, 1451, 1456, 1462),
@@ -26,20 +26,20 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "coordinator": (1133, 1134, 1141),
     "data": (1818, 1813),
     "doctor": (407,),
-    "export": (577,),
+    "export": (577, 582),
     "integrations": (150,),
     "launcher": (346,),
     "models": (3152, 3150),
-    "objective": (343, 347, 565, 1380),
-    "reporting": (1685, 1692, 1718),
-    "run": (4294, 4415, 4476, 4478),
+    "objective": (343, 347, 565, 1380, 1381),
+    "reporting": (1685, 1692, 1718, 1725),
+    "run": (4294, 4415, 4476, 4478, 4495),
     "runtime": (1024, 1026),
-    "search": (1983, 2098),
+    "search": (1983, 2098, 2112),
     "simulate": (501, 582),
     "space": (942, 953),
     "testing": (710,),
     "training": (382, 404),
-    "trials": (1824, 1857),
+    "trials": (1824, 1857, 1904),
     "update_rules": (898,),
 }
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: columns that are whole numbers, truths, texts, or one word of a list; all columns but parameters are else floats
 _INTEGERS = ("trial", "n_folds", "epochs", "attempt", "block", "n_ranks", "fold", "epoch", "assignment", "team")
-_TRUTHS = ("pareto", "checkpointed")
+_TRUTHS = ("feasible", "pareto", "checkpointed")
 _WORDS = {"state": [state.value for state in TrialState], "end": [end.value for end in AssignmentEnd]}
 #: types of values -> the dtype of a column that holds nothing else
 _DTYPES: list[tuple[set[type], Any]] = [
@@ -170,6 +170,7 @@ def results_frame(ledger: Ledger) -> "Frame":
 
     Its columns are the keys of `row_of`, then `p:<parameter>`, which is empty if the trial does not have it, then
     `figure_so_far`, `time_s` and `m:<metric>`, which trials that were paused or pruned have as well.
+    With outcome constraints, `feasible` is True for a complete trial that keeps them all, and False for another one.
     With several objectives, `pareto` is True if no other trial is better in all objectives, and `o:<objective>` and
     `o:<objective>_std` are the mean and the population standard deviation over the folds.
     """
@@ -251,6 +252,8 @@ def row_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
         "train_s": sum(result.train_s for result in trial.folds.values()) if trial.folds else None,
         "reason": trial.reason,
     }
+    if ledger.constraints:
+        row["feasible"] = trial.feasible
     if ledger.objectives:
         row["pareto"] = trial.number in ledger.pareto
     for objective in ledger.objectives:

@@ -95,6 +95,7 @@ class SearchArguments(TypedDict, total=False):
     fold_racing: bool
     # comparing trials
     objective: str | Sequence[str]
+    outcome_constraint: str | Sequence[str]
     figure_of_merit: str | None
     objective_epoch: Literal["last", "best"]
     direction: Literal["min", "max", "minimize", "maximize"] | None

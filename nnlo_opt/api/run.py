@@ -16,7 +16,7 @@ from nnlo_opt.errors import ConfigurationError, TrialError, require_known
 from nnlo_opt.reporting import plots
 from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.table import ranked
-from nnlo_opt.reporting.words import counted, outcome, point_text
+from nnlo_opt.reporting.words import constraints_text, counted, outcome, point_text
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger
@@ -51,6 +51,8 @@ class FrozenTrial:
     #: the same for every objective by name; empty with one objective
     objectives: dict[str, float]
     objectives_std: dict[str, float] = field(repr=False)
+    #: True if it keeps all outcome constraints; None before the trial is complete
+    feasible: bool | None
     #: figure of merit after each number of epochs, by `report` or training
     curve: dict[int, float] = field(repr=False)
     #: fold -> result of a finished fold
@@ -124,16 +126,16 @@ class Results:
     def _succeeded(self) -> Trial:
         best = self.ledger.best()
         if best is None:
-            reasons = [trial.reason for trial in self.ledger.trials if trial.reason]
-            first = python_words(reasons[0]) if reasons else "none"
-            raise TrialError(f"No trial succeeded. The first reason: {first}.")
+            reasons = [*(trial.reason for trial in self.ledger.trials if trial.reason), constraints_text(self.ledger)]
+            first = python_words(reasons[0]) or "none"
+            raise TrialError(f"No trial succeeded. The first reason: {first.rstrip('.')}.")
         return best
 
     @property
     def _found(self) -> str:
         """Number of trials in each state, and the best of them, in words."""
         best = self.ledger.best()
-        found = "none complete" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
+        found = "none succeeded" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
         return f"{outcome(self.ledger)}, {found}"
 
     def to_dataframe(self, table: Literal["trials", "folds", "epochs", "assignments"] = "trials") -> "Frame":

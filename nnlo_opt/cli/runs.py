@@ -171,7 +171,7 @@ def _reached(ledger: Ledger, figure: float) -> tuple[float, int]:
     """Return the seconds of searching, and the number of ended trials, until a figure of merit was reached."""
     sign = ledger.sign
     for n, trial in enumerate(ledger.ended, 1):
-        if trial.figure_of_merit is not None and sign * trial.figure_of_merit <= sign * figure:
+        if trial.feasible and sign * (trial.figure_of_merit or 0.0) <= sign * figure:
             at_s = trial.ended_at_s or 0.0
             return searched_s([s for s in ledger.sessions if s.started_at_s <= at_s], at_s), n
     raise AssertionError("the best trial has reached it")

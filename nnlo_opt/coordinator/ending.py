@@ -121,7 +121,7 @@ class Ending:
     def check_target(self, trial: Trial) -> None:
         """Drain if a trial is better than the target."""
         target, figure = self._plan.target_objective, trial.figure_of_merit
-        if target is None or figure is None:
+        if target is None or figure is None or trial.feasible is False:
             return
         if figure > target if self._plan.direction == "max" else figure < target:
             self.promotes = False
@@ -247,8 +247,8 @@ class Progress:
     """Counts the trials since the last improvement.
 
     With one objective, a trial is an improvement if it is better than all trials before it. With several objectives,
-    it is one if it enters the Pareto set and no trial before it had the same losses. Failed and pruned trials are no
-    improvements; trials that were left paused at the end of a search do not count.
+    it is one if it enters the Pareto set and no trial before it had the same losses. Failed, pruned and infeasible
+    trials are no improvements; trials that were left paused at the end of a search do not count.
 
     Args:
         objectives: the objectives if there are several, else none.
@@ -268,7 +268,7 @@ class Progress:
         if trial.state is TrialState.PRUNED and trial.assignments[-1].end is AssignmentEnd.PAUSED:
             return
         self.n_without += 1
-        found = trial_losses(trial, self.objectives, self.direction)
+        found = None if trial.feasible is False else trial_losses(trial, self.objectives, self.direction)
         if found is not None and found not in self._seen and self._pareto.add(trial.number, found):
             self._seen.add(found)
             self.n_without = 0

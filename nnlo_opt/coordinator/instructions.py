@@ -191,6 +191,7 @@ class Tell(Value):
     """Report a trial to the search: its figure of merit as returned, with the standard error.
 
     A paused trial is reported as "pruned" with the value that it has so far; it is reported again after it resumes.
+    A complete trial that breaks an outcome constraint is reported as "failed" with its value.
     """
 
     trial: int

@@ -77,13 +77,16 @@ def completion(trial: Trial, plan: SearchPlan, now_s: float) -> ev.TrialComplete
 
 
 def report_of(trial: Trial, plan: SearchPlan) -> Tell:
-    """Return the report of a trial to the search; a paused trial counts as pruned, with its figure so far."""
+    """Return the report of a trial to the search.
+
+    A paused trial counts as pruned, with its figure so far; an infeasible one as failed, but with its figure.
+    """
     paused = TrialState.PENDING if trial.figure_so_far is None else TrialState.PRUNED
     state = trial.state if trial.state.ended else paused
     return Tell(
         trial=trial.number,
         point=trial.point,
-        state=state,
+        state=TrialState.FAILED if trial.feasible is False else state,
         value={TrialState.COMPLETE: trial.figure_of_merit, TrialState.PRUNED: trial.figure_so_far}.get(state),
         std=trial.standard_error,
         curve=() if plan.pruning is None else curve_of(trial, plan.n_fold),

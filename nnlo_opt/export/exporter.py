@@ -66,7 +66,7 @@ TOOLS = {
 #: file by which a folder of an exporter is known
 MARK = "nnlo_opt-export.json"
 #: columns of results.csv that are measured of a trial, beside its objectives and metrics
-_RESULTS = ("figure_of_merit", "figure_of_merit_std", "figure_so_far", "n_folds", "time_s", "reason")
+_RESULTS = ("figure_of_merit", "figure_of_merit_std", "figure_so_far", "feasible", "n_folds", "time_s", "reason")
 MIRRORS = tuple(name for name, tool in TOOLS.items() if tool.mirrors)
 
 

@@ -32,6 +32,8 @@ from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
 
+#: attribute by which Optuna knows infeasible trials: a number above 0 for a bound that is not kept
+_CONSTRAINTS = "constraints"
 #: states of trials that have ended
 _ENDS = {
     ours.TrialState.COMPLETE: TrialState.COMPLETE,
@@ -142,6 +144,8 @@ class StudyFile:
         for step, value in wanted.intermediate_values.items():
             if repr(known.intermediate_values.get(step)) != repr(value):  # NaN is NaN
                 self._storage.set_trial_intermediate_value(number, step, value)
+        for name, value in wanted.system_attrs.items():
+            self._storage.set_trial_system_attr(number, name, value)
         for name, value in wanted.user_attrs.items():
             if repr(known.user_attrs.get(name)) != repr(value):
                 self._storage.set_trial_user_attr(number, name, value)
@@ -165,6 +169,7 @@ class StudyFile:
             params={name: _encoded(self._parameters[name], value) for name, value in known.items()},
             distributions={name: self._distributions[name] for name in known},
             user_attrs=others | {"state": trial.state.value} | measured,
+            system_attrs={_CONSTRAINTS: [float(not trial.feasible)]} if "feasible" in measured else {},
             intermediate_values=trial.curve if not ledger.objectives else {},
         )
         if state is not TrialState.WAITING:
@@ -275,4 +280,5 @@ def _storage(address: str) -> BaseStorage:
 
 def _observation(trial: FrozenTrial) -> Observation:
     error = standard_error(trial.user_attrs.get("figure_of_merit_std"), trial.user_attrs.get("n_folds"))
-    return Observation(point=trial.params, value=trial.values[0], std=error)
+    is_feasible = all(excess <= 0 for excess in trial.system_attrs.get(_CONSTRAINTS) or ())
+    return Observation(point=trial.params, value=trial.values[0], std=error, feasible=is_feasible)

@@ -26,36 +26,37 @@ def finished_fold(
         train_s: duration of the trial, in seconds.
 
     Raises:
-        TrialError: a number is not finite, or an objective of `comparison` was not returned.
+        TrialError: a number is not finite, or one that `comparison` needs was not returned.
     """
     reported = {} if last is None else {name: n for name, n in last.metrics.items() if name != "value"}
     values = reported | returned_values(value)
-    objectives = _values_of_call(comparison, values, train_s)
+    compared = _values_of_call(comparison, values, train_s)
     return FoldFinished(
         assignment=assignment,
-        figure_of_merit=objectives[comparison.objectives[0].name],
-        metrics=values,
+        figure_of_merit=compared[comparison.objectives[0].name],
+        metrics=values | pick(comparison.constraints, compared),
         n_epochs=n_epochs,
         train_s=train_s,
-        objectives=objectives if comparison.several else {},
+        objectives=pick(comparison.several, compared),
     )
 
 
 def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train_s: float) -> dict[str, float]:
-    """Return the value of every objective; TrialError for an objective that was not returned."""
+    """Return the values that trials are compared by; TrialError for one that was not returned."""
     known = {"train_s": train_s, **returned}
     if "value" in returned:
         known.setdefault(FIGURE, returned["value"])
     try:
-        return pick(comparison.objectives, known)
+        return pick(comparison.needed, known)
     except KeyError as error:
         names = ", ".join(returned) or "an empty dict"
-        if error.args[0] == FIGURE:
+        if error.args[0] == FIGURE == comparison.objectives[0].name:
             raise MisuseError(
                 f"`--objective` must name the returned value that is the figure of merit; returned were {names}"
             ) from None
         raise MisuseError(
-            f"the objective must return a dict with `{error.args[0]}`, as `--objective` says; it returned {names}"
+            f"the objective must return a dict with `{error.args[0]}`, as `--objective` or `--outcome-constraint` "
+            f"says; it returned {names}"
         ) from None
 
 

@@ -111,7 +111,7 @@ class ProgressLines(_Lines):
                 spread = f" ± {event.figure_of_merit_std:.4f}" if self._n_fold > 1 else ""
                 objectives = " ".join(f"{name} {value:.6g}" for name, value in event.objectives.items())
                 result = objectives or f"{event.figure_of_merit:.6g}{spread}"
-                self._ended(event, f"complete: {result}", ledger)
+                self._ended(event, f"{ledger.trials[event.trial].standing}: {result}", ledger)
             case ev.TrialPaused():
                 place = ""
                 if self._policy is not None:  # its number of rungs may count a promotion of the same step already

@@ -13,6 +13,7 @@
   const figureText = figureName === "figure of merit" ? "the figure of merit" : figureName;
   const figureOf = (trial) => trial.figure ?? trial.so_far;
   const complete = trials.filter((trial) => trial.state === "complete" && trial.figure !== null);
+  const hasInfeasible = trials.some((trial) => trial.state === "infeasible");
   const measured = trials.filter((trial) => figureOf(trial) !== null);
   const best = run.summary.best ? trials[run.summary.best.trial] : null;
   const ranked = [...complete].sort((a, b) => (maximises ? b.figure - a.figure : a.figure - b.figure));
@@ -257,7 +258,7 @@
     if (!trials.length) node.append(paragraph("No trial has begun. The page fills as the run goes on: ",
       el("code", {}, "nnlo-opt report"), " writes it again."));
     else if (!best) node.append(paragraph(trials.every((trial) => trial.state === "failed")
-      ? "Every trial has failed; the reasons are below." : "No trial is complete yet."));
+      ? "Every trial has failed; the reasons are below." : `No ${hasInfeasible ? "feasible" : "complete"} trial yet.`));
     else if (axes.length) {
       node.append(el("h3", {}, `Best point: trial ${best.number}`), el("dl", { class: "point" }, ...run.parameters
         .filter((axis) => axis.x[best.number] !== null)
@@ -292,7 +293,7 @@
     const pruned = measured.filter((trial) => trial.state !== "complete");
     const build = (x, title, order, until) => () => ({
       data: [bestLine([...complete].sort(order), x, until),
-        dots(pruned, x, figureOf, { name: "not complete", shade: "pruned", size: 6, more: { marker: { symbol: "circle-open" } } }),
+        dots(pruned, x, figureOf, { name: `not complete${hasInfeasible ? ", or infeasible" : ""}`, shade: "pruned", size: 6, more: { marker: { symbol: "circle-open" } } }),
         dots(complete, x, figureOf, { name: "complete" }), ...bestDot(x, figureOf)].filter((trace) => trace.x.length),
       layout: layout({ xaxis: axisStyle(title), yaxis: figureAxis(), showlegend: true }) });
     const endOf = (trial) => trial.ends_s ?? Infinity;

@@ -141,7 +141,7 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
 
 
 def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
-    row = row_of(trial, ledger)
+    row = row_of(trial, ledger) | {"state": trial.standing}
     return {name: row[name] for name in ("state", "epochs", "n_folds", "attempt", "block")} | {
         "figure": row["figure_of_merit"],
         "std": row["figure_of_merit_std"],

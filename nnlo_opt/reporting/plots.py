@@ -16,6 +16,7 @@ from nnlo_opt.analysis.frames import parameter_names
 from nnlo_opt.errors import require_known
 from nnlo_opt.files import atomic_path, make_directory
 from nnlo_opt.reporting.page_data import axis_of, curves_of, effects_data, measured_at_s, space_of, spans_of
+from nnlo_opt.reporting.words import constraints_text
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial, TrialState
@@ -31,7 +32,7 @@ BLUE, ORANGE, GREEN, RED, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 # fmt: off
 #: colours of the states of trials, and of the ends of assignments; what is under way is green
 _HUES = {
-    "complete": GREY, "pruned": ORANGE, "failed": RED, "paused": SKY, "preempted": SKY,
+    "complete": GREY, "pruned": ORANGE, "failed": RED, "paused": SKY, "preempted": SKY, "infeasible": GREEN,
     "finished": BLUE, "stopped": ORANGE, "lost": "black",
 }
 #: settings of the figures that are written: fonts are embedded in PDF as they are (Type 42), lines are thin
@@ -65,12 +66,12 @@ def plot_history(ledger: Ledger, ax: "Axes | None" = None, *, by: Literal["trial
     complete = sorted(_complete(ledger), key=lambda trial: place[trial.number])
     if not complete:
         return _nothing(ax, ledger)
-    pruned = [trial for trial in ended if trial.state is TrialState.PRUNED]
+    pruned, infeasible = ([t for t in ended if t.standing == standing] for standing in ("pruned", "infeasible"))
     failed = [place[trial.number] for trial in ended if trial.state is TrialState.FAILED]
-    for trials, style in ((complete, "full"), (pruned, "none")):
+    for trials, style in ((complete, "full"), (pruned, "none"), (infeasible, "none")):
         if trials:
             figures = [trial.figure_so_far or 0.0 if trials is pruned else _figure(trial) for trial in trials]
-            xs, label = [place[trial.number] for trial in trials], trials[0].state.value
+            xs, label = [place[trial.number] for trial in trials], trials[0].standing
             ax.plot(xs, figures, "o", color=_HUES[label], markersize=3, alpha=0.7, fillstyle=style, label=label)
     if failed:
         at_the_bottom = ax.get_xaxis_transform()
@@ -339,7 +340,7 @@ def _axes(ax: "Axes | None") -> "Axes":
 
 def _nothing(ax: "Axes", ledger: Ledger, sentence: str = "") -> "Axes":
     """Write on empty axes why they are empty; without a `sentence` because no trial is complete."""
-    if not sentence:
+    if not (sentence := sentence or constraints_text(ledger)):
         n_trials, n_failed = len(ledger.trials), ledger.n_by_state()["failed"]
         sentence = f"No trial is complete: {n_failed} of {n_trials} failed." if n_trials else "There is no trial yet."
     ax.set_xticks([])
@@ -367,7 +368,8 @@ def _once(shown: set[str], label: str) -> str:
 
 
 def _complete(ledger: Ledger) -> list[Trial]:
-    return [trial for trial in ledger.trials if trial.figure_of_merit is not None]
+    """Return the complete trials that keep all outcome constraints."""
+    return [trial for trial in ledger.trials if trial.feasible]
 
 
 def _figure(trial: Trial) -> float:

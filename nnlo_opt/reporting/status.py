@@ -60,7 +60,7 @@ class Status:
     best: dict[str, Any] | None
     #: trials that no other trial dominates; empty without several objectives
     pareto: tuple[int, ...]
-    #: best figure of merit after each complete trial; of a training the figure after each epoch
+    #: best figure of merit after each feasible trial; of a training the figure after each epoch
     curve: tuple[float, ...]
     #: folds under way: `_OF_ASSIGNMENT` with the number of epochs at the end (None if only the trial knows it), the
     #: figure of merit after the last epoch (None before the first one) and the seconds since the fold was assigned
@@ -157,7 +157,7 @@ def _curve(ledger: Ledger, ended: list[Trial]) -> tuple[float, ...]:
     if ledger.is_training and ledger.trials:
         curves = [*ledger.trials[-1].reports.values()]
         return tuple(curves[-1].values()) if curves else ()
-    figures = [trial.figure_of_merit for trial in ended if trial.figure_of_merit is not None]
+    figures = [trial.figure_of_merit or 0.0 for trial in ended if trial.feasible]
     return tuple(accumulate(figures, max if ledger.direction == "max" else min))
 
 
@@ -177,5 +177,5 @@ def _fold(ledger: Ledger, trial: Trial, assignment: Assignment, now_s: float) ->
 def _ended(trial: Trial, now_s: float) -> Row:
     figure = trial.figure_so_far if trial.figure_of_merit is None else trial.figure_of_merit
     ago_s = now_s - (trial.ended_at_s or 0.0)
-    about = {"trial": trial.number, "state": trial.state.value, "reason": trial.reason}
+    about = {"trial": trial.number, "state": trial.standing, "reason": trial.reason}
     return about | {"figure_of_merit": figure, "ago_s": ago_s}

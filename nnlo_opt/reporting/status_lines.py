@@ -86,7 +86,7 @@ def counts_text(status: Status) -> str:
 def best_text(status: Status) -> str:
     """Return the best trial; of several objectives, the best in the first one, with the size of the Pareto set."""
     if status.best is None:
-        return "no complete trial yet"
+        return f"no {'feasible' if status.n_trials['complete'] else 'complete'} trial yet"
     figure = f"{status.best['figure_of_merit']:.6g} (trial {status.best['trial']})"
     several = f", Pareto set of {counted(len(status.pareto), 'trial')}" * bool(status.pareto)
     at = f", at {point_text(status.best['parameters'])}" * bool(status.best["parameters"])

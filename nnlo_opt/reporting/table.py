@@ -13,7 +13,7 @@ from nnlo_opt.reporting.words import counted, shortened, value_text
 from nnlo_opt.runtime.log import log_path
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState, failures
+from nnlo_opt.trials.trial import AssignmentEnd, Trial, failures
 
 #: box of rich with a line below the header and no other lines, in characters that every terminal has
 _HEAD_ONLY = "    \n    \n -- \n    \n    \n    \n    \n    \n"
@@ -45,10 +45,10 @@ def trials_table(ledger: Ledger, width: int = WIDE, trials: Sequence[Trial] | No
 
 
 def ranked(ledger: Ledger) -> list[Trial]:
-    """Return all trials from best to worst; those without a result follow, by their figure of merit so far."""
+    """Return all trials: feasible ones from best to worst, then infeasible ones, then others by their figure so far."""
 
     def key(trial: Trial) -> tuple[int, float, int]:
-        figures = trial.figure_of_merit, trial.figure_so_far
+        figures = trial.figure_of_merit if trial.feasible else None, trial.figure_of_merit, trial.figure_so_far
         place = next((i for i, figure in enumerate(figures) if figure is not None), len(figures))
         return place, ledger.sign * float((*figures, 0.0)[place] or 0.0), trial.number
 
@@ -70,7 +70,7 @@ def _table(ledger: Ledger, trials: Sequence[Trial], title: str, best: Trial | No
     rows = []
     for trial in trials:
         values = [value_text(trial.point[name]) if name in trial.point else "-" for name in names]
-        note = "best" if trial is best else "" if trial.state is TrialState.COMPLETE else trial.state.value
+        note = "best" if trial is best else "" if trial.feasible else trial.standing
         if best is not None and ledger.objectives and trial.number in ledger.pareto:
             note = "Pareto"
         figures = [_objective(trial, name) for name in objectives] or [_figure(trial)]
@@ -208,7 +208,7 @@ def _head(trial: Trial, width: int) -> str:
     figures = {"figure of merit": trial.figure_of_merit, "figure of merit so far": trial.figure_so_far}
     shown = [f"{name} {figure:.6g}" for name, figure in figures.items() if figure is not None][:1]
     seconds = time_s(trial)
-    parts = [f"Trial {trial.number}: {trial.state}", *shown, *([] if seconds is None else [f"{seconds:.1f} s"])]
+    parts = [f"Trial {trial.number}: {trial.standing}", *shown, *([] if seconds is None else [f"{seconds:.1f} s"])]
     return ", ".join(parts) + "." + (f"\n{wrapped(f'Reason: {trial.reason}', width)}" if trial.reason else "")
 
 

@@ -64,8 +64,17 @@ def losses_text(ledger: Ledger) -> str:
     return f"Died: {'; '.join(parts)}." if parts else ""
 
 
+def constraints_text(ledger: Ledger) -> str:
+    """Return a sentence on how many complete trials keep the outcome constraints; empty if there are none."""
+    known = [trial.feasible for trial in ledger.trials if trial.feasible is not None]
+    keep = f"{sum(known) or 'none'} keep{'s' * (sum(known) < 2)} {' and '.join(map(str, ledger.constraints))}"
+    return f"Of {counted(len(known), 'complete trial')}, {keep}." if ledger.constraints and known else ""
+
+
 def outcome(ledger: Ledger, *, at_work: bool = True) -> str:
     """Return the number of trials in each state, on one line; `at_work`: a process may be at work on the run."""
     words = {} if at_work else {"running": "in progress when it was interrupted"}
+    if n_infeasible := sum(trial.feasible is False for trial in ledger.trials):
+        words["complete"] = f"complete ({n_infeasible} infeasible)"
     counts = ", ".join(f"{n} {words.get(state, state)}" for state, n in ledger.n_by_state().items() if n)
     return counts or "no trial yet"

@@ -25,6 +25,7 @@ class TrialRecord(TypedDict):
     trial: int
     point: Point
     state: str
+    #: of a failed trial only if it has broken an outcome constraint
     value: float | None
     std: NotRequired[float | None]
     #: (number of epochs, value) of all folds together, ascending; empty without a pruner
@@ -77,7 +78,7 @@ class History:
         self._points: list[Point] = []
         #: one state for each row; only pending and pruned states change
         self._states: list[TrialState] = []
-        #: one value for each row; the first `len(self._points)` are in use; NaN unless the trial is complete or pruned
+        #: one value for each row; the first `len(self._points)` are in use; NaN if pending, or failed without a value
         self._values = np.full(64, np.nan)
         #: standard error of each value, stored like `_values`; NaN if it is not known
         self._stds = np.full(64, np.nan)
@@ -101,7 +102,8 @@ class History:
         self.space.key(observation["point"])  # raises ValueError if the point lies outside
         if not np.isfinite(observation["value"]):
             raise ValueError(f"The value of an observation must be finite. Received: {observation}.")
-        row = self._append(observation["point"], TrialState.COMPLETE)
+        is_feasible = observation.get("feasible", True)
+        row = self._append(observation["point"], TrialState.COMPLETE if is_feasible else TrialState.FAILED)
         self._values[row] = observation["value"]
         self._stds[row] = _std_of(observation.get("std"))
         self.n_adopted += 1
@@ -122,7 +124,8 @@ class History:
 
         Args:
             trial: number of the trial; new trials must come in ascending order.
-            value: finite value of a complete or pruned trial; None in any other state.
+            value: finite value of a complete or pruned trial, and of a failed one that is complete but has broken an
+                outcome constraint; None of any other trial.
             std: standard error of the value, if known.
             curve: (number of epochs, value) in ascending order, as far as all folds have come.
 
@@ -132,9 +135,10 @@ class History:
         state = TrialState(state)
         if state not in _KNOWN:
             raise ValueError(f"The TrialState of a record must be one of {', '.join(_KNOWN)}. Received: {state}.")
-        if (value is not None) != (state in _VALUED):
+        if value is None if state in _VALUED else value is not None and state is TrialState.PENDING:
             raise ValueError(
-                f"A trial must have a value exactly when it is complete or pruned. Received: {state}, {value}."
+                "A trial must have a value if it is complete or pruned, and none if it is pending. Received: "
+                f"{state}, {value}."
             )
         number = np.nan if value is None else float(value)
         if value is not None and not np.isfinite(number):
@@ -175,7 +179,7 @@ class History:
         if self.space.key(point) != self.space.key(self._points[row]):
             raise ValueError(f"A trial must keep its point. Received: {point} for {self._points[row]}.")
         known, known_value = self._states[row], self._values[row]
-        unchanged = state is known and (value == known_value or state not in _VALUED)
+        unchanged = state is known and (value == known_value or np.isnan([value, known_value]).all())
         goes_on = known is TrialState.PRUNED and state is not TrialState.PENDING
         if known is not TrialState.PENDING and not unchanged and not goes_on:
             raise ValueError(f"An ended trial must stay as it is. Received: {state} {value} for {known} {known_value}.")
@@ -243,7 +247,10 @@ class History:
 
     @property
     def values(self) -> np.ndarray:
-        """Values to minimise, (n_adopted + n_suggested,) float64, read only; NaN for trials without a value."""
+        """Values to minimise, (n_adopted + n_suggested,) float64, read only; NaN for trials without a value.
+
+        A failed trial with a value has broken an outcome constraint: the value tells of its region, but is no result.
+        """
         return _read_only(self._values[: len(self._points)])
 
     @property

@@ -34,8 +34,9 @@ class BayesianSearch(SeededSearch):
     compressed by `targets.warp`. A pending trial counts with several imagined values, over which the expected
     improvement is averaged (Snoek, Larochelle and Adams, 2012, NeurIPS, section 3.2). A second process is fitted to
     which trials failed, and the expected improvement is multiplied by its chance of success (Gardner et al., 2014,
-    ICML). A failed trial also counts with the expected value at its point, lifted towards the median by the chance of
-    its failure.
+    ICML). A failed trial also counts with the expected value at its point, an infeasible one with its own, which is not
+    to be improved on (Gelbart, Snoek and Adams, 2014, UAI). Both are lifted towards the median by the chance of
+    failure, but not where hyperparameters are fitted to them.
 
     If trials were pruned, the share of a whole training is one more input of the process (Swersky, Snoek and Adams,
     2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end. A
@@ -95,16 +96,20 @@ class BayesianSearch(SeededSearch):
         self, history: History, failures: Posterior | None, encoding: Encoding, rng: np.random.Generator
     ) -> Posterior:
         """Return the posterior of the warped values, with fantasies for pending trials."""
-        measured = history.measured
+        failed = history.rows(TrialState.FAILED)
+        is_unknown = np.isnan(history.values[failed])
+        infeasible = [Measured(row, 1.0, float(history.values[row])) for row in failed[~is_unknown].tolist()]
+        measured = sorted([*history.measured, *infeasible])
         fitted = _observed(history, measured[: scheduled(len(measured))], MAX_FITTED, encoding)
         known = _observed(history, measured, MAX_SEEN, encoding)
-        posterior = Posterior(self._fit("values", fitted), known)
+        median, rows = np.median(known.values), list(known.infeasible)
         if failures is not None:
-            columns = encoding.columns_of(history, history.rows(TrialState.FAILED)[-MAX_PENDING:])
-            expected = posterior.predict(columns)[0]
-            lift = np.maximum(np.median(known.values) - expected, 0.0)
-            due = 1.0 - chance_of_success(failures, columns)[:, None]
-            posterior = posterior.with_values(columns, expected + due * lift)
+            known.values[rows] = _lifted(known.values[rows, None], median, failures, known.columns[rows])[:, 0]
+        posterior = Posterior(self._fit("values", fitted), known)
+        if failures is not None and is_unknown.any():
+            columns = encoding.columns_of(history, failed[is_unknown][-MAX_PENDING:])
+            lifted = _lifted(posterior.predict(columns)[0], median, failures, columns)
+            posterior = posterior.with_values(columns, lifted)
         pending = history.rows(TrialState.PENDING)[-MAX_PENDING:]
         if len(pending):
             columns = encoding.columns_of(history, pending)
@@ -134,15 +139,22 @@ class BayesianSearch(SeededSearch):
         return self._memo[what][1]
 
 
+def _lifted(values: np.ndarray, median: float, failures: Posterior, columns: np.ndarray) -> np.ndarray:
+    """Return values (n, k) of failed trials at `columns`, moved to the median by the chance of failure, never down."""
+    return values + (1.0 - chance_of_success(failures, columns)[:, None]) * np.maximum(median - values, 0.0)
+
+
 def _observed(history: History, measured: Sequence[Measured], n_rows: int, encoding: Encoding) -> Observations:
     """Return representative ones of `measured` with warped values; the result depends on `measured` only."""
     rows, shares, values = (np.array(column) for column in zip(*measured, strict=True))
     warped, noise = warp(values), relative_noise(values, history.stds[rows])
-    some = representative(warped, n_rows)
+    barred = np.array([history.states[row] is TrialState.FAILED for row in rows])
+    some = representative(np.where(barred, np.inf, warped), n_rows)
     columns = encoding.columns_of(history, rows[some])
     if encoding.has_shares:
         columns[:, -1] = shares[some]
-    return Observations(columns, encoding.groups, standardise(warped[some]), noise[some])
+    infeasible = tuple(np.flatnonzero(barred[some]).tolist())
+    return Observations(columns, encoding.groups, standardise(warped[some]), noise[some], infeasible)
 
 
 def scheduled(n_ended: int) -> int:

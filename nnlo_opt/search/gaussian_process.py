@@ -50,6 +50,8 @@ class Observations:
     values: np.ndarray
     #: variance of the noise of each value, as a multiple of `Hyperparameters.noise`, (n,) float64
     relative_noise: np.ndarray
+    #: rows whose values are not to be improved on, as their points are infeasible; not all
+    infeasible: tuple[int, ...] = ()
 
 
 def fit_hyperparameters(observations: Observations) -> Hyperparameters:
@@ -162,8 +164,8 @@ class Posterior:
         self._mean = mean
         #: covariance^-1 (values - mean), (n, n_fantasies)
         self._alpha = self._inverse_factor.T @ (self._inverse_factor @ (self._values - mean))
-        #: least value of the process itself at the observed points, (n_fantasies,)
-        self.least = (self._values - noise[:, None] * self._alpha).min(axis=0)
+        #: least value of the process itself at the observed feasible points, (n_fantasies,)
+        self.least = np.delete(self._values - noise[:, None] * self._alpha, observations.infeasible, 0).min(axis=0)
 
     def predict(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means (m, n_fantasies) and variances (m,) of the process at `columns` (m, width)."""
@@ -218,6 +220,7 @@ class Posterior:
             seen.groups,
             np.concatenate([np.broadcast_to(self._values, (len(self._values), n)), values]),
             np.concatenate([seen.relative_noise, np.ones(len(columns))]),
+            seen.infeasible,
         )
         return Posterior(self._hyperparameters, extended, self._mean)
 

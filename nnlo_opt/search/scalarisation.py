@@ -27,7 +27,7 @@ _STREAM = 1
 
 
 class VectorHistory(History):
-    """History in which complete trials have several losses, beside the one value that algorithms use.
+    """History in which complete trials, and infeasible ones, have several losses beside the value for algorithms.
 
     Args:
         space: search space that contains all points.
@@ -37,7 +37,7 @@ class VectorHistory(History):
     def __init__(self, space: Space, n_objectives: int) -> None:
         super().__init__(space)
         self._n_objectives = n_objectives
-        #: trial number -> losses; complete trials only
+        #: trial number -> losses; complete and infeasible trials only
         self._losses: dict[int, tuple[float, ...]] = {}
         #: the complete trials that no other trial beats in all objectives
         self._pareto = ParetoSet()
@@ -51,15 +51,16 @@ class VectorHistory(History):
         losses: Sequence[float] | None = None,
         **more: Any,
     ) -> None:
-        """Record a trial as `History.record` does; a complete trial also has one finite loss for each objective."""
-        n_expected = self._n_objectives if TrialState(state) is TrialState.COMPLETE else 0
+        """Record a trial as `History.record` does; a measured trial also has one finite loss for each objective."""
+        n_expected = self._n_objectives if value is not None and state != TrialState.PRUNED else 0
         if len(losses or ()) != n_expected:
             raise ValueError(f"A {state} trial must have {n_expected} losses. Received: {losses}, {value}.")
         known = self._losses.get(trial)
         super().record(trial, point, state, value, **more)
         if losses is not None and known is None:
             self._losses[trial] = tuple(losses)
-            self._pareto.add(trial, losses)
+            if state == TrialState.COMPLETE:
+                self._pareto.add(trial, losses)
 
     def settled(self) -> History:
         """Return this history; `scalarised` makes the settled ones."""
@@ -76,7 +77,7 @@ class VectorHistory(History):
         values = np.full(max(1, self.n_suggested), np.nan)
         pruned = self.rows(TrialState.PRUNED)
         values[pruned] = 0.0
-        if self._losses:
+        if self._pareto.trials:
             rows = np.array([self._rows[trial] for trial in self._losses])
             losses = np.array(list(self._losses.values()))
             front = np.array([self._losses[trial] for trial in self._pareto.trials])

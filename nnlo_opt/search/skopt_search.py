@@ -106,10 +106,10 @@ def informative_rows(history: History) -> np.ndarray:
     rows = np.arange(len(history.points))
     if len(rows) <= MAX_TRIALS:
         return rows
-    by_value = np.argsort(history.values, kind="stable")  # NaN last
-    n_best = min(MAX_TRIALS // 2, int(np.isfinite(history.values).sum()))
-    latest = np.setdiff1d(rows, by_value[:n_best])[n_best - MAX_TRIALS :]
-    return np.sort(np.concatenate([by_value[:n_best], latest]))
+    complete = history.rows(TrialState.COMPLETE)
+    best = complete[np.argsort(history.values[complete], kind="stable")][: MAX_TRIALS // 2]
+    latest = np.setdiff1d(rows, best)[len(best) - MAX_TRIALS :]
+    return np.sort(np.concatenate([best, latest]))
 
 
 def neighbours(

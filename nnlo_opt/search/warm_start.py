@@ -13,6 +13,7 @@ def observations_of(trials: Iterable[Trial]) -> list[Observation]:
     """Return the complete ones of `trials` as observations."""
     return [
         Observation(point=trial.point, value=trial.figure_of_merit, std=trial.standard_error)
+        | ({"feasible": False} if trial.feasible is False else {})
         for trial in trials
         if trial.figure_of_merit is not None
     ]
@@ -44,7 +45,7 @@ def adopted_observations(
     for observation in theirs:
         point = {name: observation["point"][name] for name in ours.names if name in observation["point"]}
         if ours.contains(point):
-            observations.append(Observation(point=point, value=observation["value"], std=observation.get("std")))
+            observations.append(Observation(**{"std": None, **observation, "point": point}))
         else:
             outside.update([_culprit(point, ours)])
     remarks = [f"`{name}` is not a parameter here and is ignored" for name in names if name not in ours.names]

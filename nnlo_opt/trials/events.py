@@ -20,6 +20,8 @@ class Observation(TypedDict):
     point: dict[str, Any]
     value: float
     std: NotRequired[float | None]
+    #: False if the trial has broken an outcome constraint
+    feasible: NotRequired[bool]
 
 
 class Event(Record, tag_field="event"):

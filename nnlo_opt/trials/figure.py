@@ -48,7 +48,7 @@ def epoch_value(name: str, metrics: Mapping[str, float]) -> float:
 def measured(name: str, values: Mapping[str, float]) -> float:
     """Return the value called `name`; TrialError if it is not measured."""
     if name not in values:
-        raise TrialError(f"the objective `{name}` is not measured for this trial; measured are {', '.join(values)}")
+        raise TrialError(f"`{name}` is not measured for this trial; measured are {', '.join(values)}")
     return values[name]
 
 

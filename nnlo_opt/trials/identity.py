@@ -101,6 +101,8 @@ class RunIdentity(_Facts):
     direction: str = "min"
     #: names with directions
     objectives: list[str] = field(default_factory=list)
+    #: bounds that the best trial has to keep, sorted
+    constraints: list[str] = field(default_factory=list)
     figure_of_merit: str | None = None
     n_fold: Positive = 1
     seed: int | None = None

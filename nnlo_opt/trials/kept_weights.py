@@ -26,8 +26,8 @@ def best_trials(ledger: Ledger) -> list[Trial]:
 
 
 def kept_trials(ledger: Ledger, n_best: int) -> set[int]:
-    """Return the numbers of the `n_best` best complete trials, and of `best_trials`."""
-    figures = [(ledger.sign * t.figure_of_merit, t.number) for t in ledger.trials if t.figure_of_merit is not None]
+    """Return the numbers of the `n_best` best feasible trials, and of `best_trials`."""
+    figures = [(ledger.sign * (t.figure_of_merit or 0.0), t.number) for t in ledger.trials if t.feasible]
     return {number for _, number in nsmallest(n_best, figures)} | {trial.number for trial in best_trials(ledger)}
 
 

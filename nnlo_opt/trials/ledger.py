@@ -13,7 +13,7 @@ from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.records import MAX_INTEGER
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.identity import RunIdentity, StartSettings
-from nnlo_opt.trials.objectives import Objective, ParetoSet, losses
+from nnlo_opt.trials.objectives import Objective, OutcomeConstraint, ParetoSet, losses
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial, TrialState
 
 
@@ -56,7 +56,7 @@ class Ledger:
         self._n_in_state = dict.fromkeys(TrialState, 0)
         #: number -> trial that is running, kept by `_enter`: few of many
         self.under_way: dict[int, Trial] = {}
-        #: direction -> the best complete trial so far; empty before there is one
+        #: direction -> the best feasible trial so far; empty before there is one
         self._best: dict[str, Trial] = {}
         #: assignment number -> assignment; numbers are 0, 1, 2, … without gaps
         self.assignments: list[Assignment] = []
@@ -84,7 +84,9 @@ class Ledger:
         self.preempted_because: str = ""
         #: the objectives if there are several, from the first RunStarted; else empty
         self.objectives: tuple[Objective, ...] = ()
-        #: complete trials that no other trial dominates; empty without several objectives
+        #: bounds that a trial must keep to count as a result, from the first RunStarted
+        self.constraints: tuple[OutcomeConstraint, ...] = ()
+        #: feasible trials that no other one dominates; empty without several objectives
         self.pareto = ParetoSet()
         #: types of the values of parameters that are numbers, from the first RunStarted
         self._types: dict[str, type | tuple[type, ...]] = {}
@@ -140,7 +142,7 @@ class Ledger:
         return {state.value: n for state, n in self._n_in_state.items()}
 
     def best(self, direction: str | None = None) -> Trial | None:
-        """Return the complete trial with the lowest (`min`) or highest (`max`) figure of merit; None without one.
+        """Return the feasible trial with the lowest (`min`) or highest (`max`) figure of merit; None without one.
 
         By default the direction is the one of the run. Among equal ones, the trial with the best further objectives
         counts, so that it is in the Pareto set; then the first one. Of a training it is the last complete trial, which
@@ -190,6 +192,7 @@ class Ledger:
             several = identity.objectives
             # A single objective is the figure of merit; its name is only for people.
             self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
+            self.constraints = tuple(map(OutcomeConstraint.parse, identity.constraints))
         self.identity = self.identity.trained_as(identity)
         self.settings = StartSettings.of(event.settings)
         self.cut_bytes += event.cut_bytes
@@ -303,6 +306,9 @@ class Ledger:
         trial.figure_of_merit_std = event.figure_of_merit_std
         trial.objectives = event.objectives
         trial.objectives_std = event.objectives_std
+        trial.feasible = all(bound.allows(_mean_of(trial, bound.name)) for bound in self.constraints)
+        if not trial.feasible:
+            return
         for direction, sign in _SIGNS.items():
             best = self._best.get(direction)
             if best is None or self._rank(trial, sign) < self._rank(best, sign):
@@ -396,6 +402,11 @@ _SIGNS = {"min": 1.0, "max": -1.0}
 _HANDLERS: dict[type[ev.Event], Callable[[Ledger, Any], None]] = {
     kind: getattr(Ledger, re.sub("(?=[A-Z])", "_", kind.__name__).lower()) for kind in ev.Event.__subclasses__()
 }
+
+
+def _mean_of(trial: Trial, metric: str) -> float:
+    """Return the mean of a metric over the finished folds; NaN if one lacks it."""
+    return mean_and_std([fold.metrics.get(metric, math.nan) for fold in trial.folds.values()] or [math.nan])[0]
 
 
 def mean_and_std(figures: list[float]) -> tuple[float, float]:

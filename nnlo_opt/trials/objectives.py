@@ -1,12 +1,15 @@
-"""Objectives by which trials are compared: one figure of merit, or several.
+"""Objectives by which trials are compared: one figure of merit, or several; bounds that a trial has to keep.
 
 An objective is a value with a name and a direction. Its *loss*, which is minimised, is the value, or its negative if
-the direction is max.
+the direction is max. A trial that breaks an outcome constraint is *infeasible*: no figure makes it the best.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Literal
 
 from nnlo_opt.errors import ConfigurationError
@@ -54,6 +57,39 @@ class Objective:
         return f"{self.name}:{self.direction}"
 
 
+#: sign of an outcome constraint -> True for a value and a bound that agree with it
+_KEEPS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_PART = r"[^<>=:]*[^<>=:\s]\s*"
+_BOUND = re.compile(rf"({_PART}(?::{_PART})?)([<>]=?)\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeConstraint:
+    """Bound of a value that only running a trial shows."""
+
+    name: str
+    sign: str
+    bound: float
+
+    @classmethod
+    def parse(cls, text: str) -> "OutcomeConstraint":
+        """Read `NAME<NUMBER`, with a name as of an `Objective`, or with <=, > or >=. Else ConfigurationError."""
+        found = _BOUND.fullmatch(text)
+        if found is None or not math.isfinite(bound := float(found[3])):
+            raise ConfigurationError(
+                "`--outcome-constraint` must be a metric, one of <, <=, >, >= and a finite number, such as "
+                f"n_weights<100000. Received: {text!r}."
+            )
+        return cls(canonical_metric(found[1].strip()), found[2], bound)
+
+    def allows(self, value: float) -> bool:
+        """Return True for a value that keeps the bound; False for NaN."""
+        return bool(_KEEPS[self.sign](value, self.bound))
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.sign}{repr(self.bound).removesuffix('.0')}"
+
+
 #: objective if none is given
 DEFAULT = Objective(FIGURE)
 
@@ -69,6 +105,8 @@ class Comparison:
     epoch: str = "last"
     #: the user's function for the figure of merit, as given by `--figure-of-merit`; None: `trials.figure`
     function: str | None = None
+    #: bounds that the means over the folds of a trial have to keep
+    constraints: tuple[OutcomeConstraint, ...] = ()
 
     def __post_init__(self) -> None:
         names = [objective.name for objective in self.objectives]
@@ -87,11 +125,23 @@ class Comparison:
                 f"`--figure-of-merit` must be compared by, as `--objective {FIGURE}:min`. Received: objectives without "
                 "it; add it, or leave one of the two options out."
             )
+        for one, other in combinations(self.constraints, 2):
+            # Also two bounds of the same side: only one of them counts.
+            if one.name == other.name and not (one.allows(other.bound) and other.allows(one.bound)):
+                raise ConfigurationError(
+                    "`--outcome-constraint` must give a metric one bound below and one above, with values between "
+                    f"them. Received: {one} and {other}; leave one out."
+                )
 
     @property
     def several(self) -> tuple[Objective, ...]:
         """All objectives if there are several, else none: a single one is the figure of merit without a name."""
         return self.objectives if len(self.objectives) > 1 else ()
+
+    @property
+    def needed(self) -> tuple[Objective | OutcomeConstraint, ...]:
+        """Objectives and constraints: a trial must have a value for the name of each."""
+        return *self.objectives, *self.constraints
 
     @property
     def is_of_epochs(self) -> bool:
@@ -105,9 +155,9 @@ class Comparison:
         return self.function is None and self.epoch == "last" and [o.name for o in self.objectives] == [FIGURE]
 
 
-def pick(objectives: Sequence[Objective], values: Mapping[str, float]) -> dict[str, float]:
-    """Return the value of every objective by name; KeyError with the name of an objective that `values` lacks."""
-    return {objective.name: values[objective.name] for objective in objectives}
+def pick(parts: Iterable[Objective | OutcomeConstraint], values: Mapping[str, float]) -> dict[str, float]:
+    """Return the value of each objective or constraint by name; KeyError with a name that `values` lacks."""
+    return {part.name: values[part.name] for part in parts}
 
 
 def losses(objectives: Sequence[Objective], values: Mapping[str, float]) -> tuple[float, ...]:

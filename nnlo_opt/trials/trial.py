@@ -135,6 +135,8 @@ class Trial:
     #: the same for every objective by name; empty without several objectives, or before the trial is complete
     objectives: dict[str, float] = field(default_factory=dict)
     objectives_std: dict[str, float] = field(default_factory=dict)
+    #: True if it keeps all outcome constraints; None before the trial is complete
+    feasible: bool | None = None
     #: mean over the folds when it was last paused or pruned, after fewer epochs than a whole training; None before
     figure_so_far: float | None = None
     #: cause of its failure or pruning, in a sentence
@@ -145,6 +147,11 @@ class Trial:
     def running(self) -> list[Assignment]:
         """Assignments under way."""
         return [assignment for assignment in self.assignments if assignment.end is None]
+
+    @property
+    def standing(self) -> str:
+        """Its state, or `infeasible` if it is complete and breaks an outcome constraint."""
+        return "infeasible" if self.feasible is False else self.state.value
 
     @property
     def curve(self) -> dict[int, float]:

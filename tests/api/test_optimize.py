@@ -110,6 +110,37 @@ def test_the_largest_value_and_several_objectives():
     assert set(both.best.objectives) == {"near", "many"}
 
 
+def near_but_large(parameters):
+    return {"value": abs(parameters["x"]), "size": 10 * parameters["n"]}
+
+
+def test_only_a_trial_that_keeps_the_outcome_constraints_is_the_best(here):
+    bounds = ["size<25", "size>5"]
+    result = nnlo_opt.optimize(near_but_large, SPACE, outcome_constraint=bounds, num_iterations=15, checkpoint="bound")
+    feasible = [trial for trial in result.trials if trial.parameters["n"] < 3]
+    assert [trial for trial in result.trials if trial.feasible] == feasible
+    assert result.best.figure_of_merit == min(trial.figure_of_merit for trial in feasible)
+    assert 0 < len(feasible) < 15
+    assert f"15 complete ({15 - len(feasible)} infeasible), best " in repr(result)
+    frame = result.to_dataframe()
+    assert list(frame["feasible"]) == list(frame["m:size"] < 25)
+    result.plot_history()
+    places = [result.directory, result.directory / "results.csv"]
+    warm = nnlo_opt.optimize(near_but_large, SPACE, outcome_constraint=bounds[::-1], warm_start=places, **FEW)
+    assert [o["feasible"] for o in warm.ledger.adopted if "feasible" in o].count(False) == 2 * (15 - len(feasible))
+    other = {"outcome_constraint": "size<20", "warm_start": places[0]}
+    check_refused("with the same constraints", nnlo_opt.optimize, near_but_large, SPACE, **other, **FEW)
+
+
+def test_where_no_trial_keeps_them_there_is_no_best():
+    result = nnlo_opt.optimize(near_but_large, SPACE, outcome_constraint="size<0", **FEW)
+    assert (result.best, result.trials[0].state) == (None, "complete")
+    with pytest.raises(TrialError, match=r"The first reason: Of 5 complete trials, none keeps size<0\."):
+        result.best_parameters  # noqa: B018
+    with pytest.raises(TrialError, match="`weight`, as `objective` or `outcome_constraint` says; it returned value"):
+        nnlo_opt.optimize(near_but_large, SPACE, outcome_constraint="weight<0", catch=False, **FEW)
+
+
 def test_options_have_the_names_and_the_meaning_of_the_command_line():
     result = nnlo_opt.optimize(
         distance, SPACE, fix={"n": 3}, start_point=[{"x": 1.5, "n": 3}], stop_after_no_improvement=2, **FEW

@@ -41,7 +41,7 @@ def test_a_run_without_a_complete_trial_has_no_best_one_and_can_be_looked_at(wri
     assert run.best is None
     with pytest.raises(TrialError, match="No trial succeeded"):
         _ = run.figure_of_merit
-    assert "none complete" in repr(run)
+    assert "none succeeded" in repr(run)
     assert "<img " in run._repr_html_()
     check_refused("must have a complete trial to have a best model", run.best_model)
 

@@ -14,7 +14,7 @@ from nnlo_opt.run.options.values import SearchOptions, budget_text, check_object
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
-from nnlo_opt.trials.objectives import Comparison, Objective
+from nnlo_opt.trials.objectives import Comparison, Objective, OutcomeConstraint
 from tests.helpers.refusals import check_refused
 
 PROGRAMS = ("OptimizationDriver", "TrainingDriver")
@@ -133,6 +133,7 @@ SEARCH = [
     (["--direction", "max"], "plan.direction", "max"),
     (["--objective", "val_accuracy:max"], "plan.direction", "max"),
     (["--objective-epoch", "best"], "comparison.epoch", "best"),
+    (["--outcome-constraint", "n_weights<9"], "comparison.constraints", (OutcomeConstraint("n_weights", "<", 9.0),)),
     (["--figure-of-merit", "f.py:f"], "comparison.function", "f.py:f"),
     (["--timeout", "90.5"], "plan.budget.timeout_s", 90.5),
     (["--trial-timeout", "0:10:00"], "plan.budget.trial_timeout_s", 600.0),
@@ -388,6 +389,7 @@ WRONG_SEARCH = [
     ("--n-fold", ["0", "x"], "a whole number, at least 1"),
     ("--block-size", ["0", "-2", "2.0"], "a whole number of ranks, at least 1"),
     ("--objective", ["val_loss", "val_loss:up", ":min", "x:"], "a metric and its direction"),
+    ("--outcome-constraint", ["a", "<1", "a<", "a=1", "a<nan", "a<inf", "a<1e999", "a<b", "a::b<1"], "a finite number"),
     ("--objective-epoch", ["first", "1"], "one of last, best"),
     ("--direction", ["up"], "one of min, max"),
     ("--timeout", ["0", "-1", "nan", "inf", "x", "1:60:00"], "a time above 0, in seconds or as 90m, 2h or 1:30:00"),
@@ -569,6 +571,8 @@ def test_an_objective_that_is_not_measured_is_refused_with_those_that_are():
     sentence = refused(check_objectives, search("--objective", "val_auc:max").comparison, ("loss", "val_loss"))
     assert all(name in sentence for name in ("loss, val_loss,", "n_weights", "train_s", "'val_auc'"))
     check_objectives(search("--objective", "val_loss:min", "--objective", "epoch_s:min").comparison, ("val_loss",))
+    sentence = refused(check_objectives, search("--outcome-constraint", "val_auc>0.5").comparison, ("loss",))
+    assert all(word in sentence for word in ("`--outcome-constraint`", "loss, ", "'val_auc'"))
 
 
 def test_a_walltime_counts_from_the_start_it_is_of():

@@ -111,6 +111,30 @@ def test_the_direction_is_kept_and_values_are_stored_as_returned(tmp_path):
     assert json.loads((tmp_path / "checkpoints/S/config.json").read_text())["direction"] == "max"
 
 
+def test_a_killed_search_keeps_its_outcome_constraints(tmp_path):
+    model = objectives.module("""
+    time.sleep(0.01)
+    return {"value": parameters["x"], "size": 1 - parameters["x"]}
+""")
+    asked = ("--block-size", "1", "--num-iterations", "30", "--hyper-opt", "bayesian")
+    bound = ("--outcome-constraint", "size<0.5")
+    (tmp_path / "objective.py").write_text(model)
+    job = launcher.start(
+        3, ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *asked, *bound], tmp_path
+    )
+    job.wait_for(tmp_path / "checkpoints/S", "TrialCompleted", 12)
+    job.kill()
+    job.wait(20, code=None)
+    refused = search(tmp_path, model, 3, *asked, "--opt-restore", code=2)
+    assert "`--outcome-constraint` differs: it was size<0.5, now not given" in refused.err
+    outcome = search(tmp_path, model, 3, *asked, *bound, "--opt-restore")
+    launcher.check_search(tmp_path / "checkpoints/S", 30)
+    assert all((row["feasible"] == "True") == (float(row["p:x"]) > 0.5) for row in rows(tmp_path))
+    kept = [float(row["p:x"]) for row in rows(tmp_path) if row["feasible"] == "True"]
+    assert 0.5 < summary(tmp_path)["best"]["figure_of_merit"] == min(kept) < 0.55
+    assert f"Of 30 complete trials, {len(kept)} keep size<0.5." in outcome.out
+
+
 @pytest.mark.proof
 def test_a_target_ends_the_search(tmp_path):
     search(tmp_path, objectives.GOOD, 3, "--block-size", "1", "--num-iterations", "200", "--target-objective", "0.05")

@@ -382,8 +382,8 @@ def test_one_objective_picks_its_value_of_a_dict():
 @pytest.mark.parametrize(
     ("value", "name", "words"),
     [
-        ({"error": 0.25}, "size", "a dict with `size`, as `--objective` says; it returned error"),
-        (0.25, "size", "a dict with `size`, as `--objective` says; it returned value"),
+        ({"error": 0.25}, "size", "`size`, as `--objective` or `--outcome-constraint` says; it returned error"),
+        (0.25, "size", "`size`, as `--objective` or `--outcome-constraint` says; it returned value"),
         (
             {"error": 0.25},
             "figure_of_merit",

@@ -88,8 +88,8 @@ def test_a_table_of_ones_own_needs_a_figure_and_parameters(tmp_path, mark):
     rows = "figure_of_merit,p:x,p:n,p:c,p:old,note\n0.5,0.25,3,a,1,\n0.25,1,4,,2,b\n1,0.5,77,2,3,\n2,0.5,1,b,3,\n"
     observations, lines = observations_of_runs([table(tmp_path, mark + rows)], IDENTITY, OURS)
     assert observations == [
-        {"point": {"x": 0.25, "n": 3, "c": "a"}, "value": 0.5, "std": None},
-        {"point": {"x": 1.0, "n": 4, "c": None}, "value": 0.25, "std": None},
+        {"point": {"x": 0.25, "n": 3, "c": "a"}, "value": 0.5, "std": None, "feasible": True},
+        {"point": {"x": 1.0, "n": 4, "c": None}, "value": 0.25, "std": None, "feasible": True},
     ]
     assert [line.partition("`: ")[2] for line in lines] == [
         "`old` is not a parameter here and is ignored.",
@@ -149,7 +149,7 @@ class TestStudies:
     def test_a_study_is_read_from_a_journal_or_from_sqlite(self, tmp_path, kind):
         path, study = self.study(tmp_path, kind)
         complete = [trial for trial in study.trials if trial.value is not None]
-        wanted = [{"point": trial.params, "value": trial.value, "std": None} for trial in complete]
+        wanted = [{"point": trial.params, "value": trial.value, "std": None, "feasible": True} for trial in complete]
         for place in [path, f"{path}:s", *([f"sqlite:///{path}", f"sqlite:///{path}:s"] if kind == "db" else [])]:
             observations, lines = observations_of_runs([place], IDENTITY, OURS)
             assert observations == wanted

@@ -89,6 +89,7 @@ def test_what_does_not_change_what_was_measured_may_change(arguments):
         (["--no-shuffle"], "`--no-shuffle` differs: it was False, now True"),
         (["--class-weights", "{1: 2, 0: 1}"], "`--class-weights` differs: it was not given, now {0: 1.0, 1: 2.0}"),
         (["--class-weights", "balanced"], "`--class-weights` differs: it was not given, now balanced"),
+        (["--outcome-constraint", "n_epochs<9"], "`--outcome-constraint` differs: it was not given, now n_epochs<9"),
         (["--sample-weights-name", "w"], "`--sample-weights-name` differs: it was not given, now w"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,

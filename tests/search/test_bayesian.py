@@ -115,3 +115,27 @@ def test_a_smooth_function_is_searched_precisely_and_a_noisy_one_without_near_co
         assert sum(np.sum(np.diff(xs) < 0.03) for xs in searched) <= 4
     else:
         assert np.median([np.square(xs - 2).min() for xs in searched]) < 3e-6
+
+
+def constrained(make, value, is_feasible, n_trials=30):
+    """The least feasible value that a search of BRANIN_SPACE finds, and the number of its infeasible trials."""
+    search, history, n_infeasible, least = make(BRANIN_SPACE, 0), History(BRANIN_SPACE), 0, math.inf
+    for trial in range(n_trials):
+        point = search.suggest(history)
+        kept, found = is_feasible(point), value(point)
+        history.record(trial, point, "complete" if kept else "failed", found)
+        least, n_infeasible = min(least, found) if kept else least, n_infeasible + (not kept)
+    return least, n_infeasible
+
+
+def test_the_best_feasible_point_is_found_at_the_border_with_few_infeasible_trials():
+    """Values fall on, into the half that is infeasible: the least feasible one is 2.5."""
+    case = (lambda point: point["a"] + point["b"], lambda point: point["a"] > 2.5)
+    (found, n_wasted), (drawn, n_drawn) = (constrained(make, *case) for make in (BayesianSearch, RandomSearch))
+    assert 2.5 < found < 2.8 < drawn
+    assert n_wasted < n_drawn
+
+
+def test_before_any_trial_is_feasible_points_are_spread():
+    least, n_infeasible = constrained(BayesianSearch, branin, lambda point: False, 14)
+    assert (least, n_infeasible) == (math.inf, 14)

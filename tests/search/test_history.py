@@ -46,6 +46,17 @@ def test_columns_cannot_be_written(history):
         history.values[0] = 2.0
 
 
+def test_an_infeasible_trial_has_failed_with_its_value(history):
+    history.adopt({"point": {"n": 9}, "value": 0.5, "feasible": False})
+    for _ in range(2):
+        history.record(0, {"n": 1}, "failed", 1.0, std=0.5)
+    with pytest.raises(ValueError, match="stay as it is"):
+        history.record(0, {"n": 1}, "failed", 2.0)
+    assert history.states == [TrialState.FAILED] * 2
+    assert (history.values.tolist(), history.stds[1]) == ([0.5, 1.0], 0.5)
+    assert list(history.measured) == []
+
+
 def test_saying_the_same_again_changes_nothing(history):
     for _ in range(2):
         history.record(0, {"n": 1}, "pending")
@@ -62,8 +73,8 @@ def test_saying_the_same_again_changes_nothing(history):
         ((3, {"n": 3}, "pending"), "stay as it is"),
         ((3, {"n": 3}, "failed"), "stay as it is"),
         ((3, {"n": 3}, "complete", 2.0), "stay as it is"),
-        ((4, {"n": 4}, "complete"), "exactly when it is complete"),
-        ((4, {"n": 4}, "failed", 1.0), "exactly when it is complete"),
+        ((4, {"n": 4}, "complete"), "must have a value if"),
+        ((4, {"n": 4}, "pending", 1.0), "must have a value if"),
         ((4, {"n": 4}, "complete", float("nan")), "must be finite"),
         ((4, {"n": 4}, "complete", float("inf")), "must be finite"),
         ((4, {"n": 4000}, "pending"), "`n`"),
@@ -88,7 +99,7 @@ def test_a_pruned_trial_has_a_value_and_may_be_told_again(history):
     assert history.values.tolist() == [0.4]
     with pytest.raises(ValueError, match="stay as it is"):
         history.record(0, {"n": 1}, "pending")
-    with pytest.raises(ValueError, match="exactly when"):
+    with pytest.raises(ValueError, match="must have a value"):
         history.record(0, {"n": 1}, "pruned")
     history.record(0, {"n": 1}, "complete", 0.3)
     with pytest.raises(ValueError, match="stay as it is"):

@@ -10,6 +10,7 @@ from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.search.scalarisation import RHO, ScalarisedSearch, VectorHistory, normalised, tchebycheff
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.trials.objectives import ParetoSet, dominates
+from nnlo_opt.trials.trial import TrialState
 
 SPACE = Space([Integer(0, 999, name="n")])
 
@@ -42,6 +43,17 @@ def test_a_pruned_trial_has_no_losses_and_is_as_bad_as_the_worst():
     # It goes on, and has its losses.
     history.record(3, {"n": 3}, "complete", -5.0, [-5.0, -5.0])
     assert np.argmin(history.scalarised(np.array([0.5, 0.5])).values) == 3
+
+
+def test_an_infeasible_trial_has_a_value_and_does_not_say_what_is_good():
+    history = VectorHistory(SPACE, 2)
+    history.record(0, {"n": 0}, "failed", -9.0, [-9.0, -9.0])
+    assert np.isnan(history.scalarised(np.array([0.5, 0.5])).values).all()
+    for trial, own in enumerate([(0.0, 1.0), (1.0, 0.0)], 1):
+        history.record(trial, {"n": trial}, "complete", own[0], own)
+    shown = history.scalarised(np.array([0.5, 0.5]))
+    assert shown.values[0] < 0.0 < shown.values[1] == shown.values[2]
+    assert shown.states[0] is TrialState.FAILED
 
 
 def test_before_any_trial_is_complete_pruned_ones_are_all_alike():

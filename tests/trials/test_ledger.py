@@ -5,8 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.errors import JournalError, ProtocolError
+from nnlo_opt.reporting.table import ranked
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import read_events
+from nnlo_opt.trials.kept_weights import kept_trials
 from nnlo_opt.trials.ledger import Ledger, mean_and_std
 from nnlo_opt.trials.trial import AssignmentEnd, Loss, Trial, TrialState
 from tests.helpers import stories
@@ -373,3 +375,32 @@ def test_a_journal_whose_events_contradict_each_other_is_refused_with_a_remedy(w
             Ledger([start]).apply(event)
         with pytest.raises(JournalError, match=r"must agree.*Received: Trial . .*`nnlo-opt repair RUN`"):
             Ledger([start, event])
+
+
+# ---------------------------------------------------------------- outcome constraints
+
+
+def measured_trial(trial, figure, sizes, **objectives):
+    """A trial with a fold for each size."""
+    events = [suggested(trial)]
+    for fold, size in enumerate(sizes):
+        number = 2 * trial + fold
+        end = stories.finished(number, figure, 3.0, metrics={"size": size}, n_epochs=1, train_s=0.5)
+        events += [assigned(number, trial, fold), end]
+    ended = {"figure_of_merit": figure, "figure_of_merit_std": 0.0, "objectives": objectives}
+    return [*events, ev.TrialCompleted(time_s=4.0, trial=trial, **ended)]
+
+
+def test_only_a_trial_whose_mean_keeps_the_constraints_is_the_best_or_in_the_pareto_set():
+    bounds = {"constraints": ["size<5"], "objectives": ["loss:min", "acc:max"]}
+    events = [ev.RunStarted(time_s=0.0, unix_s=1.0, n_ranks=5, n_blocks=2, identity=bounds)]
+    for trial, (loss, sizes) in enumerate([(0.1, (6, 6)), (0.2, (1, 9)), (0.4, (1, 8)), (0.3, (6, 3)), (0.0, (1,))]):
+        events += measured_trial(trial, loss, sizes, loss=loss, acc=0.5)
+    events += [suggested(5), trial_failed(5)]
+    del events[-4]  # the fold of trial 4 has ended in no way
+    ledger = replayed(events)
+    assert [trial.feasible for trial in ledger.trials] == [False, False, True, True, False, None]
+    assert [trial.standing for trial in ledger.trials[3:]] == ["complete", "infeasible", "failed"]
+    assert (ledger.best().number, ledger.pareto.trials) == (3, [3])
+    assert kept_trials(ledger, 2) == {2, 3}
+    assert [trial.number for trial in ranked(ledger)] == [3, 2, 4, 0, 1, 5]

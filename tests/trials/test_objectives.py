@@ -1,7 +1,9 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.trials.objectives import Comparison, Objective, losses, pick
+from nnlo_opt.trials.objectives import Comparison, Objective, OutcomeConstraint, losses, pick
 from tests.helpers.refusals import check_refused
 
 LOSS, ACC, SIZE = Objective("val_loss"), Objective("val_acc", "max"), Objective("n_weights")
@@ -54,6 +56,10 @@ def test_one_objective_is_the_figure_of_merit_and_has_no_name_of_its_own():
         ({"objectives": (SIZE, LOSS), "epoch": "best"}, ["`--objective-epoch best`", "n_weights"]),
         ({"epoch": "best", "function": "f"}, ["`--objective-epoch best`", "figure_of_merit"]),
         ({"objectives": (LOSS,), "function": "f"}, ["`--figure-of-merit`", "figure_of_merit:min"]),
+        *(
+            ({"constraints": tuple(map(OutcomeConstraint.parse, bounds))}, ["`--outcome-constraint`", *bounds])
+            for bounds in (["a<1", "a>1"], ["a<=1", "a>1"], ["a<1", "a<2"], ["a<1", "a<1"], ["a>=2", "a<=1"])
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(comparison, words):
@@ -64,3 +70,35 @@ def test_what_does_not_go_together_is_refused(comparison, words):
 def test_the_best_epoch_goes_with_whatever_every_epoch_has():
     assert Comparison(epoch="best").epoch == "best"
     assert Comparison(objectives=(LOSS, SIZE), epoch="best").epoch == "best"
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "kept", "broken"),
+    [
+        ("n_weights<100000", "n_weights<100000", 99999.5, 100000.0),
+        (" val_accuracy >= .5 ", "val_acc>=0.5", 0.5, 0.25),
+        ("energy : val_loss<=-1e-3", "val_energy_loss<=-0.001", -0.001, 0.0),
+        ("import os>0", "import os>0", 1.0, float("nan")),
+    ],
+)
+def test_a_constraint_is_a_metric_and_its_bound(text, written, kept, broken):
+    bound = OutcomeConstraint.parse(text)
+    assert str(bound) == written
+    assert (bound.allows(kept), bound.allows(broken)) == (True, False)
+    assert Comparison(constraints=(bound, OutcomeConstraint.parse("other>0"))).needed[-1].name == "other"
+
+
+@given(st.text() | st.from_regex(r"[a-z:]{1,3}[<>=]{1,2}[-+.0-9eE_ninfa]{1,5}", fullmatch=True))
+def test_any_other_text_is_refused_and_what_is_taken_is_written_as_it_is_read(text):
+    try:
+        bound = OutcomeConstraint.parse(text)
+    except ConfigurationError:
+        check_refused(repr(text), OutcomeConstraint.parse, text)
+    else:
+        assert abs(bound.bound) < float("inf")
+        assert OutcomeConstraint.parse(str(bound)) == bound
+
+
+def test_bounds_of_both_sides_go_together():
+    bounds = tuple(map(OutcomeConstraint.parse, ["a>=1", "a<=1", "b>0", "b<1"]))
+    assert Comparison(constraints=bounds).constraints == bounds

@@ -30,7 +30,7 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint, manifest
 from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory
 from nnlo_opt.trials.figure import figure_so_far, measured
-from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.trials.objectives import Comparison, pick
 from nnlo_opt.update_rules.rule import Answer
 
 logger = logging.getLogger(__name__)
@@ -271,10 +271,10 @@ class MasterAssignment:
         self.setup.timeline.flush()
 
     def _finish(self, instruction: ins.Finish) -> msg.FoldFinished:
-        """Write weights and history; TrialError if an objective of the comparison was not measured."""
+        """Write weights and history; TrialError if a value that the comparison needs was not measured."""
         weights, n_weights = self.weights.result(restore_best=instruction.restore_best), self.weights.n_weights
         comparison, train_s = self.state.plan.comparison, self._train_s
-        objectives = _values(comparison, instruction, n_weights, train_s)
+        values = _values(comparison, instruction, n_weights, train_s)
         checkpoint.save_weights(self.checkpoints.directory, weights[:n_weights], weights[n_weights:])
         history = {
             **self.state.history.to_json(),
@@ -287,17 +287,17 @@ class MasterAssignment:
         atomic_write(self.checkpoints.directory / "history.json", json.dumps(history, indent=1))
         return msg.FoldFinished(
             assignment=self.order.assignment,
-            figure_of_merit=objectives[comparison.objectives[0].name],
-            metrics=instruction.metrics,
+            figure_of_merit=values[comparison.objectives[0].name],
+            metrics=instruction.metrics | pick(comparison.constraints, values),
             n_epochs=instruction.n_epochs,
             train_s=train_s,
             reason=instruction.reason,
-            objectives=objectives if comparison.several else {},
+            objectives=pick(comparison.several, values),
         )
 
 
 def _values(comparison: Comparison, finish: ins.Finish, n_weights: int, train_s: float) -> dict[str, float]:
-    """Return the value of every objective; TrialError for one that is not measured."""
+    """Return the values that trials are compared by; TrialError for one that is not measured."""
     values = {
         **finish.metrics,
         "figure_of_merit": finish.figure_of_merit,
@@ -306,7 +306,7 @@ def _values(comparison: Comparison, finish: ins.Finish, n_weights: int, train_s:
         "train_s": train_s,
         "epoch_s": train_s / finish.n_epochs,
     }
-    return {objective.name: measured(objective.name, values) for objective in comparison.objectives}
+    return {part.name: measured(part.name, values) for part in comparison.needed}
 
 
 class Master:

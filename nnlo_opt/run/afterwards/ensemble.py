@@ -165,7 +165,7 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
             f"{info.n_samples - data.n_train:,} validation samples in place of {known.n_train:,} and "
             f"{known.n_validation:,}. Restore the files."
         )
-    complete = [trial for trial in setup.ledger.trials if trial.figure_of_merit is not None]
+    complete = [trial for trial in setup.ledger.trials if trial.feasible]
     trials = [trial for trial in complete if all((place / WEIGHTS_NAME).exists() for place in _places(setup, trial))]
     if len(trials) < 2:
         raise ConfigurationError(

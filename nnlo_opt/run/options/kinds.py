@@ -19,7 +19,7 @@ from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.search.own import is_own
 from nnlo_opt.search.start_points import parse_start_point
 from nnlo_opt.space.space import Point
-from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.trials.objectives import Objective, OutcomeConstraint
 
 _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
 #: last letter of a duration -> its seconds
@@ -217,6 +217,7 @@ CLASS_WEIGHTS = Kind(
 OBJECTIVE = Kind(
     rule="a metric and its direction, such as val_loss:min", type=str, convert=lambda text: Objective.parse(_text(text))
 )
+OUTCOME = Kind(rule="a metric and its bound", type=str, convert=lambda text: OutcomeConstraint.parse(_text(text)))
 START_POINT = Kind(rule="written as name=value,name=value", type=str | Mapping[str, Any], convert=_start_point)
 KEPT = Kind(rule="all, or best:N with a whole number N of at least 1", type=str, convert=_kept)
 FIXED = Kind(rule="a mapping of names and values", type=Mapping[str, Any], convert=_fixed, action="append")

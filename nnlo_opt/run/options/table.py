@@ -390,6 +390,10 @@ COMPARISON = _group(
              "looks for the trials that no other trial beats in all objectives (the Pareto set), and the first "
              "objective is the figure of merit. A metric of one output is name:metric:DIRECTION. Besides metrics: "
              f"{', '.join(MEASURED)}; with an objective module: the keys of its dict, and train_s"),
+    Option("outcome_constraint", "BOUND", many(kinds.OUTCOME), default=(), example="n_weights<100000",
+        help="bound of a metric as NAME<NUMBER, or with <=, >, >=; names are those of --objective. Only a trial whose "
+             "mean over the folds keeps all bounds can be the best or in the Pareto set, and the search learns where "
+             "they are kept; may be given several times"),
     Option("figure_of_merit", "FUNCTION", TEXT, shown="1 - val_acc, else val_loss", example="my_figure.py:figure",
         help="file.py:function, module:function, or the name of a function of the model module, which is called "
              "with the results of a fold and returns a number"),

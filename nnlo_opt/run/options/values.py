@@ -359,7 +359,8 @@ def _comparison(values: SimpleNamespace) -> Comparison:
             "`--timeout`."
         )
     objectives = given or (Objective(FIGURE, values.direction or "min"),)
-    return Comparison(objectives=objectives, epoch=values.objective_epoch, function=values.figure_of_merit)
+    others = {"epoch": values.objective_epoch, "function": values.figure_of_merit}
+    return Comparison(objectives=objectives, constraints=tuple(values.outcome_constraint), **others)
 
 
 def _command(values: SimpleNamespace, comparison: Comparison) -> Command | None:
@@ -463,11 +464,12 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
 
 
 def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
-    """Raise ConfigurationError for an objective that a fold with these metrics does not have."""
-    for objective in comparison.objectives:
-        if objective.name not in metrics and objective.name not in MEASURED:
+    """Raise ConfigurationError for an objective or a constraint of what a fold with these metrics does not have."""
+    for part in comparison.needed:
+        if part.name not in metrics and part.name not in MEASURED:
             raise ConfigurationError(
-                f"`--objective` must name one of {', '.join((*metrics, *MEASURED))}. Received: {objective.name!r}."
+                "`--objective` and `--outcome-constraint` must name one of "
+                f"{', '.join((*metrics, *MEASURED))}. Received: {part.name!r}."
             )
 
 

@@ -34,6 +34,8 @@ class Earlier(Value):
     #: figure of merit and direction by which its trials are compared; None if not known
     figure_of_merit: str | None = None
     direction: str | None = None
+    #: its outcome constraints; None if not known
+    constraints: Sequence[str] | None = None
     #: True if values are as the other tool writes them, as text for example
     is_foreign: bool = True
 
@@ -49,7 +51,7 @@ def observations_of_runs(
     lines = []
     for place in places:
         earlier = read_earlier(place)
-        for name in (_FIGURE, "direction"):
+        for name in (_FIGURE, "direction", "constraints"):
             theirs, ours = getattr(earlier, name), getattr(identity, name)
             if theirs not in (None, ours):
                 raise ConfigurationError(
@@ -93,6 +95,7 @@ def _of_run(path: Path) -> Earlier:
         names=space.names,
         figure_of_merit=ledger.identity.figure_of_merit,
         direction=ledger.identity.direction,
+        constraints=ledger.identity.constraints,
         is_foreign=False,
     )
 
@@ -150,7 +153,8 @@ def _observation(row: Mapping[str, str], names: Sequence[str]) -> Observation:
     if not math.isfinite(value + std + n_folds):
         raise ValueError(f"a {_FIGURE} of {value} ± {std} over {n_folds} folds")
     point: Point = {name: text_of(row[f"p:{name}"]) for name in names}
-    return Observation(point=point, value=value, std=standard_error(std, n_folds))
+    is_feasible = row.get("feasible") != "False"
+    return Observation(point=point, value=value, std=standard_error(std, n_folds), feasible=is_feasible)
 
 
 def _as_ours(point: Mapping[str, object], space: Space) -> Point:

@@ -23,7 +23,7 @@ from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 #: packages that take part in a run
 _PACKAGES = ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "tensorflow", "h5py")
 #: keys of an identity whose difference has words of its own
-_BY_ITSELF = {"search_space", "model", "data", "direction", "objectives", "training", "warm_start"}
+_BY_ITSELF = {"search_space", "model", "data", "direction", "objectives", "constraints", "training", "warm_start"}
 #: keys that follow from others; a run that gets more trials must keep its initial design
 _DERIVED = {"n_initial_points", "figure_of_merit"}
 #: options of the other keys, if their names differ
@@ -53,6 +53,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         # The default objective is kept under the name of its figure of merit.
         "objectives": [str(objective) for objective in options.comparison.several]
         or [f"{findings.figure}:{options.plan.direction}"],
+        "constraints": sorted(map(str, options.comparison.constraints)),
         "objective_epoch": options.comparison.epoch,
         "figure_function": findings.figure_function,
         "pruner": None if options.plan.pruning is None else asdict(options.plan.pruning),
@@ -148,6 +149,9 @@ def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[s
         return _differing("--direction", were[0].direction, are[0].direction)
     if were != are:
         return _differing("--objective", ", ".join(map(str, were)), ", ".join(map(str, are)))
+    if known.constraints != asked.constraints:
+        bounds = [", ".join(identity.constraints) or None for identity in (known, asked)]
+        return _differing("--outcome-constraint", *bounds)
     for key, value in asked.plain.items():
         # An option that came later than the run is no difference.
         if known.plain.get(key, value) != value and key not in _BY_ITSELF | _DERIVED:

@@ -12,9 +12,10 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.records import checked
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.reporting.words import counted, figure_text, losses_text, outcome, point_text
+from nnlo_opt.reporting.words import constraints_text, counted, figure_text, losses_text, outcome, point_text
 from nnlo_opt.run.afterwards.best_model import weights_text
 from nnlo_opt.run.options.values import Options, budget_text, pruning_for
 from nnlo_opt.run.rank.context import ProcessContext
@@ -160,7 +161,8 @@ class SearchSession(Session):
                 self.say(line)
         self._search.start(options.algorithm, space, self.options.seed, settings)
         sign = -1.0 if self.options.plan.direction == "max" else 1.0
-        self._search.adopt([Observation(point=o["point"], value=sign * o["value"], std=o["std"]) for o in self.adopted])
+        adopted = [{**observation, "value": sign * observation["value"]} for observation in self.adopted]
+        self._search.adopt(checked(adopted, list[Observation]))
         return self._search
 
     def _may_begin(self, ledger: Ledger) -> bool:
@@ -209,8 +211,9 @@ class SearchSession(Session):
             self.say("")
             self.say(pareto_table(ledger, line_width(sys.stdout)))
         self.say("")
-        if lost := losses_text(ledger):
-            self.say(lost)
+        kept = constraints_text(ledger)
+        for line in filter(None, (losses_text(ledger), kept)):
+            self.say(line)
         if ledger.complete:
             how = "complete" if ledger.n_ended >= self.options.plan.num_iterations else "stopped"
             self.say(f"Search {how}: {ledger.completed_because} ({outcome(ledger)}).")
@@ -231,7 +234,7 @@ class SearchSession(Session):
             return EXIT_WRONG_REQUEST
         if best is None:
             reasons = [trial.reason for trial in ledger.trials if trial.reason]
-            why = f"The first reason: {reasons[0]}" if reasons else "None has begun."
+            why = f"The first reason: {reasons[0]}" if reasons else kept or "None has begun."
             self.say(f"No trial succeeded. {why}", sys.stderr)
             return EXIT_FAILURE
         name = figure if ledger.objectives else "figure of merit"
