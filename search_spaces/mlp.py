@@ -1,6 +1,6 @@
 """Search space of examples/example_mlp.py: its model's arguments, and the learning rate."""
 
-from skopt.space import Categorical, Integer, Real
+from nnlo_opt.space import Categorical, Integer, Real
 
 parameter_range = [
     Integer(1, 4, name="n_layers"),

@@ -1,6 +1,6 @@
 """Search space of examples/example_mnist.py: its model's arguments, and two training options."""
 
-from skopt.space import Categorical, Integer, Real
+from nnlo_opt.space import Categorical, Integer, Real
 
 parameter_range = [
     Integer(8, 32, name="nb_filters"),

@@ -50,6 +50,21 @@ class _Ours:
         self._history.record(trial, self._history.points[trial], "complete", value)
 
 
+def optuna_distribution(parameter: Parameter) -> Any:
+    """The parameter as Optuna describes it."""
+    import optuna
+
+    match parameter:
+        case Categorical():
+            return optuna.distributions.CategoricalDistribution(parameter.categories)
+        case Integer():
+            kind: Any = optuna.distributions.IntDistribution
+        case _:
+            kind = optuna.distributions.FloatDistribution
+    assert isinstance(parameter, Real | Integer)
+    return kind(parameter.low, parameter.high, log=parameter.prior == "log-uniform")
+
+
 class _Optuna:
     """Optuna's sampler with its defaults, and its own study."""
 
@@ -59,22 +74,11 @@ class _Optuna:
 
         self._make_trial = create_trial
 
-        def distribution(parameter: Parameter) -> Any:
-            match parameter:
-                case Categorical():
-                    return optuna.distributions.CategoricalDistribution(parameter.categories)
-                case Integer():
-                    kind: Any = optuna.distributions.IntDistribution
-                case _:
-                    kind = optuna.distributions.FloatDistribution
-            assert isinstance(parameter, Real | Integer)
-            return kind(parameter.low, parameter.high, log=parameter.prior == "log-uniform")
-
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore")
         sampler = optuna.samplers.TPESampler if name == "optuna-tpe" else optuna.samplers.GPSampler
         self._study = optuna.create_study(sampler=sampler(seed=seed))
-        self._distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
+        self._distributions = {parameter.name: optuna_distribution(parameter) for parameter in space.parameters}
         self._trials: list[Any] = []
 
     def preload(self, points: Sequence[Point], values: Sequence[float]) -> None:
