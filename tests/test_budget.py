@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 35_108
+MOST_LINES = 35_228
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630, 633),
@@ -19,11 +19,11 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "analysis": (292, 294),
     "api": (547, 778, 789, 791),
     "block": (2577, 2578),
-    "cli": (2592, 2605, 2647),
+    "cli": (2592, 2605, 2647, 2649),
     "comm": (1373, 1451, 1456, 1462),
     "compat": (2257, 2244, 2241),
     "controller": (362,),
-    "coordinator": (1133, 1134, 1141),
+    "coordinator": (1133, 1134, 1141, 1176),
     "data": (1818, 1813),
     "doctor": (407,),
     "export": (577, 582),
@@ -32,12 +32,12 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "models": (3152, 3150),
     "objective": (343, 347, 565, 1380, 1381),
     "reporting": (1685, 1692, 1718, 1725),
-    "run": (4294, 4415, 4476, 4478, 4495),
+    "run": (4294, 4415, 4476, 4478, 4495, 4509),
     "runtime": (1024, 1026),
-    "search": (1983, 2098, 2112),
+    "search": (1983, 2098, 2112, 2190),
     "simulate": (501, 582),
     "space": (942, 953),
-    "testing": (710,),
+    "testing": (710, 701),
     "training": (382, 404),
     "trials": (1824, 1857, 1904),
     "update_rules": (898,),

@@ -69,6 +69,7 @@ METHODS = {
     "bayesian-median": ("bayesian", "median"),
     "bayesian-asha": ("bayesian", "asha"),
     "bayesian-hyperband": ("bayesian", "hyperband"),
+    "freeze-thaw": ("freeze-thaw", "freeze-thaw"),
 }
 #: blocks -> budget of each block, in full trainings of mean length
 TRAININGS = {1: 20, 8: 10, 32: 5}
@@ -231,7 +232,8 @@ def search(run: Run, task: Task, budget_s: float) -> Reported:
     function = partial(task.observed, seed=run.noise_seed)
     objective = Objective(name=task.name, function=function, space=task.space)
     workload = CurveWorkload(objective=objective, durations=lognormal(1.0), startup_s=START_S, task=task)
-    pruning = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=N_EPOCHS)
+    is_thawed = algorithm == "freeze-thaw"
+    pruning = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=N_EPOCHS, min_epochs=int(not is_thawed))
     plan = SearchPlan(num_iterations=100_000, pruning=pruning, budget=Budget(timeout_s=budget_s))
     own = None
     if pruner == "one-epoch":
@@ -239,7 +241,7 @@ def search(run: Run, task: Task, budget_s: float) -> Reported:
         first_s = START_S + np.mean([task.curve(task.space.from_unit(units))[1][0] for units in drawn])
         own = curves_peers.OneEpoch(int(run.n_blocks * ONE_EPOCH_SHARE * budget_s / first_s))
     asked = InlineSearch()
-    asked.start(algorithm, task.space, run.seed, {})
+    asked.start(algorithm, task.space, run.seed, {"max_epochs": N_EPOCHS})
     with h.temporary_folder() as folder:
         with closing(Journal(folder / "journal.jsonl", syncs=False)) as journal:
             topology = Topology.plan(1 + run.n_blocks, 1)

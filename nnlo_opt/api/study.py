@@ -61,7 +61,7 @@ class Study(Steering):
     ...     for trial in study:
     ...         study.tell(trial, (trial.parameters["x"] - 2) ** 2)
     >>> print(study.result)
-    <SearchResult: 20 complete, best ... at {'x': 2.00...}>
+    <SearchResult: 20 complete, best ... at {'x': ...}>
 
     Args:
         space: as of `nnlo_opt.optimize`.

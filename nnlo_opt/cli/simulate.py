@@ -212,6 +212,8 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
 def _started(arguments: argparse.Namespace, workload: Workload) -> InlineSearch:
     search, objective = InlineSearch(), workload.objective
     options = {}
+    if (pruning := _pruning(arguments, workload)) is not None:
+        options["max_epochs"] = pruning.max_epochs
     if "n_initial_points" in options_of(arguments.hyper_opt):
         options["n_initial_points"] = design_size(objective.space, arguments.trials)
     search.start(arguments.hyper_opt, objective.space, arguments.seed, options)

@@ -207,6 +207,8 @@ class Coordinator:
         record = TrialRecord(trial=tell.trial, point=tell.point, state=tell.state, value=value, std=tell.std)
         if tell.curve:
             record["curve"] = [(epoch, sign * figure) for epoch, figure in tell.curve]
+        if tell.progress is not None:
+            record["progress"] = tell.progress
         if tell.losses is not None:
             record["losses"] = list(tell.losses)
         return record

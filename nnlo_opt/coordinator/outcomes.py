@@ -9,12 +9,14 @@ makes progress) count against no trial. After an epoch that no attempt has reach
 trial that takes many starts is not given up.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan, Tell
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.base import Progress
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import mean_and_std
 from nnlo_opt.trials.objectives import Objective, losses
@@ -76,10 +78,13 @@ def completion(trial: Trial, plan: SearchPlan, now_s: float) -> ev.TrialComplete
     )
 
 
-def report_of(trial: Trial, plan: SearchPlan) -> Tell:
+def report_of(trial: Trial, plan: SearchPlan, *, taken: bool = False) -> Tell:
     """Return the report of a trial to the search.
 
     A paused trial counts as pruned, with its figure so far; an infeasible one as failed, but with its figure.
+
+    Args:
+        taken: True if a paused trial does not wait any more: it is about to go on.
     """
     paused = TrialState.PENDING if trial.figure_so_far is None else TrialState.PRUNED
     state = trial.state if trial.state.ended else paused
@@ -90,6 +95,7 @@ def report_of(trial: Trial, plan: SearchPlan) -> Tell:
         value={TrialState.COMPLETE: trial.figure_of_merit, TrialState.PRUNED: trial.figure_so_far}.get(state),
         std=trial.standard_error,
         curve=() if plan.pruning is None else curve_of(trial, plan.n_fold),
+        progress=None if plan.pruning is None else progress_of(trial, waits=not taken),
         losses=trial_losses(trial, plan.objectives, plan.direction) if plan.objectives else None,
     )
 
@@ -99,6 +105,18 @@ def curve_of(trial: Trial, n_fold: int) -> tuple[tuple[int, float], ...]:
     folds = [trial.reports.get(fold, {}) for fold in range(n_fold)]
     epochs = [epoch for epoch in folds[0] if all(epoch in fold for fold in folds)]
     return tuple((epoch, mean_and_std([fold[epoch] for fold in folds])[0]) for epoch in epochs)
+
+
+def progress_of(trial: Trial, *, waits: bool) -> Progress:
+    """Return how far a trial has come, from what its assignments took; `waits`: True if it may go on once paused."""
+    begun = [a for a in trial.assignments if a.started_at_s is not None and a.ended_at_s is not None]
+    return Progress(
+        waits=waits and trial.state is TrialState.PAUSED,
+        n_rungs=trial.n_rungs,
+        n_epochs=max(1, sum(a.epoch - a.first_epoch for a in begun)),
+        train_s=math.fsum((a.ended_at_s or 0.0) - (a.started_at_s or 0.0) for a in begun),
+        start_s=math.fsum((a.started_at_s or 0.0) - a.assigned_at_s for a in begun) / max(1, len(begun)),
+    )
 
 
 def trial_losses(trial: Trial, objectives: Sequence[Objective], direction: str) -> tuple[float, ...] | None:

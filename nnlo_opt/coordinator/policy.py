@@ -77,9 +77,24 @@ class Policy:
 
     # ------------------------------------------------------------ paused trials
 
-    def promotion(self) -> int | None:
-        """Return the paused trial that is promoted next; None if none may be."""
-        return self.pruner.promotion(self.reports) if self.pruner is not None else None
+    def promotion(self, *, alone: bool) -> int | None:
+        """Return the paused trial that is promoted next; None if none may be.
+
+        Args:
+            alone: False if the search decides too (`freeze-thaw`), so that the pruner has its turns only.
+        """
+        if self.pruner is None or not (alone or self.pruner.has_turn(self.reports)):
+            return None
+        return self.pruner.promotion(self.reports)
+
+    def rungs_behind(self, trial: Trial) -> int:
+        """Return the rungs that a paused trial has passed once it goes on: one more, and all that it has gone beyond.
+
+        Code of a user may stop some epochs later than it should.
+        """
+        n_rungs = trial.n_rungs + 1
+        reached = min((self.reports.curve(trial.number, f).last_epoch for f in range(self._plan.n_fold)), default=0)
+        return n_rungs + sum(rung <= reached for rung in self.pause_epochs(trial.number)[1:])
 
     def last_resort(self) -> int | None:
         """Return the paused trial that resumes when no other can, lest the search end without a result."""

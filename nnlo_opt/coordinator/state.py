@@ -177,14 +177,16 @@ class CoordinatorState:
     # ------------------------------------------------------------ the search
 
     def _take_suggestion(self, suggestion: Suggestion) -> None:
-        number = len(self.ledger.trials) + len(self.suggestions.ready)
+        number = len(self.ledger.trials) + self.suggestions.n_new
         self.suggestions.add(suggestion)
-        if suggestion.point is not None and self.phase is Phase.SEARCHING:
+        if suggestion.trial is not None:
+            self._instructions.append(report_of(self.ledger.trials[suggestion.trial], self.plan, taken=True))
+        elif suggestion.point is not None and self.phase is Phase.SEARCHING:
             self._instructions.append(ins.Tell(trial=number, point=suggestion.point, state="pending"))
 
     def _ask_ahead(self) -> None:
         """Keep a suggestion for every idle block, with some in reserve, as far as the number of trials allows."""
-        n_known = len(self.ledger.trials) + len(self.suggestions.ready)
+        n_known = len(self.ledger.trials) + self.suggestions.n_new
         may_ask = self.phase is Phase.SEARCHING and n_known < self.plan.num_iterations
         if may_ask and self.suggestions.is_short(len(self.membership.idle)):
             self.suggestions.ask()
@@ -395,7 +397,8 @@ class CoordinatorState:
 
     def _next_promotion(self) -> int | None:
         """Return the paused trial to promote; if no other can run and none is complete, the best one."""
-        if self.ending.promotes and (number := self.policy.promotion()) is not None:
+        alone = self.phase is not Phase.SEARCHING
+        if self.ending.promotes and (number := self.policy.promotion(alone=alone)) is not None:
             return number
         is_last = self.phase is Phase.DRAINING and not (self.ending.cut_short or self.membership.trial_of_block)
         return self.policy.last_resort() if is_last else None
@@ -416,6 +419,9 @@ class CoordinatorState:
         if self.ending.only_fails(self.ledger.trials):
             return None  # the trials under way will show if one succeeds
         suggestion = ready.popleft()
+        if suggestion.trial is not None:
+            goes_on = self.ledger.trials[suggestion.trial].state is TrialState.PAUSED  # else somebody was faster
+            return self._promote(suggestion.trial) if goes_on else self._next_trial()
         suggested = ev.TrialSuggested(
             time_s=self._now_s,
             trial=number,
@@ -426,11 +432,17 @@ class CoordinatorState:
         self._record(suggested)
         return number
 
+    def _promote(self, number: int) -> int:
+        trial = self.ledger.trials[number]
+        n_rungs = self.policy.rungs_behind(trial)
+        self._record(ev.TrialPromoted(time_s=self._now_s, trial=number, n_rungs=n_rungs))
+        self._instructions.append(report_of(trial, self.plan, taken=True))
+        return number
+
     def _promoted(self) -> int | None:
         """Return a paused trial that resumes on an idle block; one that its block is about to leave resumes there."""
         while (number := self._next_promotion()) is not None:
-            trial = self.ledger.trials[number]
-            self._record(ev.TrialPromoted(time_s=self._now_s, trial=number, n_rungs=trial.n_rungs + 1))
+            trial = self.ledger.trials[self._promote(number)]
             if not trial.running:
                 return number
             self._assign_folds(self.membership.block_of(trial.running[0].team))

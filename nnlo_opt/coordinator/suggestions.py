@@ -65,6 +65,11 @@ class SuggestionBuffer:
         self._trials_s.append(seconds)
 
     @property
+    def n_new(self) -> int:
+        """Number of suggestions of new trials in the buffer."""
+        return sum(suggestion.trial is None for suggestion in self.ready)
+
+    @property
     def is_used_up(self) -> bool:
         """True if the buffer is empty and the search has no point left."""
         return self.exhausted and not self.ready

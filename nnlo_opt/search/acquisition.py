@@ -1,4 +1,4 @@
-"""Acquisition of a point: its expected improvement, or a draw of its value, with the chance that its trial succeeds."""
+"""Acquisition of a point: its expected improvement, with the chance that its trial succeeds."""
 
 from dataclasses import dataclass
 
@@ -60,30 +60,6 @@ class Acquisition:
             gradient = np.exp(value - with_floor) * gradient + slope * d_t
             value = with_floor + log_chance
         return value, gradient
-
-
-@dataclass(frozen=True, slots=True)
-class ThompsonSample:
-    """Negative values of one function drawn from `values`, for asynchronous search on many points at little cost each.
-
-    Kandasamy, Krishnamurthy, Schneider and Poczos, 2018, "Parallelised Bayesian optimisation via Thompson sampling",
-    AISTATS. A point fails, and has the value minus infinity, as often as `failures` says.
-
-    Args:
-        values, failures: as in `Acquisition`.
-        rng: source of the draw.
-    """
-
-    values: Posterior
-    failures: Posterior | None
-    rng: np.random.Generator
-
-    def __call__(self, columns: np.ndarray) -> np.ndarray:
-        """Return (m,) float64, drawn jointly for `columns` (m, width)."""
-        drawn = -self.values.draw(columns, self.rng.normal(size=(len(columns), 1)))[:, 0]
-        if self.failures is not None:
-            drawn[self.rng.random(len(columns)) >= chance_of_success(self.failures, columns)] = -np.inf
-        return drawn
 
 
 def chance_of_success(failures: Posterior, columns: np.ndarray) -> np.ndarray:

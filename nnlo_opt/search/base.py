@@ -30,14 +30,32 @@ class TrialRecord(TypedDict):
     std: NotRequired[float | None]
     #: (number of epochs, value) of all folds together, ascending; empty without a pruner
     curve: NotRequired[Sequence[tuple[int, float]]]
+    #: missing without a pruner that pauses
+    progress: NotRequired["Progress"]
     #: losses of several objectives, in the order of the objectives; for `search.scalarisation.VectorHistory` only
     losses: NotRequired[list[float]]
+
+
+class Progress(TypedDict):
+    """Progress of a trial that may be paused, and what it took."""
+
+    #: True if it is paused and may go on; False while it trains, and once it has ended
+    waits: bool
+    #: number of rungs that it has passed
+    n_rungs: int
+    #: epochs of all its folds together, at least 1, and seconds that these took
+    n_epochs: int
+    train_s: float
+    #: seconds that a fold took to begin
+    start_s: float
 
 
 class Suggestion(Value):
     """Answer of a search: a point, or None if every point of a finite space has been tried."""
 
     point: Point | None
+    #: number of the paused trial that goes on at this point; None for a new one
+    trial: int | None = None
     #: number of the request
     request: int = 0
     #: seconds that the algorithm took
@@ -84,10 +102,14 @@ class History:
         self._stds = np.full(64, np.nan)
         #: row -> number of epochs -> value; trials of a search with a pruner only
         self._curves: dict[int, dict[int, float]] = {}
+        #: row -> progress; trials of a search with a pruner that pauses only
+        self._progress: dict[int, Progress] = {}
         #: see `measured`
         self._measured: list[Measured] = []
         #: number of rows without a trial, which come first; fixed once the first trial is recorded
         self.n_adopted = 0
+        #: epochs of a whole training; 0 if not known, and the longest so far counts as whole
+        self.max_epochs = 0
         #: keys of the points of all rows, in any state
         self._keys: set[PointKey] = set()
 
@@ -108,7 +130,7 @@ class History:
         self._stds[row] = _std_of(observation.get("std"))
         self.n_adopted += 1
 
-    def record(
+    def record(  # noqa: PLR0913  (those by keyword are of some searches only)
         self,
         trial: int,
         point: Point,
@@ -117,6 +139,7 @@ class History:
         *,
         std: float | None = None,
         curve: Iterable[tuple[int, float]] = (),
+        progress: Progress | None = None,
     ) -> None:
         """Add a trial, or record how a pending trial ended; recording the same data again changes nothing.
 
@@ -128,6 +151,7 @@ class History:
                 outcome constraint; None of any other trial.
             std: standard error of the value, if known.
             curve: (number of epochs, value) in ascending order, as far as all folds have come.
+            progress: None without a pruner that pauses.
 
         Raises:
             ValueError: for any other value, a number out of order, a changed point, or a changed end of an ended trial.
@@ -154,6 +178,8 @@ class History:
         self._stds[row] = error
         if state in _VALUED:
             self._curves[row] = {int(epoch): float(at_epoch) for epoch, at_epoch in curve}
+        if progress is not None:
+            self._progress[row] = progress
 
     def _add_trial(self, trial: int, point: Point) -> int:
         if self._rows and trial <= next(reversed(self._rows)):
@@ -188,6 +214,7 @@ class History:
         """Return a read-only history of the same trials with other values, (n_suggested,), finite for ended trials."""
         other = History(self.space)
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
+        other._curves, other._progress, other.max_epochs = self._curves, self._progress, self.max_epochs
         other._values, other._stds = values, np.full(len(values), np.nan)
         return other
 
@@ -203,7 +230,7 @@ class History:
         if TrialState.PRUNED not in self._states:
             return self
         values, pruned, complete = self.values.copy(), self.rows(TrialState.PRUNED), self.rows(TrialState.COMPLETE)
-        longest = max((max(curve, default=0) for curve in self._curves.values()), default=0)
+        longest = max(self.max_epochs, max((max(curve, default=0) for curve in self._curves.values()), default=0))
         expected = {row: float(values[row]) for row in complete.tolist()}
         measured = [Measured(row, 1.0, value) for row, value in expected.items()]
         last = {row: max(self._curves.get(row) or {0: 0.0}) for row in pruned.tolist()}
@@ -229,6 +256,26 @@ class History:
     def n_suggested(self) -> int:
         """Number of trials, which is the number of points suggested so far."""
         return len(self._rows)
+
+    @property
+    def n_promoted(self) -> int:
+        """Number of times that a trial has passed a rung."""
+        return sum(progress["n_rungs"] for progress in self._progress.values())
+
+    @property
+    def waiting(self) -> dict[int, Progress]:
+        """Row and progress of the trials that are paused and may go on, in the order of the rows."""
+        return {row: progress for row, progress in sorted(self._progress.items()) if progress["waits"]}
+
+    def waiting_trial(self, point: Point) -> int | None:
+        """Return the number of the trial that waits at `point`; None if none does."""
+        key, waiting = self.space.key(point), self.waiting
+        found = (n for n, row in self._rows.items() if row in waiting and self.space.key(self._points[row]) == key)
+        return next(found, None)
+
+    def epochs_of(self, row: int) -> int:
+        """Return the last epoch that all folds of the trial in `row` have reached; 0 before the first."""
+        return max(self._curves.get(row, {}), default=0)
 
     @property
     def trials(self) -> np.ndarray:
@@ -314,4 +361,7 @@ class SearchAlgorithm(Protocol):
     """
 
     def suggest(self, history: History) -> Point | None:
-        """Return the next point as a new dict; None if the history holds every point of the space."""
+        """Return the next point as a new dict; None if the history holds every point of the space.
+
+        The point of a paused trial (`history.waiting`) says that this trial goes on.
+        """

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnlo_opt.search.acquisition import Acquisition, ThompsonSample, chance_of_success
+from nnlo_opt.search.acquisition import Acquisition, chance_of_success
 from nnlo_opt.search.base import History, Measured
 from nnlo_opt.search.design import design_size, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
@@ -39,8 +39,7 @@ class BayesianSearch(SeededSearch):
     failure, but not where hyperparameters are fitted to them.
 
     If trials were pruned, the share of a whole training is one more input of the process (Swersky, Snoek and Adams,
-    2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end. A
-    suggestion then costs few epochs, and is the best point of a function drawn from the process.
+    2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end.
 
     Hyperparameters are fitted to the first ended trials of the history. Their number grows by one at first and in steps
     of a twentieth later. The memo of the last fit is therefore exact: the same trials would give the same fit.
@@ -61,19 +60,21 @@ class BayesianSearch(SeededSearch):
         self._memo: dict[str, tuple[bytes, Hyperparameters]] = {}
 
     def suggest(self, history: History) -> Point | None:
+        return first_new([self._proposal(history)], history, self._rng(history))
+
+    def _proposal(self, history: History) -> Point | None:
+        """Return the point that deserves it most; None if there is none."""
         rng = self._rng(history)
         complete = history.rows(TrialState.COMPLETE)
-        point: Point | None = None
         if history.n_adopted + history.n_suggested < len(self._design):
-            point = self._space.from_unit(self._design[history.n_suggested])
-        elif len(complete):
-            point = self._most_promising(history, complete, rng)
-        else:  # no value yet: there are many blocks, or trials failed
-            from nnlo_opt.search.sobol import sobol_sequence  # takes longer to import than everything else
+            return self._space.from_unit(self._design[history.n_suggested])
+        if len(complete):
+            return self._most_promising(history, complete, rng)
+        # No value yet: there are many blocks, or trials failed.
+        from nnlo_opt.search.sobol import sobol_sequence  # takes longer to import than everything else
 
-            unit = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested).random(1)[0]
-            point = self._space.from_unit(unit.tolist())
-        return first_new([point], history, rng)
+        unit = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested).random(1)[0]
+        return self._space.from_unit(unit.tolist())
 
     def _most_promising(self, history: History, complete: np.ndarray, rng: np.random.Generator) -> Point | None:
         """Return the unseen point with the largest acquisition found; None if there is no such point or no fit."""
@@ -84,13 +85,19 @@ class BayesianSearch(SeededSearch):
             values = self._values(history, failures, encoding, rng)
         except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
             return None
-        acquisition: Acquisition | ThompsonSample = Acquisition(values, failures)
         ranking = history.values[complete]
         if has_shares:
-            acquisition = ThompsonSample(values, failures, rng)
-            ranking = values.predict(encoding.columns_of(history, complete))[0].mean(axis=1)
+            ends = values.predict(encoding.columns_of(history, complete))[0]
+            ranking, whole = ends.mean(axis=1), [measured.row for measured in history.measured if measured.share == 1.0]
+            # To improve on is what has come to its end, and what is expected of the others as long as nothing has.
+            values.least = (ends[np.isin(complete, whole)] if whole else ends).min(axis=0)
         best = [history.points[row] for row in complete[np.argsort(ranking, kind="stable")][:_N_BEST]]
-        return Maximisation(acquisition, encoding, history, rng).run(best)
+        acquisition = Acquisition(values, failures)
+        return self._chosen(acquisition, Maximisation(acquisition, encoding, history, rng), best)
+
+    def _chosen(self, acquisition: Acquisition, search: Maximisation, best: list[Point]) -> Point | None:
+        """Return the point that deserves a block, of all that `search` finds around the `best`."""
+        return search.run(best)
 
     def _values(
         self, history: History, failures: Posterior | None, encoding: Encoding, rng: np.random.Generator

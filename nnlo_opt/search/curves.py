@@ -4,8 +4,8 @@ Values are minimised inside; `Reports` negates figures that are maximised.
 """
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 
@@ -81,14 +81,18 @@ class Reports:
         #: trial -> rungs passed; a trial that has passed none is missing
         self._n_rungs: dict[int, int] = {}
         self._ended: set[int] = set()
+        #: epoch -> (value, trial) of the trials known to have reached it, sorted; of epochs that were asked for
+        self._standings: dict[int, list[tuple[float, int]]] = {}
 
     def add(self, trial: int, fold: int, epoch: int, figure: float) -> None:
         """Add the finite figure of a fold after `epoch` epochs, with its original sign."""
         self._curve(trial, fold).add(epoch, self._sign * figure)
+        self._place(trial, self._standings)
 
     def finish(self, trial: int, fold: int, figure: float) -> None:
         """Record the final figure of a fold, with its original sign."""
         self._curve(trial, fold).final = self._sign * figure
+        self._place(trial, self._standings)
 
     def promote(self, trial: int, n_rungs: int) -> None:
         """Record that the trial has passed `n_rungs` rungs."""
@@ -113,6 +117,11 @@ class Reports:
         """Return the number of rungs that the trial has passed."""
         return self._n_rungs.get(trial, 0)
 
+    @property
+    def n_decisions(self) -> int:
+        """Number of trials that have reported, and of the times that one was promoted."""
+        return len(self._curves) + sum(self._n_rungs.values())
+
     def has_ended(self, trial: int) -> bool:
         """Return True if the trial reports no more."""
         return trial in self._ended
@@ -122,6 +131,24 @@ class Reports:
         values = [self.curve(trial, fold).value_at(epoch) for fold in range(self.n_fold)]
         known = [value for value in values if value is not None]
         return math.fsum(known) / self.n_fold if len(known) == self.n_fold else None
+
+    def standing(self, epoch: int) -> Sequence[tuple[float, int]]:
+        """Return (value, trial) of all trials that have reached `epoch` in all folds, from best to worst, then by age.
+
+        It is kept, as a search with many blocks asks for it at every report.
+        """
+        if epoch not in self._standings:
+            self._standings[epoch] = []
+            for trial in self._curves:
+                self._place(trial, [epoch])
+        return self._standings[epoch]
+
+    def _place(self, trial: int, epochs: Iterable[int]) -> None:
+        """Put a trial into its place among those that have reached some epochs; a value that is known never changes."""
+        for epoch in epochs:
+            value, standing = self.value_at(trial, epoch), self._standings[epoch]
+            if value is not None and (value, trial) not in standing[bisect_left(standing, (value, trial)) :][:1]:
+                insort(standing, (value, trial))
 
     def figure_so_far(self, trial: int) -> float | None:
         """Return the mean of the last reports of all folds with a report, with its original sign; None without one."""

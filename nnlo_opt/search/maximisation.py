@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 
-from nnlo_opt.search.acquisition import Acquisition, ThompsonSample
+from nnlo_opt.search.acquisition import Acquisition
 from nnlo_opt.search.base import History
 from nnlo_opt.search.design import has_many_values
 from nnlo_opt.search.encoding import Encoding
@@ -20,8 +20,6 @@ from nnlo_opt.space.space import Point
 _MAX_ENUMERATED = 1500
 #: points drawn by the priors, and points drawn around each of the best trials
 _N_DRAWN, _N_NEAR = 400, 60
-#: points drawn by the priors to compare a sample at; the fewer, the more places are looked at
-_N_SAMPLED = 30
 #: standard deviations of the points around a trial, in quantiles
 _RADII = np.array([0.2, 0.05, 0.01, 0.001])
 #: local searches, rounds of each, and gradient steps of each round
@@ -29,15 +27,15 @@ _N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
 
 
 class Maximisation:
-    """One search for the maximum of `acquisition` over unseen points; a sample is compared at drawn points only."""
+    """One search for the maximum of `acquisition` over unseen points."""
 
     def __init__(
-        self, acquisition: Acquisition | ThompsonSample, encoding: Encoding, history: History, rng: np.random.Generator
+        self, acquisition: Acquisition, encoding: Encoding, history: History, rng: np.random.Generator
     ) -> None:
         self._acquisition = acquisition
-        self._encoding = encoding
+        self.encoding = encoding
         self._space = encoding.space
-        self._history = history
+        self.history = history
         self._rng = rng
         #: every point evaluated, and its acquisition; minus infinity if the point is not feasible or near a tried one
         self._points: list[Point] = []
@@ -47,20 +45,18 @@ class Maximisation:
         """Return the best point found that is new and no near copy of a point tried; None if there is none."""
         n_points = self._space.n_points
         if n_points is not None and n_points <= _MAX_ENUMERATED:
-            self._look_at([p for p in self._space.iter_points() if not self._history.contains(p)])
+            self._look_at([p for p in self._space.iter_points() if not self.history.contains(p)])
             return self._best_unseen()
-        n_drawn = _N_SAMPLED if isinstance(self._acquisition, ThompsonSample) else _N_DRAWN
-        self._look_at(feasible_draws(self._space, n_drawn, self._rng))
-        if isinstance(self._acquisition, Acquisition):
-            self._look_at([point for center in best_trials for point in self._near(center)])
-            for point, value in self._starts():
-                self._climb(point, value, self._acquisition)
+        self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng))
+        self._look_at([point for center in best_trials for point in self._near(center)])
+        for point, value in self._starts():
+            self._climb(point, value)
         return self._best_unseen()
 
     def _look_at(self, points: list[Point]) -> np.ndarray:
         if not points:
             return np.empty(0)
-        columns = self._encoding.columns(points)
+        columns = self.encoding.columns(points)
         values = self._acquisition(columns)
         if self._space.n_points is None:  # else its points lie apart by themselves
             values[self._acquisition.values.knows(columns)] = -np.inf
@@ -72,13 +68,13 @@ class Maximisation:
     def _best_unseen(self) -> Point | None:
         order = np.argsort(-np.array(self._values), kind="stable").tolist()
         ranking = (self._points[i] for i in order if self._values[i] > -np.inf)
-        return next((point for point in ranking if not self._history.contains(point)), None)
+        return next((point for point in ranking if not self.history.contains(point)), None)
 
     def _near(self, center: Point) -> list[Point]:
         """Return points around `center`: some ordered values move, and one unordered value in five is drawn again."""
         rng, parameters = self._rng, self._space.parameters
         units = np.tile(self._space.to_unit(center), (_N_NEAR, 1))
-        unordered = self._encoding.unordered
+        unordered = self.encoding.unordered
         share = np.where(unordered, 0.2, rng.choice([1.0, 0.5, 2.0 / len(parameters)], size=(_N_NEAR, 1)))
         moved = rng.random(units.shape) < share
         moved[np.arange(_N_NEAR), rng.integers(len(parameters), size=_N_NEAR)] = True
@@ -101,10 +97,10 @@ class Maximisation:
             chosen += self._rng.choice(order, n_more, replace=False, p=weights / weights.sum()).tolist()
         return [(self._points[i], self._values[i]) for i in chosen]
 
-    def _climb(self, point: Point, value: float, acquisition: Acquisition) -> None:
+    def _climb(self, point: Point, value: float) -> None:
         for _ in range(_N_ROUNDS):
             before = value
-            point, value = self._ascend(point, value, acquisition)
+            point, value = self._ascend(point, value)
             neighbours = self._neighbours(point)
             values = self._look_at(neighbours)
             if len(values) and values.max() > value:
@@ -114,18 +110,18 @@ class Maximisation:
             if not len(values):
                 break
 
-    def _ascend(self, point: Point, value: float, acquisition: Acquisition) -> tuple[Point, float]:
+    def _ascend(self, point: Point, value: float) -> tuple[Point, float]:
         """Follow the gradient along those parameters of many values that the point has."""
         parameters = self._space.parameters
         moved = [i for i, p in enumerate(parameters) if p.name in point and has_many_values(p)]
         if not moved:
             return point, value
-        columns = self._encoding.first[moved]
-        row, units = self._encoding.columns([point])[0], np.array(self._space.to_unit(point))
+        columns = self.encoding.first[moved]
+        row, units = self.encoding.columns([point])[0], np.array(self._space.to_unit(point))
 
         def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
             row[columns] = x
-            found, gradient = acquisition.with_gradient(row)
+            found, gradient = self._acquisition.with_gradient(row)
             return -found, -gradient[columns]
 
         result = minimize(

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nnlo_opt.search.curves import Reports
-from nnlo_opt.search.pruning import Decision, Pruner, PruningPlan, Verdict
+from nnlo_opt.search.pruning import FREEZE_THAW, Decision, Pruner, PruningPlan, Verdict
 
 _GO_ON = Decision(Verdict.GO_ON)
+#: freeze-thaw: epochs of a rung, in units of the rung below; one decision in so many is of successive halving
+_STEP, _TURNS = 1.618, 3
 
 
 class MedianStopping(Pruner):
@@ -61,6 +63,14 @@ class Brackets:
         return cls(epochs=(tuple(plan.min_epochs * plan.eta**k for k in range(n_rungs)),), cycle=(0,))
 
     @classmethod
+    def of_freeze_thaw(cls, plan: PruningPlan) -> "Brackets":
+        """Return the rungs of freeze-thaw, from `min_epochs` on, by default an eighteenth of a training."""
+        assert plan.max_epochs is not None
+        first = plan.min_epochs or -(-plan.max_epochs // 18)
+        epochs = sorted({round(first * _STEP**k) for k in range(40)})
+        return cls(epochs=(tuple(epoch for epoch in epochs if epoch < plan.max_epochs),), cycle=(0,))
+
+    @classmethod
     def of_hyperband(cls, plan: PruningPlan) -> "Brackets":
         """Return the brackets of hyperband.
 
@@ -105,7 +115,7 @@ class SuccessiveHalving(Pruner):
         pauses: True if trials can be paused and resumed.
     """
 
-    def __init__(self, brackets: Brackets, eta: int, *, pauses: bool = True) -> None:
+    def __init__(self, brackets: Brackets, eta: float, *, pauses: bool = True) -> None:
         self._brackets = brackets
         self._eta = eta
         self.pauses = pauses
@@ -154,15 +164,15 @@ class SuccessiveHalving(Pruner):
         Values are means over the folds, or values of `fold` if given. A training that has ended earlier counts with its
         final figure.
         """
-        trials = (t for t in reports.trials if self._brackets.of(t) == bracket)
-
-        def value(t: int) -> float | None:
-            return reports.value_at(t, epoch) if fold is None else reports.curve(t, fold).value_at(epoch)
-
-        return sorted((known, t) for t in trials if (known := value(t)) is not None)
+        if fold is None:
+            reached = reports.standing(epoch)
+        else:
+            known = ((curve.value_at(epoch), trial) for trial, curve in reports.curves(fold))
+            reached = sorted((value, trial) for value, trial in known if value is not None)
+        return [place for place in reached if self._brackets.of(place[1]) == bracket]
 
     def _passing(self, standing: list[tuple[float, int]]) -> set[int]:
-        n = len(standing) // self._eta
+        n = int(len(standing) // self._eta)
         return {trial for _, trial in standing[: n if self.pauses else max(1, n)]}
 
     def _waiting(self, reports: Reports) -> Iterator[tuple[int, bool]]:
@@ -177,6 +187,19 @@ class SuccessiveHalving(Pruner):
                     yield trial, trial in passing
 
 
+class FreezeThaw(SuccessiveHalving):
+    """Rungs at which the search says which trial goes on (`search.freeze_thaw`), and at every third decision this.
+
+    The rungs are close, each with 1.6 times the epochs of the rung below, so that a decision is for few epochs.
+    """
+
+    def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
+        return super().decide(trial, fold, epoch, reports) if self.pauses else _GO_ON
+
+    def has_turn(self, reports: Reports) -> bool:
+        return reports.n_decisions % _TURNS == 0
+
+
 def _place(trial: int, epoch: int, standing: list[tuple[float, int]]) -> str:
     places = [f"place {i} of {len(standing)} " for i, (_, n) in enumerate(standing, 1) if n == trial]
     return f"{''.join(places)}at epoch {epoch}"
@@ -186,8 +209,9 @@ def make_pruner(plan: PruningPlan) -> Pruner:
     """Return the pruner that a plan describes."""
     if plan.name == "median":
         return MedianStopping(plan.min_epochs, plan.min_trials)
-    brackets = Brackets.of_hyperband(plan) if plan.name == "hyperband" else Brackets.one(plan)
-    return SuccessiveHalving(brackets, plan.eta, pauses=plan.pauses)
+    if plan.name == FREEZE_THAW:
+        return FreezeThaw(_brackets(plan), _STEP, pauses=plan.pauses)
+    return SuccessiveHalving(_brackets(plan), plan.eta, pauses=plan.pauses)
 
 
 def describe(plan: PruningPlan) -> str:
@@ -199,11 +223,18 @@ def describe(plan: PruningPlan) -> str:
         )
     if plan.is_own:
         return f"Pruner {plan.name}: a trial ends if it says so."
-    brackets = (Brackets.of_hyperband if plan.name == "hyperband" else Brackets.one)(plan).epochs
+    brackets = _brackets(plan).epochs
     shown = [", ".join(map(str, rungs[:6])) + ", …" * (len(rungs) > 6) or "none" for rungs in brackets]
     of_all = "" if plan.max_epochs is None else f" of {plan.max_epochs}"
     others = "is paused there" if plan.pauses else "ends there, as an objective without `checkpoint` cannot be paused"
-    return (
-        f"Pruner {plan.name}: rungs after epochs {' | '.join(shown)}{of_all}; one trial in {plan.eta} passes a rung, "
-        f"any other {others}."
-    )
+    how = f"one trial in {plan.eta} passes a rung, any other {others}"
+    if plan.name == FREEZE_THAW:
+        how = "the search says which paused trials go on"
+        if not plan.pauses:
+            how = "every trial is trained to its end, as an objective without `checkpoint` cannot be paused"
+    return f"Pruner {plan.name}: rungs after epochs {' | '.join(shown)}{of_all}; {how}."
+
+
+def _brackets(plan: PruningPlan) -> Brackets:
+    made = {"hyperband": Brackets.of_hyperband, FREEZE_THAW: Brackets.of_freeze_thaw}
+    return made.get(plan.name, Brackets.one)(plan)

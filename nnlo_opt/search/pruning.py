@@ -14,6 +14,8 @@ from enum import Enum, auto
 from nnlo_opt.search.curves import Reports
 
 PRUNERS = ("median", "asha", "hyperband")
+#: the pruner that the search algorithm of this name brings
+FREEZE_THAW = "freeze-thaw"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,17 @@ class PruningPlan:
     @property
     def is_own(self) -> bool:
         """True if the pruner is not of this package."""
-        return self.name not in ("none", *PRUNERS)
+        return self.name not in ("none", FREEZE_THAW, *PRUNERS)
 
     @property
     def shown(self) -> str:
         """The pruner in a sentence, as a user has given it."""
-        return self.name if self.is_own else f"`--pruner {self.name}`"
+        return self.name if self.is_own else f"`{self.option}{f' {self.name}' * (self.name != FREEZE_THAW)}`"
+
+    @property
+    def option(self) -> str:
+        """The option by which a user has asked for it."""
+        return "--hyper-opt freeze-thaw" if self.name == FREEZE_THAW else "--pruner"
 
     @property
     def n_rungs(self) -> int:
@@ -88,6 +95,10 @@ class Pruner(ABC):
     def pause_epochs(self, trial: int, reports: Reports) -> tuple[int, ...]:
         """Return the epochs, ascending, after which the trial may be paused from now on."""
         return ()
+
+    def has_turn(self, reports: Reports) -> bool:
+        """Return True if the pruner, and not the search, says which trial is promoted next."""
+        return True
 
     def promotion(self, reports: Reports) -> int | None:
         """Return the waiting trial that may resume before all others; None if there is none."""

@@ -45,7 +45,8 @@ class SearchSession:
     | `enqueue` | `point`, or a part of one, as `check_start_points` returns it: to be suggested next | none |
     | `suggest` | `request`: any number | `request` and the other fields of a `Suggestion`; else `error` |
 
-    The option `n_objectives` is the number of `losses` of a complete trial; all other options belong to the algorithm.
+    The option `n_objectives` is the number of `losses` of a complete trial, and `max_epochs` the epochs of a whole
+    training if they are known; all other options belong to the algorithm.
 
     Spaces travel as plain data, without the function of a constraint. The session keeps the function from `load_space`,
     or executes the module at `start` if a trainer rank has read the space from a model module.
@@ -86,7 +87,7 @@ class SearchSession:
         if points.constraint is not None:
             points = Space(points.parameters, self._with_function(points.constraint))
         own = dict(options)
-        n_objectives = own.pop("n_objectives", 1)
+        n_objectives, max_epochs = own.pop("n_objectives", 1), own.pop("max_epochs", None)
 
         def make() -> SearchAlgorithm:
             return make_search(algorithm, points, seed, own)
@@ -94,6 +95,7 @@ class SearchSession:
         search, history = make(), History(points)
         if n_objectives > 1:
             search, history = ScalarisedSearch(make, seed, n_objectives), VectorHistory(points, n_objectives)
+        history.max_epochs = max_epochs or 0
         self._search = StartPointSearch(search, self._enqueued), history
         return {}
 
@@ -129,13 +131,15 @@ class SearchSession:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         try:
             point = algorithm.suggest(history.settled())
+            trial = None if point is None else history.waiting_trial(point)
         except ConfigurationError as error:
             return {"request": request, "refused": str(error)}
         except Exception:
             return {"request": request, "error": traceback.format_exc()}
         cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
         declined, self._declined = self._declined, []
-        return {"request": request, "point": point, "cpu_s": cpu_s, "wall_s": wall_s, "declined": declined}
+        times = {"cpu_s": cpu_s, "wall_s": wall_s}
+        return {"request": request, "point": point, "trial": trial, "declined": declined, **times}
 
     def _started(self) -> tuple[SearchAlgorithm, History]:
         if self._search is None:

@@ -176,7 +176,7 @@ def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, m
         ("--suggestion-cost nan", "must be free, measured, or seconds, at least 0. Received: nan."),
         ("--coordinator-cost -1", "`--coordinator-cost` must be free, measured, or seconds, at least 0. Received: -1."),
         ("--pruner asha", "`--pruner asha` needs 3 epochs at least"),
-        ("--pruner-eta 3", "is for `--pruner asha` or `hyperband`"),
+        ("--pruner-eta 3", "is for `--pruner asha` or `--pruner hyperband`"),
         ("--run nowhere", "must hold a journal"),
         ("--out mine.py", "`--out` must be a writable directory"),
         ("--nonsense", "must be an option of nnlo-opt simulate or its value. Received: --nonsense"),

@@ -35,7 +35,7 @@ TWO = (Objective("a", "min"), Objective("b", "max"))
 EPOCHS = 4
 prunings = st.none() | st.builds(
     PruningPlan,
-    name=st.sampled_from(["asha", "asha", "hyperband", "median"]),
+    name=st.sampled_from(["asha", "asha", "freeze-thaw", "hyperband", "median"]),
     eta=st.just(2),
     min_trials=st.integers(1, 2),
     max_epochs=st.just(EPOCHS),
@@ -257,9 +257,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
             case ins.Tell():
                 # The real history refuses a trial out of order, told twice in two ways, or moved to another point.
                 curve = instruction.curve
-                self.history.record(
-                    instruction.trial, instruction.point, instruction.state, instruction.value, curve=curve
-                )
+                told = (instruction.trial, instruction.point, instruction.state, instruction.value)
+                self.history.record(*told, curve=curve, progress=instruction.progress)
                 assert all(one < other for (one, _), (other, _) in itertools.pairwise(curve))
                 assert (instruction.losses is None) == (instruction.state != "complete" or not self.plan.objectives)
             case ins.Propose():
@@ -281,12 +280,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------ what may happen
 
     @precondition(lambda self: self.owed is not None)
-    @rule(n_written=st.sampled_from([None] * 9 + [0, 1, 2]))
-    def the_search_answers(self, n_written=None):
-        """As with a message, the coordinator may die in this step."""
+    @rule(n_written=st.sampled_from([None] * 9 + [0, 1, 2]), pick=st.none() | st.integers(0, 99))
+    def the_search_answers(self, n_written=None, pick=None):
+        """As with a message, the coordinator may die in this step. The search may want a paused trial to go on."""
         self.crash_after = n_written
         self.owed = None
-        self.feed(Suggestion(point=self.algorithm.suggest(self.history), wall_s=0.1))
+        point, waiting = self.algorithm.suggest(self.history), [*self.history.waiting]
+        if waiting and pick is not None:
+            point = self.history.points[waiting[pick % len(waiting)]]
+        trial = None if point is None else self.history.waiting_trial(point)
+        self.feed(Suggestion(point=point, trial=trial, wall_s=0.1))
 
     @staticmethod
     def can_speak(master):
@@ -572,11 +575,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
             waits = self.state.membership.assignment_of_team and self.state.ending.only_fails(self.ledger.trials)
             assert not self.state.suggestions.ready or waits
             if self.state.ending.promotes and self.finished_because is None:
-                assert self.state.policy.promotion() is None
+                assert self.state.policy.promotion(alone=self.state.phase is not Phase.SEARCHING) is None
 
     @invariant()
     def what_was_decided_is_what_a_restored_run_would_decide(self):
-        assert vars(Policy(self.plan, self.ledger).reports) == vars(self.state.policy.reports)
+        kept = {"_standings": None}  # what was asked for so far, to be found faster
+        assert vars(Policy(self.plan, self.ledger).reports) | kept == vars(self.state.policy.reports) | kept
 
     @invariant()
     def a_paused_trial_keeps_its_checkpoints_and_its_attempt(self):

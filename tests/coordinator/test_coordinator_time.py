@@ -6,6 +6,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.ending import Phase
 from nnlo_opt.coordinator.instructions import Begin, Budget, Send, Tick
+from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
@@ -179,9 +180,9 @@ def with_two_paused(**budget):
     return state, out
 
 
-def report(state, assignment, figure, now_s=1.0):
+def report(state, assignment, figure, now_s=1.0, epoch=1):
     reported = msg.EpochReported(
-        assignment=assignment, epoch=1, metrics={}, figure_of_merit=figure, checkpointed=True, waits=True
+        assignment=assignment, epoch=epoch, metrics={}, figure_of_merit=figure, checkpointed=True, waits=True
     )
     return from_master(state, 0, reported, now_s)
 
@@ -380,3 +381,37 @@ def test_without_a_limit_a_trial_takes_as_long_as_it_takes():
     state, _ = begin(num_iterations=2)
     suggest(state, x=0)
     assert step(state, Tick(), 1e9) == []
+
+
+# ---------------------------------------------------------------- paused trials that go on
+
+
+def with_one_paused(epoch):
+    """A search of freeze-thaw with rungs at 2, 3, 5, …, whose first trial stopped after so many epochs."""
+    state, out = begin(ledger=Ledger([session()]), pruning=PruningPlan(name="freeze-thaw", min_epochs=2, max_epochs=27))
+    out += suggest(state, n=0)
+    for done in range(1, epoch + 1):
+        out += report(state, 0, 0.5, epoch=done)
+    return state, out + from_master(state, 0, msg.FoldPaused(assignment=0, epoch=epoch))
+
+
+def test_a_paused_trial_is_resumed_once():
+    state, out = with_one_paused(2)
+    assert of_type(out, ins.Tell)[-1].progress["waits"]
+    goes_on = Suggestion(point={"n": 0}, trial=0)
+    out = step(state, goes_on)
+    assert [event.n_rungs for event in events_of(out, ev.TrialPromoted)] == [1]
+    assert [order.trial for order in sends_to(out, 0)] == [0]
+    assert [tell.progress["waits"] for tell in of_type(out, ins.Tell)] == [False, False]
+    assert [ask.number for ask in of_type(out, ins.Ask)] == [1]
+    step(state, goes_on)
+    out = finish(state, 0, 1, 0.5)
+    assert not events_of(out, ev.TrialPromoted) + sends_to(out, 0)[1:]
+    assert [ask.number for ask in of_type(out, ins.Ask)] == [1]
+
+
+def test_a_trial_that_stopped_late_passes_the_rungs_behind_it():
+    state, _ = with_one_paused(6)
+    out = step(state, Suggestion(point={"n": 0}, trial=0))
+    assert [event.n_rungs for event in events_of(out, ev.TrialPromoted)] == [3]
+    assert [order.trial for order in sends_to(out, 0)] == [0]

@@ -24,6 +24,10 @@ class TestHyperband(PrunerConformance):
     make = staticmethod(partial(make_pruner, PruningPlan(name="hyperband", max_epochs=N_EPOCHS)))
 
 
+class TestFreezeThaw(PrunerConformance):
+    make = staticmethod(partial(make_pruner, PruningPlan(name="freeze-thaw", min_epochs=0, max_epochs=N_EPOCHS)))
+
+
 def at_epoch(values, epoch=1, **kwargs):
     """Reports of trials 0, 1, … that all have these values at `epoch`."""
     reports = Reports(**kwargs)
@@ -201,6 +205,11 @@ def test_a_trial_is_compared_in_its_own_bracket():
             "epochs 1, 3, 9, 27, 81, 243, …; one trial in 3 passes a rung, any other ends",
         ),
         ({"name": "hyperband", "max_epochs": 9}, "rungs after epochs 1, 3 | 3 | none of 9;"),
+        (
+            {"name": "freeze-thaw", "min_epochs": 0, "max_epochs": 52},
+            "rungs after epochs 3, 5, 8, 13, 21, 33 of 52; the search says which paused trials go on.",
+        ),
+        ({"name": "freeze-thaw", "max_epochs": 9, "pauses": False}, "; every trial is trained to its end, as an"),
         ({"name": "median"}, "from epoch 1 on, a trial ends if it is worse than the median of 4 or more other trials"),
     ],
     ids=str,

@@ -318,8 +318,8 @@ SEARCH = _group(
         help="fix a parameter of the search space to one value; repeatable"),
     Option("hyper_opt", "NAME", kinds.or_own(one_of(*search_names()), check_search), default="bayesian",
         example="sobol", common=True,
-        help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol, grid; with the extra [optuna] tpe, "
-             "gp and cmaes; or one's own, FILE.py:CLASS"),
+        help="search algorithm: bayesian, freeze-thaw (brings its own pruner), bayesian-skopt, genetic, random, sobol, "
+             "grid; with the extra [optuna] tpe, gp, cmaes; or one's own, FILE.py:CLASS"),
     Option("surrogate", "NAME", one_of(*SURROGATES), shown=SURROGATES[0], example="et",
         help="model of bayesian-skopt: gp (Gaussian process), et (extra trees), rf (random forest) or gbrt "
              "(gradient boosting)"),
@@ -373,11 +373,12 @@ PRUNING = _group(
     Option("pruner_eta", "N", whole(2), shown=f"{_PRUNING.eta}", example="4",
         help="asha, hyperband: one trial in N passes a rung, and the next rung has N times its epochs"),
     Option("pruner_min_epochs", "EPOCHS", whole(unit="epochs"), shown=f"{_PRUNING.min_epochs}", example="2",
-        help="epochs that every trial gets: the first rung, or the epoch from which the median rule applies"),
+        help="epochs that every trial gets: the first rung (freeze-thaw: an eighteenth of a training unless given), or "
+             "the epoch from which the median rule applies"),
     Option("pruner_min_trials", "TRIALS", whole(unit="trials"), shown=f"{_PRUNING.min_trials}", example="6",
         help="median: number of other trials that must have reached the same epoch"),
     Option("pruner_max_epochs", "EPOCHS", whole(unit="epochs"), shown="--epochs", example="27",
-        help="asha, hyperband: epochs of a whole training, of which the rungs are fractions"),
+        help="asha, hyperband, freeze-thaw: epochs of a whole training, of which the rungs are fractions"),
     Option("fold_racing", "", FLAG, default=False,
         help="stop a trial whose first folds, at least 2, are worse than those of the best trial (paired t-test, p "
              "< 0.05)"),

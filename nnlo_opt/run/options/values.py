@@ -34,7 +34,7 @@ from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.genetic import DEFAULT_POPULATION
 from nnlo_opt.search.own import is_own, name_of
-from nnlo_opt.search.pruning import PRUNERS, Pruner, PruningPlan
+from nnlo_opt.search.pruning import FREEZE_THAW, PRUNERS, Pruner, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
 from nnlo_opt.search.registry import options_of, search_names
 from nnlo_opt.space.space import Point
@@ -48,7 +48,12 @@ _THREAD_VALIDATION = (
     "`--thread-validation` changes nothing here: validation is shared by the workers and never keeps a master busy."
 )
 #: options of `PruningPlan` that only some pruners have, with these pruners
-_PRUNER_TAKES = {"eta": ("asha", "hyperband"), "max_epochs": ("asha", "hyperband"), "min_trials": ("median",)}
+_PRUNER_TAKES = {
+    "eta": ("asha", "hyperband"),
+    "max_epochs": ("asha", "hyperband", FREEZE_THAW),
+    "min_trials": ("median",),
+    "min_epochs": (*PRUNERS, FREEZE_THAW),
+}
 # fmt: off
 #: options of some search algorithms only: name in `make_search` -> name on the command line
 SEARCH_OPTIONS = {
@@ -380,18 +385,24 @@ def _command(values: SimpleNamespace, comparison: Comparison) -> Command | None:
 def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:
     """Return the plan of `--pruner`, as far as it is known without the model; None without a pruner."""
     plan = PruningPlan(name=name_of(values.pruner))
-    options = {option: getattr(values, f"pruner_{option}") for option in ("min_epochs", *_PRUNER_TAKES)}
+    if values.hyper_opt == FREEZE_THAW:
+        if plan.name != "none":
+            raise ConfigurationError(
+                f"`--hyper-opt {FREEZE_THAW}` says itself which trials go on. Received: {plan.shown} beside it; leave "
+                "out one of them."
+            )
+        plan = PruningPlan(name=FREEZE_THAW, min_epochs=0)
+    options = {option: getattr(values, f"pruner_{option}") for option in _PRUNER_TAKES}
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
-        takers = _PRUNER_TAKES.get(option, PRUNERS)
-        if plan.name not in takers:
+        if plan.name not in _PRUNER_TAKES[option]:
+            takers = " or ".join(PruningPlan(name=name).shown for name in _PRUNER_TAKES[option])
             raise ConfigurationError(
-                f"`--pruner-{option.replace('_', '-')}` is for `--pruner {'` or `'.join(takers)}`. Received: "
-                f"{plan.shown}; leave it out."
+                f"`--pruner-{option.replace('_', '-')}` is for {takers}. Received: {plan.shown}; leave it out."
             )
     if plan.name == "none":
         return None
-    _check_one("--pruner", comparison)
+    _check_one(plan.option, comparison)
     return replace(plan, **given)
 
 
@@ -418,21 +429,21 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
     if not comparison.is_of_epochs:
         what = comparison.function or comparison.objectives[0].name
         raise ConfigurationError(
-            f"`--pruner` needs a figure of merit that is measured after every epoch. Received: {plan.shown} with "
+            f"`{plan.option}` needs a figure of merit that is measured after every epoch. Received: {plan.shown} with "
             f"{what}; compare trials by a metric (`--objective val_loss:min`), or leave it out."
         )
     if findings.figure == "loss" and comparison.objectives == (DEFAULT,):
         raise ConfigurationError(
-            f"`--pruner` compares the validation of trials after each epoch. Received: {plan.shown} without "
+            f"`{plan.option}` compares the validation of trials after each epoch. Received: {plan.shown} without "
             "validation data; give `--val-data`, or leave it out."
         )
     if not is_objective and "train.epochs" not in findings.search_space.names:
         plan = replace(plan, max_epochs=plan.max_epochs or epochs)
     if plan.is_own:  # it may end trials, but not pause them
         return replace(plan, pauses=False)
-    if plan.name == "hyperband" and plan.max_epochs is None:
+    if plan.name in ("hyperband", FREEZE_THAW) and plan.max_epochs is None:
         raise ConfigurationError(
-            f"`--pruner hyperband` must know the epochs of a whole training. Received: "
+            f"{plan.shown} must know the epochs of a whole training. Received: "
             f"{'an objective' if is_objective else 'a search space with train.epochs'}; give `--pruner-max-epochs`."
         )
     check_rungs(plan)
@@ -441,11 +452,11 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
 
 def check_rungs(plan: PruningPlan) -> None:
     """Raise ConfigurationError if a training has too few epochs for a pruner of ours to give up a trial."""
-    halves = plan.name != "median"
+    halves = plan.name in ("asha", "hyperband")
     least = plan.min_epochs * plan.eta if halves else plan.min_epochs + 1
     if plan.max_epochs is not None and plan.max_epochs < least:
         raise ConfigurationError(
-            f"`--pruner {plan.name}` needs {least} epochs at least to give up a trial before its last one. Received: "
+            f"{plan.shown} needs {least} epochs at least to give up a trial before its last one. Received: "
             f"{plan.max_epochs}; raise `--epochs`, or lower `--pruner-min-epochs`{' or `--pruner-eta`' * halves}."
         )
 

@@ -146,6 +146,8 @@ class SearchSession(Session):
             settings["n_objectives"] = len(self.options.plan.objectives)
         if "n_initial_points" in options_of(options.algorithm) and identity.n_initial_points is not None:
             settings["n_initial_points"] = identity.n_initial_points
+        if self._pruning is not None:
+            settings["max_epochs"] = self._pruning.max_epochs
         if ledger.sessions:
             self.adopted = ledger.adopted
             before = ledger.settings.hyper_opt
