@@ -11,7 +11,11 @@ from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.pruning import Pruner
 
 Path: TypeAlias = str | os.PathLike[str]
-Name: TypeAlias = Literal["bayesian", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"]
+# fmt: off
+Name: TypeAlias = Literal[
+    "bayesian", "freeze-thaw", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"
+]
+# fmt: on
 
 
 class SearchArguments(TypedDict, total=False):

@@ -31,6 +31,12 @@ def ax():
     return Figure().subplots()
 
 
+@pytest.fixture(autouse=True)
+def without_figures():
+    """Other tests may have left some open; drawing here makes none."""
+    matplotlib.pyplot.close("all")
+
+
 def lines_of(ax):
     return {line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in ax.get_lines()}
 

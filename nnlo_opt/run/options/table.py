@@ -318,8 +318,8 @@ SEARCH = _group(
         help="fix a parameter of the search space to one value; repeatable"),
     Option("hyper_opt", "NAME", kinds.or_own(one_of(*search_names()), check_search), default="bayesian",
         example="sobol", common=True,
-        help="search algorithm: bayesian, freeze-thaw (brings its own pruner), bayesian-skopt, genetic, random, sobol, "
-             "grid; with the extra [optuna] tpe, gp, cmaes; or one's own, FILE.py:CLASS"),
+        help="bayesian, freeze-thaw, bayesian-skopt, genetic, random, sobol or grid; freeze-thaw brings its own "
+             "pruner; with the extra [optuna] tpe, gp and cmaes; or one's own, FILE.py:CLASS"),
     Option("surrogate", "NAME", one_of(*SURROGATES), shown=SURROGATES[0], example="et",
         help="model of bayesian-skopt: gp (Gaussian process), et (extra trees), rf (random forest) or gbrt "
              "(gradient boosting)"),
