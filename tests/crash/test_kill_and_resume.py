@@ -149,6 +149,7 @@ def test_every_killed_search_continues(tmp_path, algorithm):
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
     command += ["--hyper-opt", algorithm, "--block-size", "1"]
     command += ["--grid-points", "24"] * (algorithm == "grid")
+    command += ["--pruner-max-epochs", "3"] * (algorithm == "freeze-thaw")
     kill_when_complete(tmp_path, 11, 3, command)  # most have begun to learn: they start with 10 trials
     launcher.run(3, [*command, "--opt-restore"], tmp_path)
     launcher.check_search(tmp_path / "checkpoints/K", 24)

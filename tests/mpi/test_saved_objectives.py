@@ -61,6 +61,28 @@ def test_a_paused_trial_is_promoted_on_any_block_and_repeats_no_epoch(tmp_path):
     assert [path.parts[-3] for path in run.glob("trials/*/fold0/checkpoint-9")] == [f"{int(complete['trial']):04d}"]
 
 
+@pytest.mark.proof
+def test_a_killed_search_by_freeze_thaw_resumes_its_paused_trials(tmp_path):
+    (tmp_path / "objective.py").write_text(SAVED)
+    options = ["--block-size", "1", "--hyper-opt", "freeze-thaw", "--pruner-max-epochs", "9", "--num-iterations", "24"]
+    job = launcher.start(3, ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *options], tmp_path)
+    run = tmp_path / "checkpoints/S"
+    job.wait_for(run, "TrialPaused", 3)
+    job.kill()
+    job.process.wait(30)
+    search(tmp_path, SAVED, 3, *options, "--opt-restore")
+    states = Counter(row["state"] for row in rows(tmp_path))
+    assert states.total() == 24
+    assert 0 < states["complete"] < 12
+    assert states["complete"] + states["pruned"] == 24
+    # The least x is the best at any epoch, and what has come to its end is among the best.
+    complete = [float(row["p:x"]) for row in rows(tmp_path) if row["state"] == "complete"]
+    assert min(complete) == min(float(row["p:x"]) for row in rows(tmp_path))
+    trial_of = {event["assignment"]: event["trial"] for event in launcher.events_of(run, "FoldAssigned")}
+    epochs = Counter((trial_of[e["assignment"]], e["epoch"]) for e in launcher.events_of(run, "EpochEnded"))
+    assert sum(n - 1 for n in epochs.values()) <= 2, "only what the blow interrupted is trained again"
+
+
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGUSR1])
 def test_an_interrupted_trial_begins_at_its_last_save(tmp_path, monkeypatch, blow):
     options = ["--block-size", "2", "--hyper-opt", "random", "--num-iterations", "2"]
