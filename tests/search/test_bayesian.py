@@ -112,7 +112,7 @@ def test_a_smooth_function_is_searched_precisely_and_a_noisy_one_without_near_co
             search.step(lambda _, point, rng=rng: (point["x"] - 2) ** 2 + noise * rng.normal())
         searched.append(np.sort([point["x"] for point in search.history.points]))
     if noise:
-        assert sum(np.sum(np.diff(xs) < 0.03) for xs in searched) <= 4
+        assert sum(np.sum(np.diff(xs) < 0.03) for xs in searched) <= 12  # 33 to 54 if copies are refused by n^-2
     else:
         assert np.median([np.square(xs - 2).min() for xs in searched]) < 3e-6
 
