@@ -21,6 +21,8 @@ _N_DRAWS = 100
 class StartPointSearch:
     """Suggests `points` first, each once and in their order, and then the suggestions of `algorithm`.
 
+    Paused trials may go on between them: `points` come before other new ones.
+
     What a part of a point leaves out is taken from the next suggestion of `algorithm`. A part is tried if a trial of
     this run has its values.
 
@@ -34,6 +36,9 @@ class StartPointSearch:
         self._points = points
 
     def suggest(self, history: History) -> Point | None:
+        paused = self._algorithm.suggest(history) if history.waiting else None
+        if paused is not None and history.waiting_trial(paused) is not None:
+            return paused
         for point in self._points:
             whole = point if history.space.contains(point) else self._completed(point, history)
             if whole is not None and not history.contains(whole) and history.space.is_feasible(whole):

@@ -5,6 +5,7 @@ import pytest
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.freeze_thaw import FreezeThawSearch
+from nnlo_opt.search.start_points import StartPointSearch
 from nnlo_opt.space import Real, Space
 from nnlo_opt.testing.search_conformance import SearchConformance
 
@@ -105,3 +106,13 @@ def test_a_decision_is_a_function_of_the_history(n_known):
         record(told, trial, point, epochs[trial], n_rungs=epochs[trial] // 9)
     assert FreezeThawSearch(SPACE, 3, 4).suggest(told.settled()) == search.suggest(seen.settled())
     assert len(epochs) < n_known, "no trial ever went on"
+
+
+def test_paused_trials_are_resumed_between_start_points():
+    points = [SPACE.draw(np.random.default_rng(seed)) for seed in range(len(SPREAD))]
+    points[6] = {"x": 0.3, "y": 0.68}
+    history, first = history_of(SPREAD, points), {"x": 0.5, "y": 0.5}
+    search = StartPointSearch(FreezeThawSearch(SPACE, 0, 4), [first])
+    assert search.suggest(history.settled()) == points[6]
+    record(history, 6, points[6], N_EPOCHS)
+    assert search.suggest(history.settled()) == first
