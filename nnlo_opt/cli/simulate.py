@@ -135,7 +135,7 @@ def _run(arguments: argparse.Namespace) -> int:
     workload = _replay(arguments) if arguments.run else _workload(arguments)
     objective = workload.objective
     plans = [_plan(arguments, workload, n_blocks) for n_blocks in arguments.blocks]
-    searches = [_started(arguments, workload) for _ in plans]
+    searches = [_started(arguments, workload, plan.search.pruning) for plan in plans]
     paths = [_place(arguments, n_blocks) for n_blocks in arguments.blocks]
     if not arguments.json:
         how = f"{arguments.hyper_opt} search, {arguments.duration} s, seed {arguments.seed}"
@@ -209,10 +209,10 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
     )
 
 
-def _started(arguments: argparse.Namespace, workload: Workload) -> InlineSearch:
+def _started(arguments: argparse.Namespace, workload: Workload, pruning: PruningPlan | None) -> InlineSearch:
     search, objective = InlineSearch(), workload.objective
     options = {}
-    if (pruning := _pruning(arguments, workload)) is not None:
+    if pruning is not None:
         options["max_epochs"] = pruning.max_epochs
     if "n_initial_points" in options_of(arguments.hyper_opt):
         options["n_initial_points"] = design_size(objective.space, arguments.trials)

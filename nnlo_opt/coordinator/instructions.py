@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.records import Value, field
-from nnlo_opt.search.base import Progress, Suggestion
+from nnlo_opt.search.base import Suggestion, TrialProgress
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials import events as ev
@@ -202,7 +202,7 @@ class Tell(Value):
     #: (number of epochs, figure of merit as returned) as far as all folds have come; empty without a pruner
     curve: tuple[tuple[int, float], ...] = ()
     #: None without a pruner
-    progress: Progress | None = None
+    progress: TrialProgress | None = None
     #: values to be minimised, one for each of several objectives, in their order; None for a single objective
     losses: tuple[float, ...] | None = None
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan, Tell
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.search.base import Progress
+from nnlo_opt.search.base import TrialProgress
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import mean_and_std
 from nnlo_opt.trials.objectives import Objective, losses
@@ -107,10 +107,10 @@ def curve_of(trial: Trial, n_fold: int) -> tuple[tuple[int, float], ...]:
     return tuple((epoch, mean_and_std([fold[epoch] for fold in folds])[0]) for epoch in epochs)
 
 
-def progress_of(trial: Trial, *, waits: bool) -> Progress:
+def progress_of(trial: Trial, *, waits: bool) -> TrialProgress:
     """Return how far a trial has come, from what its assignments took; `waits`: True if it may go on once paused."""
     begun = [a for a in trial.assignments if a.started_at_s is not None and a.ended_at_s is not None]
-    return Progress(
+    return TrialProgress(
         waits=waits and trial.state is TrialState.PAUSED,
         n_rungs=trial.n_rungs,
         n_epochs=max(1, sum(a.epoch - a.first_epoch for a in begun)),

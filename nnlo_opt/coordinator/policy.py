@@ -92,9 +92,8 @@ class Policy:
 
         Code of a user may stop some epochs later than it should.
         """
-        n_rungs = trial.n_rungs + 1
-        reached = min((self.reports.curve(trial.number, f).last_epoch for f in range(self._plan.n_fold)), default=0)
-        return n_rungs + sum(rung <= reached for rung in self.pause_epochs(trial.number)[1:])
+        reached = min(self.reports.curve(trial.number, fold).last_epoch for fold in range(self._plan.n_fold))
+        return trial.n_rungs + 1 + sum(rung <= reached for rung in self.pause_epochs(trial.number)[1:])
 
     def last_resort(self) -> int | None:
         """Return the paused trial that resumes when no other can, lest the search end without a result."""

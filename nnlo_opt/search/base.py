@@ -30,14 +30,14 @@ class TrialRecord(TypedDict):
     std: NotRequired[float | None]
     #: (number of epochs, value) of all folds together, ascending; empty without a pruner
     curve: NotRequired[Sequence[tuple[int, float]]]
-    #: missing without a pruner that pauses
-    progress: NotRequired["Progress"]
+    #: missing without a pruner
+    progress: NotRequired["TrialProgress"]
     #: losses of several objectives, in the order of the objectives; for `search.scalarisation.VectorHistory` only
     losses: NotRequired[list[float]]
 
 
-class Progress(TypedDict):
-    """Progress of a trial that may be paused, and what it took."""
+class TrialProgress(TypedDict):
+    """TrialProgress of a trial that may be paused, and what it took."""
 
     #: True if it is paused and may go on; False while it trains, and once it has ended
     waits: bool
@@ -102,8 +102,8 @@ class History:
         self._stds = np.full(64, np.nan)
         #: row -> number of epochs -> value; trials of a search with a pruner only
         self._curves: dict[int, dict[int, float]] = {}
-        #: row -> progress; trials of a search with a pruner that pauses only
-        self._progress: dict[int, Progress] = {}
+        #: row -> progress; trials of a search with a pruner only
+        self._progress: dict[int, TrialProgress] = {}
         #: see `measured`
         self._measured: list[Measured] = []
         #: number of rows without a trial, which come first; fixed once the first trial is recorded
@@ -139,7 +139,7 @@ class History:
         *,
         std: float | None = None,
         curve: Iterable[tuple[int, float]] = (),
-        progress: Progress | None = None,
+        progress: TrialProgress | None = None,
     ) -> None:
         """Add a trial, or record how a pending trial ended; recording the same data again changes nothing.
 
@@ -151,7 +151,7 @@ class History:
                 outcome constraint; None of any other trial.
             std: standard error of the value, if known.
             curve: (number of epochs, value) in ascending order, as far as all folds have come.
-            progress: None without a pruner that pauses.
+            progress: None without a pruner.
 
         Raises:
             ValueError: for any other value, a number out of order, a changed point, or a changed end of an ended trial.
@@ -263,7 +263,7 @@ class History:
         return sum(progress["n_rungs"] for progress in self._progress.values())
 
     @property
-    def waiting(self) -> dict[int, Progress]:
+    def waiting(self) -> dict[int, TrialProgress]:
         """Row and progress of the trials that are paused and may go on, in the order of the rows."""
         return {row: progress for row, progress in sorted(self._progress.items()) if progress["waits"]}
 

@@ -43,12 +43,13 @@ class PruningPlan:
     @property
     def shown(self) -> str:
         """The pruner in a sentence, as a user has given it."""
-        return self.name if self.is_own else f"`{self.option}{f' {self.name}' * (self.name != FREEZE_THAW)}`"
+        option = "--hyper-opt" if self.name == FREEZE_THAW else "--pruner"
+        return self.name if self.is_own else f"`{option} {self.name}`"
 
     @property
     def option(self) -> str:
         """The option by which a user has asked for it."""
-        return "--hyper-opt freeze-thaw" if self.name == FREEZE_THAW else "--pruner"
+        return self.shown.strip("`") if self.name == FREEZE_THAW else "--pruner"
 
     @property
     def n_rungs(self) -> int:

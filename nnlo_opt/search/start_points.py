@@ -36,14 +36,14 @@ class StartPointSearch:
         self._points = points
 
     def suggest(self, history: History) -> Point | None:
-        paused = self._algorithm.suggest(history) if history.waiting else None
-        if paused is not None and history.waiting_trial(paused) is not None:
-            return paused
+        suggested = self._algorithm.suggest(history) if history.waiting else None
+        if suggested is not None and history.waiting_trial(suggested) is not None:
+            return suggested
         for point in self._points:
             whole = point if history.space.contains(point) else self._completed(point, history)
             if whole is not None and not history.contains(whole) and history.space.is_feasible(whole):
                 return {name: thawed(value) for name, value in whole.items()}
-        return self._algorithm.suggest(history)
+        return suggested or self._algorithm.suggest(history)
 
     def _completed(self, part: Point, history: History) -> Point | None:
         """Return an untried point with the values of `part`; None if there is a trial with them, or no point found."""

@@ -116,3 +116,17 @@ def test_paused_trials_are_resumed_between_start_points():
     assert search.suggest(history.settled()) == points[6]
     record(history, 6, points[6], N_EPOCHS)
     assert search.suggest(history.settled()) == first
+
+
+def test_the_algorithm_is_asked_once_for_a_decision():
+    asked = []
+
+    class Asked(FreezeThawSearch):
+        def suggest(self, history):
+            asked.append(history.n_suggested)
+            return super().suggest(history)
+
+    good, bad = [{"x": 0.3 + 0.03 * i, "y": 0.5} for i in range(6)], [{"x": 1.0, "y": 0.1 * i} for i in range(6)]
+    history = history_of([27] * 6 + [3] * 6, good + bad)
+    assert history.waiting_trial(StartPointSearch(Asked(SPACE, 0, 4), []).suggest(history.settled())) is None
+    assert asked == [12]
