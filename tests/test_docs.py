@@ -23,6 +23,7 @@ PAGES = [
     README,
     REPOSITORY / "CONTRIBUTING.md",
     REPOSITORY / "CHANGELOG.md",
+    REPOSITORY / "SECURITY.md",
     REPOSITORY / "checkpoints" / "README.md",
     REPOSITORY / "examples" / "README.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
@@ -232,6 +233,15 @@ def test_the_examples_of_the_readme_define_what_they_search():
         exec(compile(text, "README.md", "exec"), module)
         searched = module.get("objective") or module.get("get_model")
         assert searched is None or searched.parameter_range
+
+
+def test_every_file_names_the_same_version():
+    version = re.escape(nnlo_opt.__version__)
+    entry = re.search(rf"^## \[{version}\] - (\S+)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert entry, "the changelog has no entry of this version"
+    cited = (REPOSITORY / "CITATION.cff").read_text()
+    assert re.search(rf"^version: {version}\ndate-released: {entry[1]}$", cited, re.MULTILINE)
+    assert re.search(rf"^  version = {{{version}}},$", README.read_text(), re.MULTILINE)
 
 
 SCALING = REPOSITORY / "docs" / "scaling.md"

@@ -1,10 +1,11 @@
-"""`nnlo-opt examples`: writes the programs of NNLO or mpi_learn, with their models, under their former names."""
+"""`nnlo-opt examples`: writes our examples and search spaces, or the programs and models of NNLO and mpi_learn."""
 
 import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.tool import DRIVERS
 from nnlo_opt.errors import ConfigurationError
@@ -18,22 +19,37 @@ PROGRAMS = (
 
 
 def main(parser: Parser, argv: Sequence[str]) -> None:
-    """Write the programs and models of NNLO and mpi_learn under the names in their documents, so that their command
-    lines run in that folder.
-    """
+    """Write the examples and search spaces that the guide names, so that its commands run in that folder."""
     parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write to; no file is overwritten")
-    folder = parser.values(argv).folder
-    program = Path(__file__).with_name("program.py").read_text()
-    paths = {folder / f"{name}.py": program for name in PROGRAMS}
-    paths |= {folder / "examples" / f"example_{name}.py": model_file(name).read_text() for name in builtin_names()}
-    if existing := next(filter(os.path.lexists, paths), None):
+    parser.add_argument(
+        "--legacy",
+        action="store_true",
+        help="write the programs and models of NNLO and mpi_learn instead, under the names in their documents",
+    )
+    values = parser.values(argv)
+    files = {values.folder / path: text for path, text in (_legacy() if values.legacy else _shipped()).items()}
+    if existing := next(filter(os.path.lexists, files), None):
         raise ConfigurationError(f"No file is overwritten. Received: `{existing}`, which exists; name another folder.")
-    for path, text in paths.items():
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = 0o777 if text.startswith("#!") else 0o666
         with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
             file.write(text)
-    print(f"Wrote {', '.join(map(str, paths))}.")
+    print(f"Wrote {', '.join(map(str, files))}.")
+
+
+def _legacy() -> dict[str, str]:
+    program = Path(__file__).with_name("program.py").read_text()
+    models = {f"examples/example_{name}.py": model_file(name).read_text() for name in builtin_names()}
+    return {f"{name}.py": program for name in PROGRAMS} | models
+
+
+def _shipped() -> dict[str, str]:
+    """Return path and text of each file; an installation has them inside of the package, a checkout beside it."""
+    package = Path(nnlo_opt.__file__).parent
+    place = next(place for place in (package / "shipped", package.parent) if (place / "examples").is_dir())
+    files = sorted(path for folder in ("examples", "search_spaces") for path in (place / folder).rglob("*.*"))
+    return {str(path.relative_to(place)): path.read_text() for path in files if "__pycache__" not in path.parts}
 
 
 def run_legacy(parser: Parser, argv: Sequence[str]) -> None:

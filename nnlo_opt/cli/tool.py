@@ -81,7 +81,7 @@ COMMANDS = {
     "nnlo-opt plan": Command("print roles, memory and batch script of a job, without starting it", "plan.main"),
     "nnlo-opt doctor": Command("check MPI, ranks, frameworks, GPUs and the folder of runs by trying them",
         "doctor.main"),
-    "nnlo-opt examples": Command("write the programs and models of NNLO and mpi_learn under their former names",
+    "nnlo-opt examples": Command("write examples and search spaces, or the programs of NNLO and mpi_learn",
         "examples.main"),
     "nnlo-opt run-legacy": Command("run a script or model of NNLO or mpi_learn unchanged", "examples.run_legacy"),
     "nnlo-opt completion": Command("print a script with which bash, zsh or fish completes all commands",

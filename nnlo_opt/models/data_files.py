@@ -6,8 +6,9 @@ from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError
 
-#: the project's folder in a source checkout
-_CHECKOUT = Path(__file__).resolve().parents[2]
+_ABOVE = Path(__file__).resolve().parents[2]
+#: the project's folder if this is a source checkout
+_CHECKOUT = [_ABOVE] if (_ABOVE / "setup.py").is_file() else []
 
 
 def find_list(relative: str, command: str, former_name: str = "") -> Path:
@@ -21,10 +22,10 @@ def find_list(relative: str, command: str, former_name: str = "") -> Path:
     """
     here = Path.cwd()
     names = dict.fromkeys((relative, Path(relative).name, former_name or relative))
-    for path in (*(here / name for name in names), _CHECKOUT / relative):
+    for path in (*(here / name for name in names), *(folder / relative for folder in _CHECKOUT)):
         if path.is_file():
             return path
-    folders = dict.fromkeys((here, _CHECKOUT))
+    folders = dict.fromkeys((here, *_CHECKOUT))
     raise ConfigurationError(
         f"The data must exist before training. Received: no {relative} in {' or '.join(map(str, folders))}. "
         f"Run `{command}` first."

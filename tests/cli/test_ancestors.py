@@ -11,6 +11,7 @@ from nnlo_opt.cli import program
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.driver_parsers import given_of
 from tests.helpers.refusals import check_refused
+from tests.helpers.sources import ROOT
 
 FILES = ["mnist_arch.json", "train_mnist.list", "test_mnist.list"]
 
@@ -49,7 +50,7 @@ def test_a_search_without_a_model_is_of_mnist_and_says_so():
 
 
 def test_the_programs_are_written_by_their_former_names_and_run(here, refused, printed):
-    assert "nnlo/MPIDriver.py" in printed("examples", "nnlo")
+    assert "nnlo/MPIDriver.py" in printed("examples", "nnlo", "--legacy")
     assert os.access("nnlo/MPIDriver.py", os.X_OK)
     command = [sys.executable, "MPIDriver.py", "--help"]
     done = subprocess.run(command, cwd="nnlo", capture_output=True, text=True, check=True)
@@ -57,10 +58,18 @@ def test_the_programs_are_written_by_their_former_names_and_run(here, refused, p
     command = [sys.executable, "models/get_topclass.py", "2,1", "--n-samples", "4"]
     subprocess.run(command, cwd="nnlo", check=True)
     assert (here / "nnlo/train_topclass.list").read_text().split() == ["topclass_train_0.h5", "topclass_train_1.h5"]
-    assert "No file is overwritten" in refused("examples", "nnlo")
+    assert "No file is overwritten" in refused("examples", "nnlo", "--legacy")
     Path("other").mkdir()
     Path("other/GetData.py").symlink_to("/nowhere/GetData.py")
-    assert "`other/GetData.py`, which exists" in refused("examples", "other")
+    assert "`other/GetData.py`, which exists" in refused("examples", "other", "--legacy")
+
+
+def test_our_examples_are_written_as_they_are_in_the_checkout(here, printed):
+    printed("examples", "ours")
+    for folder in ("examples", "search_spaces"):
+        files = [path for path in (ROOT.parent / folder).rglob("*.*") if "__pycache__" not in path.parts]
+        assert files
+        assert all((here / "ours" / path.relative_to(ROOT.parent)).read_text() == path.read_text() for path in files)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Framework Keras on TensorFlow, JAX or torch; functions import these packages, the module does not."""
 
 import importlib
-import importlib.util
 import os
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from typing import Any
 from nnlo_opt.compat.keras.architecture import read_architecture
 from nnlo_opt.compat.keras.weight_files import read_saved_architecture
 from nnlo_opt.compat.keras.weights import load_legacy_weights
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, require_package
 from nnlo_opt.files import atomic_path, regular
 from nnlo_opt.models import losses
 from nnlo_opt.models.adapter import refusal_of_samples
@@ -197,12 +196,8 @@ def _check_backend(backend: str) -> None:
         raise ConfigurationError(
             f"`--keras-backend` (or KERAS_BACKEND) must be one of {', '.join(ENGINES)}. Received: {backend!r}."
         )
-    if importlib.util.find_spec(backend) is None:
-        package = "tensorflow" if backend == "tensorflow" else f"'nnlo_opt[{backend}]'"  # torch and jax are extras
-        raise ConfigurationError(
-            f"Keras on {backend} needs the package {backend}, which is not installed. Run `pip install {package}`, or "
-            "choose another `--keras-backend`."
-        )
+    for package, extra in (("keras", "keras"), (backend, "keras" if backend == "tensorflow" else backend)):
+        require_package(f"Keras on {backend}", package, extra, "choose another `--keras-backend`")
     keras = sys.modules.get("keras")
     if keras is not None and keras.backend.backend() != backend:
         raise ConfigurationError(
