@@ -253,7 +253,7 @@ def test_builtin_models_take_what_is_searched(name):
 
 
 def test_missing_data_names_the_command(here, monkeypatch):
-    monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", here)
+    monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", [here])
     check_refused("Run `GetData mnist` first", open_model("mnist").files, "get_train")
     (here / "data/mnist").mkdir(parents=True)
     (here / "data/mnist/train_mnist.list").touch()
