@@ -42,7 +42,11 @@ MODELS = {
     "MLP": ("examples/example_mlp.py", "search_spaces/mlp.py"),
 }
 #: our systems -> options of OptimizationDriver
-OURS: dict[str, Sequence[str]] = {"nnlo-opt": (), "nnlo-opt-asha": ("--pruner", "asha")}
+OURS: dict[str, Sequence[object]] = {
+    "nnlo-opt": (),
+    "nnlo-opt-asha": ("--pruner", "asha"),
+    "nnlo-opt-freeze-thaw": ("--hyper-opt", "freeze-thaw", "--pruner-max-epochs", N_EPOCHS),
+}
 #: systems of `time_to_error_peers.py` -> processes that are started
 SCRIPTS = {"optimize": 1, "optuna-tpe": 2, "optuna-tpe-halving": 2, "optuna-tpe-hyperband": 2, "ray-asha": 1}
 PEERS = [name for name in SCRIPTS if name != "optimize"]
@@ -188,9 +192,7 @@ def tables(results: dict[str, dict[str, Any]]) -> str:
     for model, figures in results.items():
         lines = [rows(name, its) for name, its in figures["systems"].items()]
         found.append(f"{model}, the best peer is `{figures['best_peer']}`:\n\n{in_markdown(head, lines)}")
-    names = [
-        name for name in ("nnlo-opt-asha", "nnlo-opt", *PEERS) if all(name in of["systems"] for of in results.values())
-    ]
+    names = [name for name in (*reversed(OURS), *PEERS) if all(name in of["systems"] for of in results.values())]
     short = list[list[str]]()
     for model, figures in results.items():
         its = [figures["systems"][name] for name in names]
