@@ -188,7 +188,7 @@ class SuccessiveHalving(Pruner):
 
 
 class FreezeThaw(SuccessiveHalving):
-    """Rungs at which the search says which trial goes on (`search.freeze_thaw`), and at every third decision this.
+    """Rungs at which the search says which trial goes on (`search.bayesian`), and at every third decision this.
 
     The rungs are close, each with 1.6 times the epochs of the rung below, so that a decision is for few epochs.
     """

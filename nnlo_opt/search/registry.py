@@ -66,7 +66,7 @@ class _Algorithm:
 
 _ALGORITHMS = {
     "bayesian": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",)),
-    "freeze-thaw": _Algorithm("nnlo_opt.search.freeze_thaw", "FreezeThawSearch", ("n_initial_points",)),
+    "freeze-thaw": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",)),
     "bayesian-skopt": _Algorithm(
         "nnlo_opt.search.skopt_search", "SkoptSearch", ("n_initial_points", "surrogate", "acquisition")
     ),

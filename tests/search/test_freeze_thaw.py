@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.search.base import History
-from nnlo_opt.search.freeze_thaw import FreezeThawSearch
+from nnlo_opt.search.bayesian import BayesianSearch
 from nnlo_opt.search.start_points import StartPointSearch
 from nnlo_opt.space import Real, Space
 from nnlo_opt.testing.search_conformance import SearchConformance
@@ -13,8 +13,8 @@ SPACE = Space([Real(0, 1, name="x"), Real(0, 1, name="y")])
 N_EPOCHS = 27
 
 
-class TestFreezeThawSearch(SearchConformance):
-    make = FreezeThawSearch
+class TestBayesianSearch(SearchConformance):
+    make = BayesianSearch
 
 
 def new_history():
@@ -49,7 +49,7 @@ def history_of(epochs, points=None, **progress):
 
 def decided(history):
     """The number of the trial that goes on; None for a new one."""
-    return history.waiting_trial(FreezeThawSearch(SPACE, 0, 4).suggest(history.settled()))
+    return history.waiting_trial(BayesianSearch(SPACE, 0, 4).suggest(history.settled()))
 
 
 SPREAD = [27, 27, 3, 27, 3, 3, 22, 3, 3, 3, 3, 8]
@@ -84,14 +84,14 @@ def test_a_trial_is_not_taken_twice():
 def test_promotions_count_among_the_random_streams(n_promoted):
     history = history_of([3] * 4, t0={"n_rungs": n_promoted})
     assert history.n_promoted == n_promoted
-    drawn = FreezeThawSearch(SPACE, 0, 4)._rng(history).random()
+    drawn = BayesianSearch(SPACE, 0, 4)._rng(history).random()
     assert drawn == np.random.default_rng((0, 4, n_promoted)).random()
 
 
 @pytest.mark.parametrize("n_known", range(11, 30, 6))
 def test_a_decision_is_a_function_of_the_history(n_known):
     """A search that saw every step, and one that is told how things stand, decide alike."""
-    seen, search = new_history(), FreezeThawSearch(SPACE, 3, 4)
+    seen, search = new_history(), BayesianSearch(SPACE, 3, 4)
     epochs: dict[int, int] = {}
     for _ in range(n_known):
         point = search.suggest(seen.settled())
@@ -104,7 +104,7 @@ def test_a_decision_is_a_function_of_the_history(n_known):
     told = new_history()
     for trial, point in enumerate(seen.points):
         record(told, trial, point, epochs[trial], n_rungs=epochs[trial] // 9)
-    assert FreezeThawSearch(SPACE, 3, 4).suggest(told.settled()) == search.suggest(seen.settled())
+    assert BayesianSearch(SPACE, 3, 4).suggest(told.settled()) == search.suggest(seen.settled())
     assert len(epochs) < n_known, "no trial ever went on"
 
 
@@ -112,7 +112,7 @@ def test_paused_trials_are_resumed_between_start_points():
     points = [SPACE.draw(np.random.default_rng(seed)) for seed in range(len(SPREAD))]
     points[6] = {"x": 0.3, "y": 0.68}
     history, first = history_of(SPREAD, points), {"x": 0.5, "y": 0.5}
-    search = StartPointSearch(FreezeThawSearch(SPACE, 0, 4), [first])
+    search = StartPointSearch(BayesianSearch(SPACE, 0, 4), [first])
     assert search.suggest(history.settled()) == points[6]
     record(history, 6, points[6], N_EPOCHS)
     assert search.suggest(history.settled()) == first
@@ -121,7 +121,7 @@ def test_paused_trials_are_resumed_between_start_points():
 def test_the_algorithm_is_asked_once_for_a_decision():
     asked = []
 
-    class Asked(FreezeThawSearch):
+    class Asked(BayesianSearch):
         def suggest(self, history):
             asked.append(history.n_suggested)
             return super().suggest(history)
