@@ -15,12 +15,13 @@ DEMO = mpirun -np 5 OptimizationDriver --model mnist --block-size 2 --epochs 2 -
 	--train_data data/mnist/train_mnist.list --val_data data/mnist/test_mnist.list \
 	--search-space search_spaces/mnist.py --loss categorical_crossentropy
 
-.PHONY: help install demo test test-more proofs lint clean
+.PHONY: help install demo test test-more proofs site lint clean
 
 help:
 	@echo "make demo   install into $(VENV), fetch data, run a real search on 5 MPI ranks"
 	@echo "make test   install into $(VENV), check style and types, run the tests"
 	@echo "make test-more, make proofs   longer tests: see CONTRIBUTING.md"
+	@echo "make site   the documentation as a site, in build/site"
 
 install: $(VENV)/installed
 
@@ -61,6 +62,11 @@ proofs: install
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python benchmarks/resilience/chaos.py --runs 20
 	$(BIN)/python benchmarks/hosts/slurm.py --quick
+
+# The navigation and the links of the pages are checked, too: a warning is an error.
+site: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going --quiet --conf-dir docs . build/site
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

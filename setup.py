@@ -106,6 +106,7 @@ setup(
         "tensorboard": ["tensorboard>=2.15"],
         "mlflow": ["mlflow-skinny>=2.14"],
         "wandb": ["wandb>=0.19"],
+        "docs": ["sphinx>=8", "furo>=2024.8.6", "myst-parser>=4"],
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.6",

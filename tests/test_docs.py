@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import redirect_stdout, suppress
 from functools import cache
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from textwrap import dedent
@@ -76,7 +77,7 @@ FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 #: ends of names of files, which are no modules
 FILES = (".interrupted", ".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")
 
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*[a-z0-9]")
 
 
@@ -156,6 +157,12 @@ def test_links_and_anchors_lead_somewhere(page):
     assert not lost
 
 
+def test_the_table_of_the_readme_has_every_page():
+    table = README.read_text().partition("## Documentation")[2].partition("\n## ")[0]
+    pages = {name_of(page) for page in PAGES} - {"README.md", "checkpoints/README.md"}
+    assert pages <= {*re.findall(r"\]\(([^)]+)\)", table)}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_modules_that_pages_name_exist(page):
     quoted = re.findall(r"`([^`\n]+)`", prose_of(page))
@@ -205,13 +212,16 @@ def test_python_in_pages_compiles(page):
 
 def programs() -> list:
     """Every Python block of the pages; those that search or train take seconds."""
-    pages = [page for page in PAGES if page.name != "integrations.md"]  # `tests/integrations` runs its programs
+    elsewhere = ("integrations.md", "extending.md")  # `tests/integrations` and `tests/mpi/test_extending.py` run these
+    pages = [page for page in PAGES if page.name not in elsewhere]
     texts = [text for page in pages for language, text in FENCE.findall(page.read_text()) if language == "python"]
     # `tests/mpi/test_controller_ranks.py` runs programs that need ranks.
     texts = [text for text in texts if "mpirun" not in text.partition("\n")[0]]
     marks = {"print(": pytest.mark.proof, "\nimport keras": pytest.mark.keras, "MPIManager": pytest.mark.keras}
     imports = {"torch": "import torch", "lightning": "import lightning", "accelerate": "from accelerate"}
+    imports["optuna"] = "import optuna"
     marks |= {f"\n{line}": pytest.mark.needs(package) for package, line in imports.items()}
+    marks["\nfrom ray"] = pytest.mark.skipif(find_spec("ray") is None, reason="Ray wants an environment of its own")
     return [pytest.param(text, marks=[mark for word, mark in marks.items() if word in f"\n{text}"]) for text in texts]
 
 

@@ -1,10 +1,18 @@
 """Horovod's interface over MPI: data-parallel training of a user's own script, with averaged gradients.
 
-    import nnlo_opt.allreduce as hvd
+>>> import nnlo_opt.allreduce as hvd
+>>> hvd.init()  # doctest: +SKIP
+>>> optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3 * hvd.size()))  # doctest: +SKIP
+>>> model.compile(optimizer, "mse")  # doctest: +SKIP
+>>> model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])  # doctest: +SKIP
+>>> print(hvd.allreduce(hvd.rank()))  # the mean over all ranks  # doctest: +SKIP
 
 Sergeev and Del Balso, "Horovod" (arXiv:1802.05799). One `mpirun` starts the script on all ranks. There is no background
 thread: a call reaches the other ranks when all ranks make it. Before each call they agree that it is the same
 (`comm.calls`), so that a mistake is an error on all ranks.
+
+Every function but `init`, `shutdown` and `is_initialized` raises `ConfigurationError` before `init`, in a process that
+was forked after it, for an argument that is not known here, and on all ranks if these make different calls.
 """
 
 import atexit

@@ -73,6 +73,9 @@ class Results:
     """Trials of a search, and their figures; a subclass has the ledger.
 
     Each `plot_` method draws on the axes `ax` of matplotlib, on new ones without them, and returns the axes.
+
+    Raises:
+        ConfigurationError: by a `plot_` method, if the run has nothing of the kind, or no parameter of this name.
     """
 
     __slots__ = ()
@@ -152,6 +155,9 @@ class Results:
         Args:
             table: "trials": one row each, with the columns of results.csv; "folds": finished folds; "assignments":
                 attempts of blocks at folds; "epochs": epochs of folds, of a run that `load_run` has read.
+
+        Raises:
+            ConfigurationError: there is no table of this name.
         """
         tables = self._tables
         require_known("A table", table, tables)

@@ -126,7 +126,17 @@ class Study(Steering):
             raise
 
     def ask(self) -> RunningTrial | None:
-        """Return the next trial; None if the search is over, or needs a value first."""
+        """Return the next trial; None if the search is over, or needs a value first.
+
+        >>> with nnlo_opt.Study({"x": Real(0, 1)}, num_iterations=1) as study:
+        ...     trial = study.ask()
+        ...     study.tell(trial, trial.parameters["x"])
+        ...     print(study.ask())
+        None
+
+        Raises:
+            ConfigurationError: `n_parallel` trials are under way, or this process was forked from the study's one.
+        """
         self._check_process()
         if self._is_closed:
             return None
@@ -166,6 +176,14 @@ class Study(Steering):
             value: figure of merit; with several objectives the values by name. A value that is not finite fails the
                 trial.
             error: reason, or exception, by which the trial has failed.
+
+        >>> with nnlo_opt.Study({"x": Real(0, 1)}, num_iterations=1) as study:
+        ...     study.tell(study.ask(), error="the oven was cold")
+        >>> study.result.trials[0].reason
+        'the oven was cold'
+
+        Raises:
+            ConfigurationError: the trial is none that is under way in this study.
         """
         call = self._call(trial)
         call.rank.send(0, self._end_of(call, value, error))
@@ -179,7 +197,16 @@ class Study(Steering):
         return SearchResult(directory.ledger, directory.shown if self._keeps_files else None)
 
     def stop(self) -> None:
-        """End the study: there are no further trials, and those under way are left to a study that resumes it."""
+        """End the study: there are no further trials, and those under way are left to a study that resumes it.
+
+        >>> with nnlo_opt.Study({"x": Real(0, 1)}, num_iterations=9) as study:
+        ...     study.stop()
+        ...     print(study.ask(), study.result.ended_because)
+        None stopped by `study.stop()`
+
+        Raises:
+            ConfigurationError: this process was forked from the one with the study.
+        """
         self._check_process()
         super().stop()
         self._turn()

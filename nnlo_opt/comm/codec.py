@@ -25,6 +25,10 @@ _READER = Reader[Message]({*Message.__subclasses__(), *AssignmentMessage.__subcl
 def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"") -> np.ndarray:
     """Encode a message into a new buffer, uint8, shape (n_bytes,).
 
+    >>> from nnlo_opt.comm.messages import Fence
+    >>> decode(encode(Fence(assignment=7), np.ones(2, np.float32)))[1]
+    array([1., 1.], dtype=float32)
+
     Args:
         message: the message.
         payload: float32, shape (n,); it is copied.
@@ -52,6 +56,10 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
 
 def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
     """Decode a buffer, uint8, shape (n_bytes,). The payload is a view of the buffer, not a copy.
+
+    >>> from nnlo_opt.comm.messages import Fence
+    >>> decode(encode(Fence(assignment=7)))[0].assignment
+    7
 
     Raises:
         ProtocolError: the bytes are no message, or a field of the message is missing, unknown or of another type.

@@ -28,7 +28,15 @@ class RanksLost(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Message with its sender and the float32 vector beside it."""
+    """Message with its sender and the float32 vector beside it.
+
+    >>> from nnlo_opt.comm.messages import Fence
+    >>> Received(source=0, message=Fence(assignment=7), payload=None).message.assignment
+    7
+
+    Raises:
+        ProtocolError: by `vector`, if the message came without one.
+    """
 
     source: int
     message: Message
@@ -58,7 +66,22 @@ class SharedMemory(Protocol):
 
 
 class Transport(Protocol):
-    """One end of a group of numbered ends."""
+    """One end of a group of numbered ends.
+
+    >>> from nnlo_opt.comm.loopback import LoopbackNetwork
+    >>> from nnlo_opt.comm.messages import Fence
+    >>> network = LoopbackNetwork(2)
+    >>> one, other = network.end(0), network.end(1)
+    >>> one.send(1, Fence(assignment=7), np.ones(2, np.float32))
+    >>> other.poll().payload
+    array([1., 1.], dtype=float32)
+    >>> other.poll() is None
+    True
+
+    Raises:
+        ProtocolError: by `send`, for a message or a vector that may not travel.
+        RanksLost: by `poll`, if a vital end is lost; only with ULFM.
+    """
 
     #: number of this end
     rank: int
@@ -140,7 +163,11 @@ def wait_until(look: Callable[[], bool], timeout_s: float | None = None, transpo
 
     This is the only waiting primitive. It spins shortly, then sleeps between looks, ever longer up to a millisecond.
     Whatever a rank has to notice while it waits (messages, signals, deadlines, failures) belongs in `look`. Messages of
-    `transport` end a sleep if its ends can ring; if all of them can, there is no need to spin.
+    `transport` end a sleep if its ends can ring; if all of them can, there is no need to spin. What `look` raises ends
+    the wait.
+
+    >>> wait_until(lambda: False, timeout_s=0.01)
+    False
     """
     start = time.perf_counter()
     pause = time.sleep if transport is None else transport.pause
@@ -163,7 +190,15 @@ def wait_until(look: Callable[[], bool], timeout_s: float | None = None, transpo
 def receive(
     transports: Sequence[Transport], timeout_s: float | None = None, until: Callable[[], bool] | None = None
 ) -> tuple[Transport, Received] | None:
-    """Return the next message on any of `transports`; None if `timeout_s` has passed or `until` returns True."""
+    """Return the next message on any of `transports`; None if `timeout_s` has passed or `until` returns True.
+
+    >>> from nnlo_opt.comm.loopback import LoopbackNetwork
+    >>> receive([LoopbackNetwork(1).end(0)], timeout_s=0.0) is None
+    True
+
+    Raises:
+        RanksLost: a vital end of one of them is lost, and no message is left.
+    """
     found: list[tuple[Transport, Received]] = []
 
     def look() -> bool:

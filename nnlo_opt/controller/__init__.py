@@ -1,9 +1,9 @@
 """A controller with training loops of one's own, on ranks of MPI, after Platoon.
 
-    from nnlo_opt.controller import EASGD, Controller, Worker, is_controller
+>>> from nnlo_opt.controller import EASGD, Controller, Worker, is_controller
 
 Import it before a framework: ranks that mpirun has started then share the cores of their node, unless `OMP_NUM_THREADS`
-is set.
+is set. Wrong calls raise `ConfigurationError`; a worker whose controller has ended gets `ControllerLostError`.
 """
 
 from nnlo_opt.runtime.devices import cap_threads

@@ -54,6 +54,11 @@ _MISSING = frozenset(["send_mb", "recv_mb", "init_data", "init_mb_sock", "all_re
 class EASGD:
     """Elastic averaging: d = alpha (local - central); local <- local - d; central <- central + d.
 
+    >>> local, central = [np.array([1.0])], [np.array([0.0])]
+    >>> EASGD(0.25)(local, central)
+    >>> local, central
+    ([array([0.75])], [array([0.25])])
+
     Zhang, Choromanska and LeCun (arXiv:1412.6651), steps a and b of Algorithm 1. The sum of both is conserved.
 
     Args:
@@ -172,7 +177,10 @@ def _refusal(received: str) -> ConfigurationError:
 
 
 def is_controller() -> bool:
-    """Return True on rank 0, which is the controller."""
+    """Return True on rank 0, which is the controller; it raises nothing.
+
+    >>> Rank = MyController if is_controller() else MyWorker  # doctest: +SKIP
+    """
     from nnlo_opt.comm.mpi.world import WORLD
 
     return WORLD.Get_rank() == 0
@@ -257,6 +265,14 @@ class Controller(_Rank):
     """Controller to be derived from: rank 0, which tells the workers what to do.
 
     Override `handle_control`, then call `serve`. Collective: every other rank makes its `Worker`.
+
+    >>> class Batches(Controller):
+    ...     n_left = 1000
+    ...
+    ...     def handle_control(self, request, worker):
+    ...         self.n_left -= 1
+    ...         return "train" if self.n_left >= 0 else "stop"
+    >>> sys.exit(Batches().serve())  # doctest: +SKIP
 
     Args:
         ports, others: arguments as Platoon's scripts give them; none has an effect.
@@ -381,6 +397,12 @@ def _after_job_name(method: Callable[..., None]) -> Callable[..., None]:
 
 class Worker(_Rank):
     """Worker: a rank with the user's own training loop. Collective: every rank makes its `Worker` or `Controller`.
+
+    >>> worker = Worker()  # doctest: +SKIP
+    >>> worker.init_shared_params([weights], EASGD(0.5))  # doctest: +SKIP
+    >>> while worker.send_request("next") == "train":  # doctest: +SKIP
+    ...     train_a_batch(weights)
+    ...     worker.sync_params()
 
     Args:
         ports, others: arguments as Platoon's scripts give them; none has an effect.

@@ -31,6 +31,9 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
     Args:
         trial: the trial that the objective has got.
         monitor: name of the figure by which trials are compared, as the history of `fit` has it.
+
+    Raises:
+        TrialError: in `fit`, if an epoch lacks the monitored figure, or does not continue after its save.
     """
 
     _begins_by = "pass `initial_epoch=callback.epoch` to `fit`"

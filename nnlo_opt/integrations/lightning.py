@@ -25,6 +25,9 @@ class TrialCallback(TrialReporter, Callback):
     Args:
         trial: the trial that the objective has got.
         monitor: name of the figure by which trials are compared, as the module logs it.
+
+    Raises:
+        TrialError: in `Trainer.fit`, if an epoch lacks the monitored figure, or does not continue after its save.
     """
 
     _begins_by = "pass `ckpt_path=callback.ckpt_path` to `Trainer.fit`"

@@ -30,6 +30,9 @@ class TrialCallback(TrialReporter, TrainerCallback):
     Args:
         trial: the trial that the objective has got.
         monitor: name of the figure by which trials are compared, as the Trainer logs it.
+
+    Raises:
+        TrialError: in `Trainer.train`, if an epoch lacks the monitored figure, or does not continue after its save.
     """
 
     _begins_by = "pass `resume_from_checkpoint=callback.resume_from` to `Trainer.train`"

@@ -22,7 +22,15 @@ from nnlo_opt.trees import Arrays, Shapes, leaves
 class ModelAdapter(Protocol):
     """Model on one rank; vectors are float32, one-dimensional, C-contiguous and owned by the caller.
 
-    `testing.model_conformance` tests what every adapter must do.
+    `testing.model_conformance` tests what every adapter must do. With the `Linear` of "Extending":
+
+    >>> model, gradient = Linear(2), np.empty(2, np.float32)
+    >>> x, y = np.ones((4, 2), np.float32), np.ones(4, np.float32)
+    >>> model.gradient(x, y, gradient).means(), gradient
+    ({'loss': 1.0}, array([-2., -2.], dtype=float32))
+
+    Raises:
+        TrialError: if the framework fails; the trial has failed then.
     """
 
     #: True if the model makes its own steps, so that its gradient is the difference of its weights
@@ -84,7 +92,13 @@ class ModelAdapter(Protocol):
 
 
 class FrameworkAdapter(ModelAdapter, Protocol):
-    """Model adapter that holds memory of its framework."""
+    """Model adapter that holds memory of its framework; the drivers train these.
+
+    >>> Linear(2).release()
+
+    Raises:
+        TrialError: as of `ModelAdapter`.
+    """
 
     #: names of the figures in the metrics that the adapter returns
     figures: tuple[str, ...]

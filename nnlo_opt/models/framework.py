@@ -17,8 +17,9 @@ from nnlo_opt.models.adapter import FrameworkAdapter
 from nnlo_opt.models.losses import LossRules, LossTerm, Output
 from nnlo_opt.trees import Shapes
 
-#: values of `--backend` with their modules; a model that does not indicate its framework uses the first
-FRAMEWORKS: Mapping[str, str] = {"keras": "nnlo_opt.models.keras.framework", "torch": "nnlo_opt.models.torch.framework"}
+#: values of `--backend` with their modules, and names of modules of users that have added themselves; a model that does
+#: not indicate its framework uses the first
+FRAMEWORKS: dict[str, str] = {"keras": "nnlo_opt.models.keras.framework", "torch": "nnlo_opt.models.torch.framework"}
 #: frameworks by the endings of model files that are no Python modules
 _OF_SUFFIX = {
     **dict.fromkeys((".json", ".keras", ".h5", ".hdf5"), "keras"),
@@ -31,7 +32,14 @@ PACKAGES = frozenset({*_OF_PACKAGE, "jax"})
 
 
 class Framework(Protocol):
-    """Functions that a trainer rank needs from a framework."""
+    """Functions that a trainer rank needs from a framework; the framework is a module with these.
+
+    >>> framework_named("torch").NOUN
+    'a torch module'
+
+    Raises:
+        ConfigurationError: by a function that cannot take the model.
+    """
 
     #: noun for the return value of `get_model`
     NOUN: str

@@ -14,7 +14,11 @@ FloatVector = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """Name (unique in the model) and shape of one array of a model."""
+    """Name (unique in the model) and shape of one array of a model.
+
+    >>> WeightSpec("kernel", (2, 3)).size
+    6
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -26,7 +30,15 @@ class WeightSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """Arrays of a model in the order in which they lie in a flat vector, C-contiguous and one after the other."""
+    """Arrays of a model in the order in which they lie in a flat vector, C-contiguous and one after the other.
+
+    >>> layout = Layout((WeightSpec("kernel", (2, 1)), WeightSpec("bias", (1,))))
+    >>> layout.views(np.arange(3, dtype=np.float32))[1]
+    array([2.], dtype=float32)
+
+    Raises:
+        ValueError: by `views` and `gather`, for a vector or arrays of another shape.
+    """
 
     specs: tuple[WeightSpec, ...]
 
@@ -53,8 +65,16 @@ class Layout:
 class FlatWeights:
     """Weights with which an adapter computes: its own vector, or one that it borrows.
 
+    >>> weights = FlatWeights(np.zeros(2, np.float32))
+    >>> weights.write_weights(np.ones(2, np.float32))
+    >>> weights.own_weights
+    array([1., 1.], dtype=float32)
+
     Args:
         own: its own vector (n_weights,).
+
+    Raises:
+        ValueError: by its methods, for a vector of another length.
     """
 
     def __init__(self, own: FloatVector) -> None:

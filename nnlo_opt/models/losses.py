@@ -50,7 +50,11 @@ _BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Output of a model."""
+    """Output of a model.
+
+    >>> Output("softmax", (10,), "softmax").name
+    'softmax'
+    """
 
     #: name, unique in the model
     name: str

@@ -21,7 +21,8 @@ GO_ON, STOP = b"1", b"0"
 def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: float) -> bool:
     """Report a value after an epoch, from a script that `--command` starts; return False if it is to stop now.
 
-    Without a search the line is printed that a search would read from a script without this package.
+    Without a search the line is printed that a search would read from a script without this package. If the search has
+    ended, the answer is False.
 
     Args:
         epoch: number of the epoch, from 1.
@@ -33,6 +34,9 @@ def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: flo
     >>> nnlo_opt.report(3, 0.21, accuracy=0.9)
     {"epoch": 3, "value": 0.21, "accuracy": 0.9}
     True
+
+    Raises:
+        TypeError: a value is no number, nor anything that `float` takes.
     """
     line: dict[str, Any] = {"epoch": epoch, "value": value, **figures} | ({"checkpoint": True} if checkpoint else {})
     text = json.dumps(line, default=float)

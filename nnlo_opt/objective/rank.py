@@ -56,6 +56,8 @@ Answer: TypeAlias = Callable[[list[Json]], Json]
 class TrialFold:
     """Part of the data on which a trial is validated; `seed` is the same for all folds of all trials of a run.
 
+    It raises nothing.
+
     >>> def objective(x, fold):
     ...     return fold.number
     >>> nnlo_opt.optimize(objective, {"x": Real(0, 1)}, num_iterations=1, n_fold=5).best.figure_of_merit
@@ -74,6 +76,10 @@ class RunningTrial:
 
     >>> nnlo_opt.optimize(lambda trial: trial.number, {"x": Real(0, 1)}, num_iterations=2).trials[1].figure_of_merit
     1.0
+
+    Raises:
+        AttributeError: for a name that a trial does not have, as the `suggest_float` of Optuna; the message says where
+            its parameters are.
     """
 
     number: int

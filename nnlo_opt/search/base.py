@@ -51,7 +51,11 @@ class TrialProgress(TypedDict):
 
 
 class Suggestion(Value):
-    """Answer of a search: a point, or None if every point of a finite space has been tried."""
+    """Answer of a search process: the point of an algorithm, or None if every point of a finite space has been tried.
+
+    >>> Suggestion(point={"x": 0.5}).trial is None
+    True
+    """
 
     point: Point | None
     #: number of the paused trial that goes on at this point; None for a new one
@@ -83,8 +87,17 @@ class History:
 
     The first `n_adopted` rows are observations adopted from other runs. They are complete and have no trial here.
 
+    >>> history = History(Space([Real(0, 1, name="x")]))
+    >>> history.record(0, {"x": 0.25}, "complete", 0.5)
+    >>> history.record(1, {"x": 0.75}, "pending")
+    >>> history.values, history.contains({"x": 0.75}), history.rows(TrialState.COMPLETE)
+    (array([0.5, nan]), True, array([0]))
+
     Args:
         space: search space that contains all points.
+
+    Raises:
+        ValueError: by `record` and `adopt`, if a row contradicts the earlier ones.
     """
 
     def __init__(self, space: Space) -> None:
@@ -358,6 +371,17 @@ class SearchAlgorithm(Protocol):
     An algorithm is a pure function of its space, its seed and the history, without state between calls. The same
     history gives the same point, so the journal alone is enough to restore a search. A point of the history is never
     suggested again, in any state of its trial.
+
+    >>> class Sweep:
+    ...     def suggest(self, history):
+    ...         n = history.n_suggested
+    ...         return history.space.from_unit([n / 10]) if n <= 10 else None
+    >>> nnlo_opt.optimize(lambda x: x, {"x": Real(0, 1)}, num_iterations=20, hyper_opt=Sweep())
+    <SearchResult: 11 complete, best 0 at {'x': 0.0}>
+
+    Raises:
+        ConfigurationError: by the search, if an algorithm of one's own returns anything but a point of the space or
+            None, or raises.
     """
 
     def suggest(self, history: History) -> Point | None:

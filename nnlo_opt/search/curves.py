@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Curve:
-    """Reports of one fold in the order of their epochs; if an epoch is reported twice, the first report counts."""
+    """Reports of one fold in the order of their epochs; if an epoch is reported twice, the first report counts.
+
+    >>> curve = Curve()
+    >>> curve.add(1, 0.5)
+    >>> curve.add(2, 0.75)
+    >>> curve.last, curve.best_until(2), curve.value_at(3)
+    (0.75, 0.5, None)
+    """
 
     #: ascending epochs, and for each epoch its value, the sum and the least of the values so far
     _epochs: list[int] = field(default_factory=list)
@@ -67,6 +74,12 @@ class Curve:
 
 class Reports:
     """Learning curves of all trials, with the rungs that each trial has passed and whether it has ended.
+
+    >>> reports = Reports()
+    >>> reports.add(trial=0, fold=0, epoch=1, figure=0.5)
+    >>> reports.add(trial=1, fold=0, epoch=1, figure=0.25)
+    >>> reports.standing(1), reports.value_at(0, 2)
+    ([(0.25, 1), (0.5, 0)], None)
 
     Args:
         n_fold: folds of each trial.

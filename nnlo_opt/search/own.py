@@ -1,4 +1,4 @@
-"""Search algorithm or pruner of one's own: an object in a script, or a class by `FILE.py:CLASS`."""
+"""Search algorithm, pruner or update rule of one's own: an object in a script, or a class by `FILE.py:CLASS`."""
 
 import hashlib
 import os
@@ -14,6 +14,7 @@ from nnlo_opt.search.pruning import Decision, Pruner, Verdict
 from nnlo_opt.space.constraint import fingerprint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import plain
+from nnlo_opt.update_rules.rule import UpdateRule
 from nnlo_opt.user_files import importing, load_module, reason_of, takes_arguments
 
 #: characters of a fingerprint that a name shows
@@ -80,6 +81,21 @@ def own_pruner(part: str | Pruner) -> Pruner:
     made = _made(part, "pruner")
     check_pruner(made)
     return CheckedPruner(made)
+
+
+def own_rule(part: str) -> UpdateRule:
+    """Return the update rule of FILE.py:CLASS, which is made by CLASS().
+
+    Raises:
+        ConfigurationError: there is no such class, it cannot be made, or it is no update rule.
+    """
+    made = _made(part, "update rule")
+    if not isinstance(made, UpdateRule) or made.options:
+        raise ConfigurationError(
+            "An update rule of one's own must be a `nnlo_opt.update_rules.rule.UpdateRule` without `options`. "
+            f"Received: {made!r} of {part}. Inherit from this class, and make numbers of the rule constants."
+        )
+    return made
 
 
 class CheckedSearch:

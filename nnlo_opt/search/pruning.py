@@ -61,7 +61,11 @@ class PruningPlan:
 
 
 class Verdict(Enum):
-    """Decision on a trial that has just reported."""
+    """Decision on a trial that has just reported.
+
+    >>> [verdict.name for verdict in Verdict]
+    ['GO_ON', 'PAUSE', 'PRUNE']
+    """
 
     GO_ON = auto()
     #: the trial waits at its rung until it is promoted
@@ -71,7 +75,11 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Answer to a report."""
+    """Answer to a report.
+
+    >>> Decision(Verdict.PRUNE, reason="no better for 3 epochs").n_rungs
+    0
+    """
 
     verdict: Verdict
     #: rungs passed by the trial, including rungs passed by this report
@@ -84,6 +92,18 @@ class Pruner(ABC):
     """Decides on reports; the result of every method depends on its arguments only.
 
     A pruner that only stops trials has no method but `decide`.
+
+    >>> class Patience(Pruner):
+    ...     def decide(self, trial, fold, epoch, reports):
+    ...         curve = reports.curve(trial, fold)
+    ...         is_worse = epoch > 1 and curve.best_until(epoch) == curve.best_until(epoch - 1)
+    ...         return Decision(Verdict.PRUNE, reason="no better") if is_worse else Decision(Verdict.GO_ON)
+    >>> Patience().decide(trial=0, fold=0, epoch=1, reports=Reports())
+    Decision(verdict=<Verdict.GO_ON: 1>, n_rungs=0, reason='')
+
+    Raises:
+        ConfigurationError: by the search, if a pruner of one's own raises, answers anything but a `Decision`, or
+            pauses a trial.
     """
 
     #: True if the pruner may answer PAUSE

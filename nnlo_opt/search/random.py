@@ -45,7 +45,15 @@ def may_be_tried(point: Point, history: History) -> bool:
 
 
 def first_new(points: Iterable[Point | None], history: History, rng: np.random.Generator) -> Point | None:
-    """Return the first point of `points` that is new and feasible, else a random one, as `unseen_point` does."""
+    """Return the first point of `points` that is new and feasible, else a random one, as `unseen_point` does.
+
+    >>> space = Space([Integer(1, 3, name="n")])
+    >>> first_new([{"n": 2}, {"n": 1}], History(space), np.random.default_rng(0))
+    {'n': 2}
+
+    Raises:
+        ConfigurationError: if the constraint refuses every point that was drawn.
+    """
     for point in points:
         if point is not None and may_be_tried(point, history):
             return point
@@ -54,6 +62,10 @@ def first_new(points: Iterable[Point | None], history: History, rng: np.random.G
 
 def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Point | None:
     """Return a random feasible point that is not in the history; None if there is none left.
+
+    >>> space = Space([Real(0, 1, name="x")])
+    >>> unseen_point(space, History(space), np.random.default_rng(0))
+    {'x': 0.6369616873214543}
 
     Raises:
         ConfigurationError: if the constraint refuses every point that was drawn.

@@ -19,6 +19,9 @@ class When:
     Args:
         parent: name of another parameter of the same space, with finitely many values.
         values: values of the parent, at least one.
+
+    Raises:
+        ConfigurationError: no parent or no value is given.
     """
 
     parent: str

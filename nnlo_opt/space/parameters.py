@@ -261,6 +261,9 @@ class Integer(_Range):
     True
 
     It has the arguments of Real; "log-uniform" gives every decade about the same weight.
+
+    Raises:
+        ConfigurationError: if an argument breaks these rules.
     """
 
     low: int
@@ -390,8 +393,7 @@ class Categorical(_Choice):
 
     Args:
         categories: at least 2 values, of JSON's types; a category that is a list or a tuple arrives as a list.
-            Categories
-            differ if their JSON text differs: 1, 1.0 and True are three categories.
+            Categories differ if their JSON text differs: 1, 1.0 and True are three categories.
         name: name of the parameter, as the model's function calls it.
         condition: condition on another parameter; None if the parameter is in every point.
 
@@ -464,6 +466,9 @@ class Constant(_Choice):
         value: value of JSON's types.
         name: name of the parameter, as the model's function calls it.
         condition: condition on another parameter; None if the parameter is in every point.
+
+    Raises:
+        ConfigurationError: if an argument breaks these rules.
     """
 
     KIND = "constant"

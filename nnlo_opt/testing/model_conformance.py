@@ -1,14 +1,4 @@
-"""Conformance tests of model adapters, as a test class to inherit from.
-
-    class TestMyAdapter(ModelConformance):
-        def make(self):
-            return MyAdapter(...)
-
-        def batch(self, n_samples, seed):
-            return x, y
-
-The model should compute deterministically (no dropout) unless `deterministic` is set to False.
-"""
+"""Conformance tests of model adapters, as a test class to inherit from."""
 
 from abc import abstractmethod
 from pathlib import Path
@@ -24,7 +14,18 @@ from nnlo_opt.vectors import aligned_empty
 
 
 class ModelConformance:
-    """Tests of a model adapter; a subclass defines `make` and `batch`."""
+    """Tests of a model adapter; a subclass defines `make` and `batch`.
+
+    >>> class TestMine(ModelConformance):
+    ...     def make(self):
+    ...         return MyAdapter()
+    ...
+    ...     def batch(self, n_samples, seed):
+    ...         return my_samples(n_samples, seed)
+
+    The model should compute deterministically (no dropout) unless `deterministic` is set to False. A test that fails
+    raises AssertionError.
+    """
 
     #: False for a model whose gradient depends on its random state, or on the other samples of a batch
     deterministic = True

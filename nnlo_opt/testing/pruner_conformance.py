@@ -1,10 +1,4 @@
-"""Conformance tests of pruners, as a test class to inherit from.
-
-class TestMyPruner(PrunerConformance):
-    @staticmethod
-    def make():
-        return MyPruner()
-"""
+"""Conformance tests of pruners, as a test class to inherit from."""
 
 import copy
 
@@ -75,7 +69,15 @@ class World:
 
 
 class PrunerConformance:
-    """Tests of a pruner; a subclass is called `Test...` and defines `make`."""
+    """Tests of a pruner; a subclass is called `Test...` and defines `make`.
+
+    >>> class TestMine(PrunerConformance):
+    ...     @staticmethod
+    ...     def make():
+    ...         return MyPruner()
+
+    A test that fails raises AssertionError.
+    """
 
     @staticmethod
     def make() -> Pruner:

@@ -1,10 +1,4 @@
-"""Conformance tests of search algorithms, as a test class to inherit from.
-
-class TestMySearch(SearchConformance):
-    @staticmethod
-    def make(space, seed):
-        return MySearch(space, seed)
-"""
+"""Conformance tests of search algorithms, as a test class to inherit from."""
 
 import json
 import math
@@ -127,7 +121,15 @@ def run_search(algorithm: SearchAlgorithm, space: Space, n_trials: int) -> list[
 
 
 class SearchConformance:
-    """Tests of a search algorithm; a subclass is called `Test...` and defines `make`."""
+    """Tests of a search algorithm; a subclass is called `Test...` and defines `make`.
+
+    >>> class TestMine(SearchConformance):
+    ...     @staticmethod
+    ...     def make(space, seed):
+    ...         return MySearch(space, seed)
+
+    A test that fails raises AssertionError.
+    """
 
     #: number of trials of the longer tests, more than the algorithm's initial design
     n_trials = 16

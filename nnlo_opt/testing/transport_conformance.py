@@ -1,15 +1,8 @@
 """Conformance tests of transports, as scenarios for any transport.
 
-For endpoints in one process, as tests to inherit from:
-
-    class TestMyTransport(TransportConformance):
-        @staticmethod
-        def make(size):
-            return [MyTransport(rank, size) for rank in range(size)]
-
-For endpoints in processes of their own: for every scenario of `SCENARIOS`, in order, each process makes a new transport
-and calls `play(scenario, transport)`. The transport must be new, because an endpoint may begin the next scenario before
-another endpoint has ended this one.
+Endpoints in one process inherit from `TransportConformance`. For endpoints in processes of their own: for every
+scenario of `SCENARIOS`, in order, each process makes a new transport and calls `play(scenario, transport)`. The
+transport must be new, because an endpoint may begin the next scenario before another endpoint has ended this one.
 
 A scenario describes one endpoint as a generator, which yields while it waits.
 """
@@ -227,7 +220,15 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 class TransportConformance:
-    """Tests of a transport; a subclass is called `Test...` and defines `make`."""
+    """Tests of a transport; a subclass is called `Test...` and defines `make`.
+
+    >>> class TestMine(TransportConformance):
+    ...     @staticmethod
+    ...     def make(size):
+    ...         return [MyTransport(rank, size) for rank in range(size)]
+
+    A test that fails raises AssertionError.
+    """
 
     @staticmethod
     def make(size: int) -> Sequence[Transport]:

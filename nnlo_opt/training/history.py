@@ -12,10 +12,16 @@ from nnlo_opt.errors import TrialError
 class Metrics:
     """Figures of some samples, kept as sums so that parts measured separately add up exactly.
 
+    >>> Metrics(2, {"loss": 1.0}).merge(Metrics(6, {"loss": 1.0})).means()
+    {'loss': 0.25}
+
     Args:
         n_samples: number of samples measured.
         sums: sum of each figure over the samples: "loss", "acc" if classes are predicted, and "<output>_loss" and
             "<output>_acc" as well if the model has several outputs.
+
+    Raises:
+        ValueError: by `merge`, if the figures differ.
     """
 
     n_samples: int = 0

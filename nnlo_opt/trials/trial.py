@@ -10,7 +10,14 @@ from typing import Any
 
 
 class TrialState(StrEnum):
-    """State of a trial; its value is the word in `results.csv`."""
+    """State of a trial; its value is the word in `results.csv`.
+
+    >>> TrialState("pruned").ended
+    True
+
+    Raises:
+        ValueError: there is no state of this word.
+    """
 
     PENDING = "pending"
     RUNNING = "running"

@@ -20,7 +20,11 @@ from nnlo_opt.vectors import aligned_empty
 
 
 class Answer(StrEnum):
-    """Kinds of vectors that a worker adopts when its update has been applied."""
+    """Kinds of vectors that a worker adopts when its update has been applied.
+
+    >>> MasterHalf.answers is Answer.WEIGHTS
+    True
+    """
 
     #: the central weights
     WEIGHTS = "weights"
@@ -97,7 +101,19 @@ class Half:
 
 
 class MasterHalf(Half, ABC):
-    """An update rule at the master; here with no memory beside the one of its optimizer, if it has any."""
+    """An update rule at the master; here with no memory beside the one of its optimizer, if it has any.
+
+    >>> class Plain(MasterHalf):
+    ...     def apply(self, central, update, weight):
+    ...         central -= np.float32(0.5 * weight) * update
+    >>> central = np.ones(3, np.float32)
+    >>> Plain().apply(central, np.ones(3, np.float32), weight=1.0)
+    >>> central
+    array([0.5, 0.5, 0.5], dtype=float32)
+
+    Raises:
+        ProtocolError: of a round, or of a state, that this half does not have.
+    """
 
     answers: Answer = Answer.WEIGHTS
 
@@ -164,7 +180,19 @@ Step = TypeVar("Step", bound=PartedStep)
 
 
 class WorkerHalf(Half, ABC):
-    """An update rule at a worker; here without memory and local steps."""
+    """An update rule at a worker; here without memory and local steps.
+
+    >>> class Pushes(WorkerHalf):
+    ...     def finish(self):
+    ...         return self.gradient
+    >>> half = Pushes(n_weights=2)
+    >>> half.adopt(Answer.WEIGHTS, np.zeros(2, np.float32))
+    >>> half.point()
+    array([0., 0.], dtype=float32)
+
+    Raises:
+        ProtocolError: of an answer or of a common step that this half does not take.
+    """
 
     #: True if an unfinished period is pushed at the fence of an epoch; else the period continues behind the fence
     drains: bool = True
@@ -234,6 +262,12 @@ class GroupHalf(Half, ABC):
     Inside a group the workers are synchronous; between groups `--synchronous` decides, as it does between workers
     without sub-masters. (Kurth et al., "Deep Learning at 15PF", arXiv:1708.05256, train such groups with a parameter
     server.)
+
+    >>> class Sums(GroupHalf):
+    ...     def combine(self, updates):
+    ...         return np.sum([update for n_samples, update in updates], axis=0)
+    >>> Sums().combine([(10, np.ones(2, np.float32)), (20, np.ones(2, np.float32))])
+    array([2., 2.], dtype=float32)
     """
 
     #: what the workers of the group adopt: the weights that come from the top master, or what `combine` has made of
@@ -252,7 +286,22 @@ class GroupHalf(Half, ABC):
 
 
 class UpdateRule(ABC):
-    """One update rule: its options, what it can do, and the makers of its halves."""
+    """One update rule: its options, what it can do, and the makers of its halves.
+
+    >>> from nnlo_opt.update_rules.downpour import Downpour
+    >>> class Clipped(Downpour):
+    ...     def worker_half(self, options, n_weights):
+    ...         half = super().worker_half(options, n_weights)
+    ...         finish = half.finish
+    ...         half.finish = lambda: np.clip(finish(), -1, 1)
+    ...         return half
+    >>> Clipped().weighs_staleness
+    True
+
+    Raises:
+        ConfigurationError: by the methods `check...`, if options contradict the rule.
+        ProtocolError: by `group_half`, if the rule has no sub-masters.
+    """
 
     #: value of `--mode`
     name: ClassVar[str]

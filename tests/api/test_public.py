@@ -1,6 +1,8 @@
-"""Everything that `nnlo_opt.__all__` names has a docstring with an example, and the example is true."""
+"""The page on Python has all that is public, each with an example that is true, and with what it raises."""
 
 import doctest
+import importlib
+import re
 
 import matplotlib.pyplot
 import numpy as np
@@ -9,41 +11,79 @@ import pytest
 import nnlo_opt
 from tests.helpers.recorded import events_of
 from tests.helpers.stories import write_journal
+from tests.test_docs import REPOSITORY
 
+PAGE = (REPOSITORY / "docs/reference/python.md").read_text()
+#: all that the page describes
+ENTRIES = re.findall(r"^\.\. auto\w+:: (nnlo_opt[\w.]*)", PAGE, re.MULTILINE)
 #: names of the managers, each after those that its example uses
 OF_MANAGERS = ("Algo", "Data", "H5Data", "ModelBuilder", "ModelFromJson", "MPIManager", "MPIKFoldManager")
-
 #: names that need torch
-OF_TORCH = ("torch_process_group",)
+OF_TORCH = ("nnlo_opt.torch_process_group",)
+#: these import a framework: `tests/integrations` and `tests/allreduce` run what their examples show
+OF_FRAMEWORKS = ("nnlo_opt.integrations.", "nnlo_opt.allreduce.callbacks")
+#: values, and suites of tests
+RAISE_NOTHING = ("Answer", "Curve", "Data", "Decision", "FrozenTrial", "GroupHalf", "ModelBuilder", "Output", "Reports")
+RAISE_NOTHING += ("SearchResult", "SearchWarning", "Suggestion", "TrialCheckpoint", "Verdict", "WeightSpec")
+#: an adapter that examples use, as the page "Extending" has it
+LINEAR = (REPOSITORY / "docs/guide/extending.md").read_text().partition("# linear.py\n")[2].partition("```")[0]
 
 
-def check_examples(names):
-    """Run the examples of these names, one after another in one namespace; each must have one."""
-    known = {name: getattr(nnlo_opt, name) for name in nnlo_opt.__all__} | {"nnlo_opt": nnlo_opt, "np": np}
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for name in names:
-        (example,) = doctest.DocTestFinder(recurse=False).find(known[name], name, module=False, globs=known)
-        assert example.examples, f"{name} has no example"
-        example.globs = known
-        runner.run(example, clear_globs=False)
+def entry(path):
+    """A module, a class or a function by its dotted name, and the names that its example may use."""
+    place, _, name = path.rpartition(".")
+    try:
+        module = value = importlib.import_module(path)
+    except ModuleNotFoundError:
+        module = importlib.import_module(place)
+        value = getattr(module, name)
+    public = {name: getattr(nnlo_opt, name) for name in nnlo_opt.__all__}
+    return value, vars(module) | public | {"nnlo_opt": nnlo_opt, "np": np}
+
+
+def check_examples(paths):
+    """Run the examples of these entries and of their methods, one after another in one namespace."""
+    runner, known = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), {}
+    for path in paths:
+        value, names = entry(path)
+        known |= names
+        if "Linear(" in value.__doc__:
+            exec(LINEAR, known)
+        name = path.rpartition(".")[2]
+        tests = doctest.DocTestFinder(recurse=isinstance(value, type)).find(value, name, module=False, globs=known)
+        assert [test for test in tests if test.name == name and test.examples], f"{path} has no example"
+        for test in tests:
+            test.globs = known
+            runner.run(test, clear_globs=False)
     assert runner.failures == 0
 
 
+def test_the_page_has_every_public_name():
+    assert {f"nnlo_opt.{name}" for name in nnlo_opt.__all__} <= {*ENTRIES}
+
+
 @pytest.mark.parametrize(
-    "name",
+    "path",
     [
-        pytest.param(name, marks=[pytest.mark.needs("torch")] if name in OF_TORCH else [])
-        for name in nnlo_opt.__all__
-        if name not in OF_MANAGERS
+        pytest.param(path, marks=[pytest.mark.needs("torch")] if path in OF_TORCH else [])
+        for path in ENTRIES
+        if not path.endswith(OF_MANAGERS) and not path.startswith(OF_FRAMEWORKS)
     ],
 )
-def test_what_is_public_has_an_example_that_is_true(name, here):
+def test_what_is_public_has_an_example_that_is_true(path, here):
     (here / "checkpoints/CP").mkdir(parents=True)
     write_journal(here / "checkpoints/CP", events_of())
-    check_examples([name])
+    check_examples([path])
     matplotlib.pyplot.close("all")
+
+
+@pytest.mark.parametrize("path", [path for path in ENTRIES if not path.startswith(OF_FRAMEWORKS)])
+def test_what_is_public_says_what_it_raises(path):
+    value, _ = entry(path)
+    texts = [value.__doc__, getattr(value, "__init__", value).__doc__, *(of.__doc__ for of in vars(value).values())]
+    assert re.search(r"\braises?\b|Error\b", " ".join(map(str, texts)), re.IGNORECASE) or path.endswith(RAISE_NOTHING)
 
 
 @pytest.mark.keras
 def test_the_managers_have_examples_that_are_true():
-    check_examples(OF_MANAGERS)
+    check_examples([f"nnlo_opt.{name}" for name in OF_MANAGERS])

@@ -79,6 +79,10 @@ class MPIManager(Manager):
             checkpoint_interval: epochs between two checkpoints.
             callbacks: Keras callbacks; docs/guide/python.md says when they run.
             seed: seed of initial weights and shuffling.
+
+        Raises:
+            ConfigurationError: the arguments are wrong, or data and model do not fit each other.
+            TrialError: on a worker, which trains here, if the training has failed.
         """
         super().__init__(comm, Settings.of(locals()))
 
@@ -162,7 +166,7 @@ class MPIKFoldManager(Manager):
         checkpoint_interval: int = 5,
         seed: int = 0,
     ) -> None:
-        """Take the arguments of `MPIManager`. Collective: every rank of `comm`."""
+        """Take the arguments of `MPIManager`, and raise what it raises. Collective: every rank of `comm`."""
         check_whole("NFolds", NFolds)
         super().__init__(comm, Settings.of(locals()))
 

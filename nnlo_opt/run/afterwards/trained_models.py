@@ -22,7 +22,8 @@ from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.run_data import RunData, TrainingData
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.devices import NodeShare
-from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.search.own import is_own
+from nnlo_opt.training.options import MODES, TrainingOptions
 from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
 from nnlo_opt.trials.identity import DataFiles, ModelFile
 from nnlo_opt.trials.ledger import Ledger
@@ -62,10 +63,13 @@ class TrainedModels(ModuleWorkload):
                 f"The model of a run must stand in a file to be made again. Received: `{run}`, whose trials call "
                 f"`{model.function}` of the script `{model.source}`. Resume it there by `opt_restore=True`."
             )
+        trained = identity.training.plain
+        if is_own(trained.get("mode", "")):  # no model depends on it
+            trained = trained | {"mode": MODES[0]}
         options = Options(
             model=named or (model.name if _is_builtin(model) else model.source),
             model_sha256=model.sha256 if named is None else None,
-            training=TrainingOptions.of(identity.training.plain),
+            training=TrainingOptions.of(trained),
             run=RunRequest(root=run.parent, name=None),
             data=DataOptions(
                 features_name=identity.features_name,

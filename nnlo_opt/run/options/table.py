@@ -208,7 +208,7 @@ TRAINING = _group(
         help="samples of one gradient; each worker takes its own"),
     _training("epochs", "EPOCHS", whole(unit="epochs"), example="10", common=True,
         help="passes over the training data; counted over all workers"),
-    _training("mode", "RULE", TEXT, example="allreduce",
+    _training("mode", "RULE", kinds.or_own(TEXT, TEXT.convert), example="allreduce",
         help=f"update rule: {', '.join(_EACH)}, or {' or '.join(_TOGETHER)}, in which every rank trains"),
     _training("synchronous", "", FLAG, shown="each worker trains at its own pace",
         help="average the gradients of all workers"),

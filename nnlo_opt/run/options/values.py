@@ -33,7 +33,7 @@ from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.genetic import DEFAULT_POPULATION
-from nnlo_opt.search.own import is_own, name_of
+from nnlo_opt.search.own import is_own, name_of, own_rule
 from nnlo_opt.search.pruning import FREEZE_THAW, PRUNERS, Pruner, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
 from nnlo_opt.search.registry import options_of, search_names
@@ -43,6 +43,7 @@ from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.objectives import DEFAULT, FIGURE, MEASURED, Comparison, Objective
 from nnlo_opt.trials.run_directory import RunRequest
 from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.update_rules.registry import RULES
 
 _THREAD_VALIDATION = (
     "`--thread-validation` changes nothing here: validation is shared by the workers and never keeps a master busy."
@@ -291,6 +292,8 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
+    if is_own(values.mode):  # by name as all others, but in this process only
+        RULES[values.mode] = own_rule(values.mode)
     known = TrainingOptions().to_json()
     training = {name: value for name, value in vars(values).items() if name in known}
     log_level = "debug" if values.verbose else values.log_level

@@ -59,7 +59,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         "pruner": None if options.plan.pruning is None else asdict(options.plan.pruning),
         "fold_racing": options.plan.fold_racing,
         "seed": options.seed,
-        "training": options.training.to_json(),
+        "training": options.training.to_json() | {"mode": name_of(options.training.mode)},
         "point": options.point,
         "n_initial_points": design_size(findings.space, options.plan.num_iterations),
         "figure_of_merit": findings.figure,

@@ -102,7 +102,7 @@ class TrainingSession(Session):
         self.say(
             f"Training {findings.model} in `{directory.shown}`: {training.epochs} "
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
-            f"{training.mode}, {own if findings.trains_itself else training.optimizer}."
+            f"{training.rule.name}, {own if findings.trains_itself else training.optimizer}."
         )
         self.say_data(findings)
 

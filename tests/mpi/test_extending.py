@@ -1,0 +1,116 @@
+"""The page "Extending": its examples are short, run, pass the suites that it names, and are taken by the drivers."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nnlo_opt
+from nnlo_opt.run.options.values import training_options
+from nnlo_opt.update_rules.registry import RULES
+from tests.helpers import launcher, linear_teams
+from tests.helpers.launcher import data_of, events_of
+from tests.helpers.loopback_team import LoopbackTeam
+from tests.helpers.networks import trained
+from tests.helpers.refusals import check_refused
+from tests.test_docs import FENCE, REPOSITORY
+
+PAGE = (REPOSITORY / "docs/guide/extending.md").read_text()
+TEXTS = [text for language, text in FENCE.findall(PAGE) if language == "python"]
+#: name of a file, in its first line -> its text
+FILES = {re.match(r"# (\S+)\n", text)[1]: text for text in TEXTS}
+
+
+SPACE = """
+from nnlo_opt.space import Integer
+
+get_model.parameter_range = [Integer(4, 64, name="n_units")]
+"""
+
+
+@pytest.fixture
+def files(here):
+    """The working folder, with the files of the page; its update rule is known as long as the test takes."""
+    for name, text in FILES.items():
+        (here / name).write_text(text)
+    known = {*RULES}
+    yield here
+    for mode in RULES.keys() - known:
+        del RULES[mode]
+
+
+def test_examples_are_short():
+    assert not [name for name, text in FILES.items() if len(text.splitlines()) > 40]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_example_runs(files, name):
+    subprocess.run([sys.executable, name], cwd=files, check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_examples_pass_the_suites_that_the_page_names(files):
+    pytest_words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "test_mine.py"]
+    done = subprocess.run(pytest_words, cwd=files, check=False, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert not re.search("failed|error", done.stdout)
+
+
+def options_of(mode, **more):
+    return training_options({"model": "m.py", "mode": mode, **more}).training
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("workers", [1, 3, linear_teams.tree_of(4, 3)], ids=["one", "three", "a tree"])
+def test_the_update_rule_trains(files, monkeypatch, shares, workers):
+    monkeypatch.setattr(LoopbackTeam, "shares", shares)
+    options = options_of("sign.py:SignSgd", batch=4, epochs=30, optimizer="sgd", learning_rate=0.01)
+    losses = linear_teams.val_losses(linear_teams.trained(files, options, workers, seed=0))
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("sing", "`--mode` must be one of"),
+        ("nowhere.py:SignSgd", "no such file"),
+        ("sign.py:Sign", "no such class"),
+        ("sign.py:SignMaster", r"made by `CLASS()`"),
+        ("worse_half.py:WorseHalf", "`nnlo_opt.update_rules.rule.UpdateRule` without `options`"),
+    ],
+)
+def test_what_is_no_update_rule_is_refused(files, mode, words):
+    check_refused(words, options_of, mode)
+
+
+@trained("dense", "torch")
+@pytest.mark.mpi
+def test_the_drivers_take_what_is_named_by_file_and_class(files, network, digits):
+    (files / "model.py").write_text(network.plain + SPACE)
+    own = ["--hyper-opt", "climb.py:Climb", "--pruner", "worse_half.py:WorseHalf", "--mode", "sign.py:SignSgd"]
+    search = ["OptimizationDriver", "--model", "model.py", *data_of(digits), *own, "--checkpoint", str(files / "run")]
+    search += ["--num-iterations", "2"]
+    outcome = launcher.run(4, search, files)
+    assert "climb.py:Climb (" in outcome.out
+    (started,) = events_of(files / "run", "RunStarted")
+    assert started["identity"]["training"]["mode"].startswith("sign.py:SignSgd (")
+    if network.suffix == ".pt":
+        assert nnlo_opt.load_run(files / "run").best_model().training is False
+    (files / "sign.py").write_text(FILES["sign.py"] + "\n")
+    refused = launcher.run(4, [*search, "--num-iterations", "3", "--opt-restore"], files, code=2)
+    assert "`--mode` differs: it was sign.py:SignSgd" in refused.err
+
+
+@pytest.mark.proof
+@pytest.mark.mpi
+def test_the_model_adapter_is_trained_by_the_driver(files, printed):
+    x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    np.save("x.npy", x)
+    np.save("y.npy", x @ np.array([[1], [2], [3], [4]], np.float32))
+    printed("from-arrays", "x.npy", "y.npy", program="GetData")
+    lists = ["--train-data", "data/arrays/train_arrays.list", "--val-data", "data/arrays/test_arrays.list"]
+    command = ["TrainingDriver", "--model", "linear_model.py", *lists, "--optimizer", "sgd", "--lr", "0.05"]
+    launcher.run(3, [*command, "--batch", "10", "--epochs", "5", "--checkpoint", "run"], files)
+    saved = np.fromfile("checkpoints/run/best_model.weights", np.float32)
+    assert np.allclose(saved, [1, 2, 3, 4], atol=0.05)
