@@ -1,8 +1,9 @@
 """A convolutional network that reads handwritten digits.
 
 GetData mnist
-mpirun -np 3 python drivers/TrainingDriver.py --model examples/example_mnist.py --epochs 3
-mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_mnist.py --block-size 2 --num-iterations 10
+mpirun -np 3 TrainingDriver --model examples/example_mnist.py --epochs 3
+mpirun -np 7 OptimizationDriver --model examples/example_mnist.py --block-size 3 --epochs 2 --num-iterations 6 \
+    --search-space search_spaces/mnist_distributed.py
 """
 
 from nnlo_opt.models.data_files import find_list

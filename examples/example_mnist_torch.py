@@ -1,8 +1,8 @@
 """A convolutional network in plain PyTorch that reads handwritten digits.
 
 GetData mnist
-mpirun -np 3 python drivers/TrainingDriver.py --model examples/example_mnist_torch.py --epochs 3
-mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_mnist_torch.py --block-size 2 \
+mpirun -np 3 TrainingDriver --model examples/example_mnist_torch.py --epochs 3
+mpirun -np 5 OptimizationDriver --model examples/example_mnist_torch.py --block-size 2 --epochs 3 \
     --num-iterations 10
 """
 
