@@ -1,6 +1,6 @@
 """Figures of merit of one's own: what a fold's training has given, made into the number that trials are compared by.
 
-GetData mnist
+GetData mnist --source bundled
 mpirun -np 5 OptimizationDriver --model examples/example_mlp.py --block-size 2 --epochs 3 --num-iterations 10 \
     --figure-of-merit examples/example_figure.py:small_and_good
 """

@@ -1,6 +1,6 @@
 """A multilayer perceptron that reads handwritten digits: small, quick, with a categorical parameter.
 
-GetData mnist
+GetData mnist --source bundled
 mpirun -np 3 TrainingDriver --model examples/example_mlp.py --epochs 5
 mpirun -np 5 OptimizationDriver --model examples/example_mlp.py --block-size 2 --epochs 3 --num-iterations 20
 """

@@ -1,8 +1,7 @@
 """A convolutional network that reads handwritten digits.
 
-GetData mnist
-mpirun -np 3 TrainingDriver --model examples/example_mnist.py --epochs 3
-mpirun -np 7 OptimizationDriver --model examples/example_mnist.py --block-size 3 --epochs 2 --num-iterations 6 \
+GetData mnist --source bundled
+mpirun -np 7 OptimizationDriver --model examples/example_mnist.py --block-size 3 --epochs 3 --num-iterations 10 \
     --search-space search_spaces/mnist_distributed.py
 """
 

@@ -1,7 +1,6 @@
 """A convolutional network in plain PyTorch that reads handwritten digits.
 
-GetData mnist
-mpirun -np 3 TrainingDriver --model examples/example_mnist_torch.py --epochs 3
+GetData mnist --source bundled
 mpirun -np 5 OptimizationDriver --model examples/example_mnist_torch.py --block-size 2 --epochs 3 \
     --num-iterations 10
 """
