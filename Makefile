@@ -62,6 +62,7 @@ proofs: install
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python benchmarks/resilience/chaos.py --runs 20
 	$(BIN)/python benchmarks/hosts/slurm.py --quick
+	$(BIN)/python benchmarks/people/installed.py --oldest
 
 # The navigation and the links of the pages are checked, too: a warning is an error.
 site: install

@@ -103,6 +103,7 @@ setup(
         "transformers": ["transformers[torch]>=4.46"],
         "boosting": ["xgboost-cpu>=2.1", "lightgbm>=4.3"],
         "browser": ["playwright>=1.40"],
+        "notebook": ["nbclient>=0.10", "ipykernel>=6.29"],
         "tensorboard": ["tensorboard>=2.15"],
         "mlflow": ["mlflow-skinny>=2.14"],
         "wandb": ["wandb>=0.19"],

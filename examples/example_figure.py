@@ -1,7 +1,8 @@
 """Figures of merit of one's own: what a fold's training has given, made into the number that trials are compared by.
 
-mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_mlp.py --block-size 2 --epochs 3 \
-    --figure-of-merit examples/example_figure.py:small_and_good --num-iterations 10
+GetData mnist --source bundled
+mpirun -np 5 OptimizationDriver --model examples/example_mlp.py --block-size 2 --epochs 3 --num-iterations 10 \
+    --figure-of-merit examples/example_figure.py:small_and_good
 """
 
 import math

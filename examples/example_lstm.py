@@ -1,8 +1,7 @@
 """A recurrent network that reads handwritten digits as sequences: 28 rows of 28 pixels, from top to bottom.
 
-GetData mnist
-mpirun -np 3 python drivers/TrainingDriver.py --model examples/example_lstm.py --epochs 10
-mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_lstm.py --block-size 2 --num-iterations 10
+GetData mnist --source bundled
+mpirun -np 3 TrainingDriver --model examples/example_lstm.py --epochs 10
 """
 
 from nnlo_opt.models.data_files import find_list

@@ -1,8 +1,8 @@
 """A multilayer perceptron that reads handwritten digits: small, quick, with a categorical parameter.
 
-GetData mnist
-mpirun -np 3 python drivers/TrainingDriver.py --model examples/example_mlp.py --epochs 5
-mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_mlp.py --block-size 2 --num-iterations 20
+GetData mnist --source bundled
+mpirun -np 3 TrainingDriver --model examples/example_mlp.py --epochs 5
+mpirun -np 5 OptimizationDriver --model examples/example_mlp.py --block-size 2 --epochs 3 --num-iterations 20
 """
 
 from nnlo_opt.models.data_files import find_list

@@ -1,8 +1,8 @@
 """A convolutional network that reads handwritten digits.
 
-GetData mnist
-mpirun -np 3 python drivers/TrainingDriver.py --model examples/example_mnist.py --epochs 3
-mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_mnist.py --block-size 2 --num-iterations 10
+GetData mnist --source bundled
+mpirun -np 7 OptimizationDriver --model examples/example_mnist.py --block-size 3 --epochs 3 --num-iterations 10 \
+    --search-space search_spaces/mnist_distributed.py
 """
 
 from nnlo_opt.models.data_files import find_list

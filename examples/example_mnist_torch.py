@@ -1,8 +1,7 @@
 """A convolutional network in plain PyTorch that reads handwritten digits.
 
-GetData mnist
-mpirun -np 3 python drivers/TrainingDriver.py --model examples/example_mnist_torch.py --epochs 3
-mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_mnist_torch.py --block-size 2 \
+GetData mnist --source bundled
+mpirun -np 5 OptimizationDriver --model examples/example_mnist_torch.py --block-size 2 --epochs 3 \
     --num-iterations 10
 """
 

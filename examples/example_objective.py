@@ -1,7 +1,6 @@
 """No neural network: any MPI program can be searched. Here a curve is fitted, its points spread over the block's ranks.
 
-mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_objective.py --block-size 2 \
-    --num-iterations 20
+mpirun -np 5 OptimizationDriver --model examples/example_objective.py --block-size 2 --num-iterations 20
 
 Every rank of a block calls `objective` with the same parameters and the block's communicator. `report` must be called
 by every rank too; it says whether to go on. What block rank 0 returns is the figure of merit, which is minimised.

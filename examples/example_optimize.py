@@ -1,4 +1,4 @@
-"""A search from a script or a notebook: `python example_optimize.py`, or `mpirun -n 5 python example_optimize.py`."""
+"""A search from a script: by one process, or on ranks by `mpirun -np 5 python examples/example_optimize.py`."""
 
 import nnlo_opt
 

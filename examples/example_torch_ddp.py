@@ -1,7 +1,6 @@
 """A training in plain PyTorch that is spread over the ranks of a block by DistributedDataParallel.
 
-mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_torch_ddp.py --block-size 2 \
-    --num-iterations 20
+mpirun -np 5 OptimizationDriver --model examples/example_torch_ddp.py --block-size 2 --num-iterations 20
 """
 
 import torch

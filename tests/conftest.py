@@ -32,6 +32,7 @@ EXTRAS = {
     "mlflow": "mlflow",
     "wandb": "wandb",
     "playwright": "browser",
+    "nbclient": "notebook",
 }
 #: folders with tests that start ranks, as the Makefile has them
 WITH_RANKS = ("api", "crash", "mpi")

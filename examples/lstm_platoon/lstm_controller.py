@@ -1,6 +1,6 @@
 """Controller of the LSTM example: it counts batches, orders validations, and stops when these get no better.
 
-mpirun -n 1 python lstm_controller.py : -n 2 python lstm_worker.py
+mpirun -n 1 python examples/lstm_platoon/lstm_controller.py : -n 2 python examples/lstm_platoon/lstm_worker.py
 """
 
 from nnlo_opt.controller import channel

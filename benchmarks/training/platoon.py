@@ -1,6 +1,4 @@
-"""Table of the LSTM's timing: 1 to 4 workers that sync every 10 batches, against as many independent processes.
-
-    python examples/lstm_platoon/timing.py                    # 12 minutes; or --workers 2 for one row
+"""Table of the timing of examples/lstm_platoon: 1 to 4 workers that sync every 10 batches, beside lone processes.
 
 As in Platoon's own table this is the efficiency of computation, not of training. "Normal" is one process without a
 controller. Independent processes do the same without any exchange, so that the ratio to them leaves out what a machine
@@ -20,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "training"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "lstm_platoon"))
 from turns import Contestant, rate, take_turns
 
 from nnlo_opt.runtime.environment import SESSION_FOLDER
