@@ -1,0 +1,73 @@
+"""What the pages show is what their commands print; here those that start no rank, and the comparison itself."""
+
+import re
+
+import pytest
+
+from tests.helpers.not_run import NOT_RUN
+from tests.helpers.pages import GUIDE, Kind, blocks_of, name_of
+from tests.helpers.printed import Reader, first_difference, readings
+
+SHOWN = [
+    pytest.param(block.text, id=f"{name_of(page)}:{block.line}")
+    for page in GUIDE
+    for block in blocks_of(page)
+    if block.kind is Kind.SHOWN
+]
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_other_numbers_are_the_same_and_another_word_is_not(shown):
+    printed = "\n".join(["before", *shown.replace("…", "and more").splitlines(), "after"])
+    printed = re.sub(r"(?<![A-Za-z_])\d", lambda digit: str((int(digit[0]) + 1) % 10), printed)
+    assert first_difference(shown, printed) is None
+    for word in re.finditer(r"[A-Za-z]{2,}", shown):
+        assert first_difference(f"{shown[: word.start()]}zebra{shown[word.end() :]}", printed), word
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("trial 0 starts\n…\nBest: trial 13", "trial 0 starts\nBest: trial 7"),
+        ("trial 0 starts\n…\nBest: trial 13", "said before\ntrial 0 starts\none\ntwo\nBest: trial 7\nsaid after"),
+        ("Saved: …\nthe end", "Saved: a, b and c\nthe end"),
+        ("running for 0:00:12, 3.15.1, -1.5e-08", "running for 1:20:00, 2.9, 3"),
+        ("a  4 s\n------", "a       3 min\n----------------"),
+        ("━━━━──── 5/20 █▁▁▁", "━━━━━━━━ 20/20 ▄▁"),
+    ],
+)
+def test_what_varies_may_vary(shown, printed):
+    assert first_difference(shown, printed) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "difference"),
+    [
+        ("one\ntwo", "one\nthree\ntwo", "two"),
+        ("one\n…\ntwo", "two\none", "two"),
+        ("one", "someone", "one"),
+        ("best 3", "best", "best 3"),
+        ("trial2", "trial3", "trial2"),
+        ("one\n\ntwo", "one\ntwo", "an empty line after one"),
+    ],
+)
+def test_what_differs_is_named(shown, printed, difference):
+    assert first_difference(shown, printed) == difference
+
+
+def test_every_reason_not_to_run_has_what_is_not_run():
+    blocks = {name_of(page): list(blocks_of(page)) for page in GUIDE}
+    texts = {page: [text for block in of for text in (block.text, *block.commands)] for page, of in blocks.items()}
+    assert NOT_RUN.keys() <= texts.keys()
+    assert not [
+        (page, begin)
+        for page, reasons in NOT_RUN.items()
+        for begin in reasons
+        if not any(text.startswith(begin) for text in texts[page])
+    ]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("page", "blocks"), readings(with_ranks=False))
+def test_a_page_shows_what_its_commands_print(page, blocks, desk):
+    Reader(page, desk).follow(blocks)
