@@ -63,11 +63,11 @@ SUBCOMMANDS = (
 #: options in the text that belong to other programs
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
-FOREIGN |= {"--host", "--logdir", "--backend-store-uri"}
+FOREIGN |= {"--host", "--logdir", "--backend-store-uri", "--nproc-per-node", "--layers"}
 FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules
-FILES = (".interrupted", ".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")
+FILES = (".interrupted", ".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py", ".yaml")
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*[a-z0-9]")
 

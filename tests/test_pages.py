@@ -48,7 +48,7 @@ def test_what_varies_may_vary(shown, printed):
         ("one", "someone", "one"),
         ("best 3", "best", "best 3"),
         ("trial2", "trial3", "trial2"),
-        ("one\n\ntwo", "one\ntwo", "an empty line after one"),
+        ("one\n\ntwo", "one\ntwo", "(an empty line)"),
     ],
 )
 def test_what_differs_is_named(shown, printed, difference):

@@ -7,7 +7,7 @@ _HOSTS = "needs two hosts that ssh reaches; benchmarks/hosts/containers.py has t
 _CLUSTER = "needs 129 ranks; tests/mpi/test_launch.py starts five"
 _AT_WORK = "needs a search at work; tests/mpi/test_steering.py has one"
 _SERVER = "is a server, which runs until Ctrl-C, and no part of an extra"
-_TERMINAL = "is on a terminal while a search runs; tests/mpi/test_watching.py draws both"
+_TERMINAL = "is on a terminal while a search runs; tests/reporting/test_watch.py compares it"
 _PROGRAM = "tests/integrations runs the programs of this page, and looks whether they were paused"
 
 #: page -> how a command, a program or what is shown begins -> why it is not run, or not compared

@@ -23,7 +23,7 @@ FENCE = re.compile(r"^```(\w*)\n((?s:.*?))^```$", re.MULTILINE)
 _PART = re.compile(rf"{FENCE.pattern}|^(?P<indented>(?:    .+\n)+)|^#+ (?P<heading>.+)$", re.MULTILINE)
 _NAMED = re.compile(r"Save this as `([^`]+)`")
 #: how a fenced block of commands begins
-_TYPED = re.compile(r"(mpirun|python|nnlo-opt|GetData|\w+Driver) ")
+_TYPED = re.compile(r"(mpirun|python|nnlo-opt|GetData) ")
 #: languages of blocks that nobody runs
 _QUOTED = ("bibtex",)
 

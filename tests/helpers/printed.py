@@ -56,9 +56,9 @@ def _pattern(shown: list[str]) -> str:
 def first_difference(shown: str, printed: str) -> str | None:
     """Return the first line of `shown` that was not printed after those before it; None if all of them were."""
     wanted, got = _lines(shown), "\n".join(_lines(printed)) + "\n"
-    for n, line in enumerate(wanted, 1):
+    for n in range(1, len(wanted) + 1):
         if not re.search(_pattern(wanted[:n]), got, re.MULTILINE):
-            return shown.strip("\n").split("\n")[n - 1] or f"an empty line after {line}"
+            return shown.strip("\n").split("\n")[n - 1] or "(an empty line)"
     return None
 
 
