@@ -1,11 +1,14 @@
 """What the pages show is what their commands print; here those that start no rank, and the comparison itself."""
 
 import re
+from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.helpers.launcher import seen_within
 from tests.helpers.not_run import NOT_RUN
-from tests.helpers.pages import GUIDE, Kind, blocks_of, name_of
+from tests.helpers.pages import GUIDE, Block, Kind, blocks_of, name_of
 from tests.helpers.printed import Reader, first_difference, readings
 
 SHOWN = [
@@ -53,6 +56,23 @@ def test_what_varies_may_vary(shown, printed):
 )
 def test_what_differs_is_named(shown, printed, difference):
     assert first_difference(shown, printed) == difference
+
+
+def follow(desk: Path, *blocks: tuple[Kind, str]) -> None:
+    Reader("a page", desk).follow(Block(kind, text, "", 1, "it.txt") for kind, text in blocks)
+
+
+def test_a_reader_types_all_commands_in_one_shell_and_leaves_nothing_running(desk):
+    typed = "mkdir there && cd there\nexport WORD=two\nsleep 600 & echo $! > pid\necho one $WORD; cat ../it.txt"
+    follow(desk, (Kind.FILE, "three 3\n"), (Kind.COMMANDS, typed), (Kind.SHOWN, "one two\nthree 4\n"))
+    follow(desk, (Kind.PROGRAM, "print('/home', 7)"), (Kind.SHOWN, "/home 8"))
+    follow(desk, (Kind.COMMANDS, "pwd; exit 3  # the exit code 3 says so"), (Kind.SHOWN, "/home/me/there"))
+    sleeping = int((desk / "there/pid").read_text())
+    assert seen_within(10, lambda: not psutil.pid_exists(sleeping))
+    with pytest.raises(AssertionError, match="code 3"):
+        follow(desk, (Kind.COMMANDS, "exit 3"))
+    with pytest.raises(AssertionError, match="shows a line that was not printed:\nthree"):
+        follow(desk, (Kind.COMMANDS, "echo one; echo two"), (Kind.SHOWN, "one\nthree"))
 
 
 def test_every_reason_not_to_run_has_what_is_not_run():
