@@ -12,11 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from tests.helpers import launcher
-from tests.helpers.not_run import why_not_run
-from tests.helpers.pages import GUIDE, Block, Kind, blocks_of, name_of
+from tests.helpers.pages import GUIDE, REPOSITORY, Block, Kind, blocks_of, name_of
 
+#: page -> how a command, a program or what is shown begins -> why it is not run, or not compared
+NOT_RUN: dict[str, dict[str, str]] = yaml.safe_load((REPOSITORY / "tests/not_run.yaml").read_text())
 #: a part of a line that may be another one -> what it becomes on both sides
 _VARIES = {
     r"(?<![A-Za-z_])[-+]?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?(?: (?:s|min|h|days?)\b)?": "#",
@@ -78,16 +80,16 @@ def readings(with_ranks: bool) -> list:
     found = []
     for page in GUIDE:
         name, blocks = name_of(page), list(blocks_of(page))
-        runs = [text for block in blocks for text in runs_of(name, block)]
+        runs = [text for block in blocks if block.kind is not Kind.SHOWN for text in runs_of(name, block)]
         if runs and any(map(_RANKS.search, runs)) == with_ranks:
             found.append(pytest.param(name, blocks, id=name, marks=needs(page.read_text())))
     return found
 
 
 def runs_of(page: str, block: Block) -> list[str]:
-    """Return the programs and commands of a block that run."""
-    texts = {Kind.PROGRAM: [block.text], Kind.COMMANDS: block.commands}.get(block.kind, [])
-    return [text for text in texts if why_not_run(page, text) is None]
+    """Return the programs and commands of a block that run, or what is shown that is compared."""
+    texts = block.commands if block.kind is Kind.COMMANDS else [block.text] if block.kind is not Kind.FILE else []
+    return [text for text in texts if not text.startswith(tuple(NOT_RUN.get(page, {})))]
 
 
 class Reader:
@@ -117,9 +119,11 @@ class Reader:
                         program.write_text(block.text)
                         texts = [f"python {program}"]
                     self._printed = "".join(map(self.type, texts)) if texts else None
-                case Kind.SHOWN if why_not_run(self._page, block.text) is None:
+                case Kind.SHOWN if runs_of(self._page, block):
                     where = f"{self._page}, line {block.line},"
-                    assert self._printed is not None, f"{where} shows what nothing has printed: say why in `not_run.py`"
+                    assert self._printed is not None, (
+                        f"{where} shows what nothing has printed: say why in `not_run.yaml`"
+                    )
                     check(block.text, self._printed, where)
 
     def type(self, command: str) -> str:

@@ -73,7 +73,7 @@ def test_a_reason_that_is_wider_than_the_terminal_is_shown_to_its_end():
     assert page_of(status(SEARCH, *failed(0, "too large " * 30)))[-1].endswith("too …")
 
 
-def test_the_guide_shows_such_a_page_and_such_a_line():
+def test_the_guide_shows_what_is_drawn():
     page, line = (block.text for block in blocks_of(GUIDE) if block.kind is Kind.SHOWN)
     identity = SEARCH.identity | {"training": {"epochs": 3}}
     search = SEARCH.replaced(identity=identity, settings={"plan": {"num_iterations": 20}, "hyper_opt": "bayesian"})
