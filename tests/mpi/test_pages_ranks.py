@@ -39,15 +39,15 @@ def searched(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(("page", "blocks"), PAGES)
 def test_a_page_with_ranks_shows_what_its_commands_print(page, blocks, desk, data, searched):
     shutil.copytree(data, desk / "data/mnist")
-    run = desk / "checkpoints/CP"
-    if page != name_of(SEARCHING) and any("CP" in command for block in blocks for command in block.commands):
-        if not searched.exists():
-            (command,) = [
-                text for block in blocks_of(SEARCHING) for text in block.commands if text.endswith("interval 2")
-            ]
-            Reader(page, desk).type(command)
-            shutil.move(run, searched)
-        shutil.copytree(searched, run)
+    typed = "".join(text for block in blocks for text in block.commands)
+    if "CP" in typed and page != name_of(SEARCHING):
+        # It can be resumed only beside the data that it began with.
+        if "opt-restore" in typed or not searched.exists():
+            commands = [text for block in blocks_of(SEARCHING) for text in block.commands]
+            Reader(page, desk).type(next(text for text in commands if "--checkpoint CP" in text))
+            shutil.copytree(desk / "checkpoints/CP", searched, dirs_exist_ok=True)
+        else:
+            shutil.copytree(searched, desk / "checkpoints/CP")
     Reader(page, desk).follow(blocks)
 
 
