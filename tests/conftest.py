@@ -4,6 +4,7 @@ import compileall
 import gc
 import importlib.util
 import os
+import shutil
 import signal
 import stat
 from collections import Counter
@@ -15,6 +16,8 @@ import pytest
 import nnlo_opt
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from tests.helpers import effort, networks  # noqa: F401 (effort has the profile of `--hypothesis-profile`)
+from tests.helpers.launcher import BIN
+from tests.helpers.pages import REPOSITORY
 
 #: package that a test may need -> the extra that installs it
 EXTRAS = {
@@ -178,6 +181,17 @@ def network(request) -> networks.Network:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a test, which is empty."""
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for a reader of a page, who has installed the package, and has no network."""
+    monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for folder in ("examples", "search_spaces"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
     return tmp_path
 
 

@@ -5,9 +5,10 @@ import re
 import subprocess
 import sys
 from contextlib import redirect_stdout, suppress
+from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
 
@@ -16,19 +17,10 @@ import pytest
 import nnlo_opt
 from nnlo_opt.cli import tool
 from tests.helpers.launcher import python
+from tests.helpers.pages import FENCE, PAGES, README, REPOSITORY, Kind, name_of, prose_of
+from tests.helpers.printed import Reader, needs, readings
 
-REPOSITORY = Path(__file__).parents[1]
 PACKAGE = Path(nnlo_opt.__file__).parent
-README = REPOSITORY / "README.md"
-PAGES = [
-    README,
-    REPOSITORY / "CONTRIBUTING.md",
-    REPOSITORY / "CHANGELOG.md",
-    REPOSITORY / "SECURITY.md",
-    REPOSITORY / "checkpoints" / "README.md",
-    REPOSITORY / "examples" / "README.md",
-    *sorted((REPOSITORY / "docs").rglob("*.md")),
-]
 
 #: folders of pages, or single pages, and the bytes that one page may have
 LIMITS = {"README.md": 10_240, "docs/guide": 12_288, "docs/architecture.md": 15_360}
@@ -71,23 +63,13 @@ SUBCOMMANDS = (
 #: options in the text that belong to other programs
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
-FOREIGN |= {"--host", "--logdir", "--backend-store-uri"}
+FOREIGN |= {"--host", "--logdir", "--backend-store-uri", "--nproc-per-node", "--layers"}
 FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules
-FILES = (".interrupted", ".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")
+FILES = (".interrupted", ".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py", ".yaml")
 
-FENCE = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*[a-z0-9]")
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(REPOSITORY))
-
-
-def prose_of(page: Path) -> str:
-    """The page without its fenced blocks."""
-    return FENCE.sub("", page.read_text())
 
 
 def anchors_of(page: Path) -> set[str]:
@@ -211,30 +193,24 @@ def test_python_in_pages_compiles(page):
 
 
 def programs() -> list:
-    """Every Python block of the pages; those that search or train take seconds."""
-    elsewhere = ("integrations.md", "extending.md")  # `tests/integrations` and `tests/mpi/test_extending.py` run these
-    pages = [page for page in PAGES if page.name not in elsewhere]
-    texts = [text for page in pages for language, text in FENCE.findall(page.read_text()) if language == "python"]
-    # `tests/mpi/test_controller_ranks.py` runs programs that need ranks.
-    texts = [text for text in texts if "mpirun" not in text.partition("\n")[0]]
+    """Every Python block of pages with ranks, which run whole as proofs; those that search or train take seconds."""
     marks = {"print(": pytest.mark.proof, "\nimport keras": pytest.mark.keras, "MPIManager": pytest.mark.keras}
-    imports = {"torch": "import torch", "lightning": "import lightning", "accelerate": "from accelerate"}
-    imports["optuna"] = "import optuna"
-    marks |= {f"\n{line}": pytest.mark.needs(package) for package, line in imports.items()}
-    marks["\nfrom ray"] = pytest.mark.skipif(find_spec("ray") is None, reason="Ray wants an environment of its own")
-    return [pytest.param(text, marks=[mark for word, mark in marks.items() if word in f"\n{text}"]) for text in texts]
+    found = []
+    for page, blocks in (reading.values for reading in readings(with_ranks=True)):
+        for block, after in pairwise([*blocks, None]):
+            text = f"\n{block.text}"
+            is_python = block.kind is Kind.PROGRAM or block.name.endswith(".py")
+            if is_python and not re.search(r"nnlo_opt\.controller|checkpoints/(?!mine)", text):
+                shown = [after] if after and after.kind is Kind.SHOWN else []
+                marked = [*needs(text), *(mark for word, mark in marks.items() if word in text)]
+                program = replace(block, kind=Kind.PROGRAM)
+                found.append(pytest.param(page, [program, *shown], id=f"{page}:{block.line}", marks=marked))
+    return found
 
 
-@pytest.mark.parametrize("program", programs())
-def test_python_in_pages_runs_as_it_stands(program, tmp_path):
-    (tmp_path / "program.py").write_text(program)
-    if "checkpoints/CP" in program:  # a search that the page starts before
-        import keras
-
-        (tmp_path / "checkpoints/CP").mkdir(parents=True)
-        (tmp_path / "checkpoints/CP/results.csv").write_text("trial,figure_of_merit\n0,0.5\n")
-        keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "checkpoints/CP/best_model.keras")
-    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, check=True, timeout=120, stdout=subprocess.DEVNULL)
+@pytest.mark.parametrize(("page", "blocks"), programs())
+def test_python_in_pages_runs_as_it_stands(page, blocks, desk):
+    Reader(page, desk).follow(blocks)
 
 
 def test_the_examples_of_the_readme_define_what_they_search():

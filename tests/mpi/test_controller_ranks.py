@@ -1,6 +1,5 @@
 """Controllers and training loops of a user's own, under a real mpirun."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +10,9 @@ from nnlo_opt.launcher.job import lets_ranks_outlive_others
 from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.testing.mpirun import find_mpirun
 from tests.helpers import launcher
+from tests.helpers.pages import REPOSITORY
 
-PAGE = Path(__file__).parents[2] / "docs" / "guide" / "controller.md"
-#: programs of the page by their names in the first line, and what they print
-PROGRAMS = {
-    "train.py": ["1000 batches: [ 1. -2.  3.]", "1010 batches: [ 1. -2.  3.]"],
-    "torch_loop.py": ["1 [[1. 1. 1.]]\n2 [[1. 1. 1.]]", "2 [[1. 1. 1.]]\n1 [[1. 1. 1.]]"],
-    "downpour.py": ["[100.]"],
-}
-EXAMPLE = PAGE.parents[2] / "examples" / "lstm_platoon"
+EXAMPLE = REPOSITORY / "examples" / "lstm_platoon"
 SCRIPTS = Path(__file__).parent / "controller_scripts.py"
 
 pytestmark = pytest.mark.mpi
@@ -132,17 +125,6 @@ def test_scripts_with_the_calls_of_platoon_run(tmp_path):
 @pytest.mark.needs("torch")
 def test_a_torch_loop_shares_the_memory_of_its_module(tmp_path):
     assert sorted(run(3, tmp_path, "trains_torch").out.splitlines()) == ["worker 1 learnt", "worker 2 learnt"]
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.needs("torch")] * ("torch" in name)) for name in PROGRAMS]
-)
-def test_the_programs_of_the_page_run(tmp_path, name):
-    (text,) = re.findall(rf"```python\n(# {name}: .*?)```", PAGE.read_text(), re.DOTALL)
-    (tmp_path / name).write_text(text)
-    outcome = launcher.run(3, [sys.executable, name], tmp_path, 90)
-    assert outcome.out.strip() in PROGRAMS[name]
 
 
 @pytest.mark.keras

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.reporting.status import status_of
+from nnlo_opt.reporting.status_lines import bottom_line
 from nnlo_opt.reporting.watch import BEGIN_S, GRACE_S, MOST_FAILED, Page, RunWatch, _Changes
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
@@ -15,8 +16,11 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import RunLock
 from nnlo_opt.trials.run_state import RunState
 from tests.helpers.manual_clock import ManualClock
+from tests.helpers.pages import REPOSITORY, Kind, blocks_of
+from tests.helpers.printed import check
 from tests.helpers.stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, lines_of, reported, trial, write_journal
 
+GUIDE = REPOSITORY / "docs/guide/watching.md"
 DONE = ev.RunCompleted(time_s=30.0, reason="all trials are done")
 
 
@@ -67,6 +71,22 @@ def test_a_reason_that_is_wider_than_the_terminal_is_shown_to_its_end():
     assert lines[-2] == "trial 0: `get_model` of net.py failed at {'n_units': 207}, line 9, ValueError:"
     assert lines[-1] == "     n_units is too large; traceback in `logs/rank-00003.log`"
     assert page_of(status(SEARCH, *failed(0, "too large " * 30)))[-1].endswith("too …")
+
+
+def test_the_guide_shows_what_is_drawn():
+    page, line = (block.text for block in blocks_of(GUIDE) if block.kind is Kind.SHOWN)
+    identity = SEARCH.identity | {"training": {"epochs": 3}}
+    search = SEARCH.replaced(identity=identity, settings={"plan": {"num_iterations": 20}, "hyper_opt": "bayesian"})
+    reason = "`get_model` of net.py failed at {'n_units': 207}, line 9, ValueError: n_units is too large"
+    ended = [*trial(0, 0.1375), *failed(1, f"{reason}; traceback in `logs/rank-00004.log`", 0.5)]
+    ended += [event for number, figure in {2: 0.06, 3: 0.2175, 4: 0.1175}.items() for event in trial(number, figure)]
+    running = [*begun(5), reported(5, 3, 0.15, 12.0), *begun(6, block=2), reported(6, 2, 0.0925, 12.0)]
+    point = {"n_units": 93, "train.learning_rate": 0.01156}
+    events = [event.replaced(point=point) if "point" in event.__struct_fields__ else event for event in ended + running]
+    ledger = Ledger([search, *events])
+    seen = status_of(ledger, Path("checkpoints/B"), 112.0, at_work=True)
+    check(page, "\n".join(page_of(seen, height=40)), "the page of a search")
+    check(line.partition("\n")[2], bottom_line(ledger, 12.6, 80), "the line of a driver")
 
 
 def test_the_page_of_a_run_without_a_start_and_of_a_training():
