@@ -105,7 +105,7 @@ def simulated(
     pruning = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=workload.rows.shape[1])
     plan = SearchPlan(num_iterations=n_trials, pruning=pruning, budget=Budget(**limits))
     search = InlineSearch()
-    search.start(algorithm, workload.objective.space, seed, {})
+    search.start(algorithm, workload.objective.space, seed, {"max_epochs": workload.rows.shape[1]})
     topology = Topology.plan(1 + n_blocks, 1)
     with h.temporary_folder() as folder, closing(Journal(folder / "journal.jsonl", syncs=False)) as journal:
         simulation = Simulation(SimulationPlan(search=plan, topology=topology, workload=workload), search, journal)
