@@ -39,8 +39,8 @@ class BayesianSearch(SeededSearch):
     failure, but not where hyperparameters are fitted to them.
 
     If trials were pruned, the share of a whole training is one more input of the process (Swersky, Snoek and Adams,
-    2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end. A paused
-    trial goes on instead of a new one if its expected improvement is larger for each second that is left of its
+    2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end. A
+    paused trial goes on instead of a new one if its expected improvement is larger for each second that is left of its
     training (freeze-thaw; Swersky, Snoek and Adams, 2014, arXiv:1406.3896).
 
     Hyperparameters are fitted to the first ended trials of the history. Their number grows by one at first and in steps
