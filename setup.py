@@ -107,7 +107,7 @@ setup(
         "tensorboard": ["tensorboard>=2.15"],
         "mlflow": ["mlflow-skinny>=2.14"],
         "wandb": ["wandb>=0.19"],
-        "docs": ["sphinx>=8", "furo>=2024.8.6", "myst-parser>=4"],
+        "docs": ["sphinx>=9.0", "furo>=2025.12", "myst-parser>=5.0"],
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.6",
