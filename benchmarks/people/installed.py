@@ -18,6 +18,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import ROOT, say
 
+#: the Python that this environment was made by: it has no package of ours
+BASE = f"{sys.base_prefix}/bin/python3"
 WALK = Path(__file__).with_name("installed_walk.py")
 INSTALL_S, WALK_S = 1200, 600
 
@@ -69,7 +71,7 @@ def walk(wheel: Path, python: str, folder: Path, *, oldest: bool) -> dict[str, A
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pythons", nargs="*", default=[sys.executable])
+    parser.add_argument("--pythons", nargs="*", default=[BASE])
     parser.add_argument("--oldest", action="store_true", help="this Python also with the oldest requirements")
     parser.add_argument("--keep", type=Path, help="folder for distributions and environments")
     arguments = parser.parse_args()
@@ -78,7 +80,7 @@ def main() -> None:
         folder = arguments.keep or Path(name)
         wheel = build(folder)
         ways = [(python, False) for python in arguments.pythons]
-        ways += [(sys.executable, True)] * arguments.oldest
+        ways += [(BASE, True)] * arguments.oldest
         for number, (python, oldest) in enumerate(ways):
             its = walk(wheel, python, folder / str(number), oldest=oldest)
             found[f"{its['python']}{', oldest' * oldest}"] = its
