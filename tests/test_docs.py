@@ -5,20 +5,16 @@ import re
 import subprocess
 import sys
 from contextlib import redirect_stdout, suppress
-from dataclasses import replace
 from functools import cache
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
 import nnlo_opt
 from nnlo_opt.cli import tool
 from tests.helpers.launcher import python
-from tests.helpers.pages import FENCE, PAGES, README, REPOSITORY, Kind, name_of, prose_of
-from tests.helpers.printed import Reader, needs, readings
+from tests.helpers.pages import FENCE, PAGES, REPOSITORY, Kind, blocks_of, name_of, prose_of
 
 PACKAGE = Path(nnlo_opt.__file__).parent
 
@@ -63,7 +59,7 @@ SUBCOMMANDS = (
 #: options in the text that belong to other programs
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
-FOREIGN |= {"--host", "--logdir", "--backend-store-uri", "--nproc-per-node", "--layers"}
+FOREIGN |= {"--host", "--logdir", "--backend-store-uri", "--strict", "--nproc-per-node", "--layers"}
 FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules
@@ -80,8 +76,7 @@ def anchors_of(page: Path) -> set[str]:
 
 def commands_of(page: Path) -> list[tuple[str, str]]:
     """Every option of our commands in the code of a page, with its command; a backslash at its end joins a line."""
-    blocks = [text for language, text in FENCE.findall(page.read_text()) if language != "python"]
-    blocks += [dedent(text) for text in re.findall(r"(?:^    .+\n)+", prose_of(page), re.MULTILINE)]
+    blocks = [block.text for block in blocks_of(page) if block.kind is not Kind.PROGRAM]
     found = []
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
         command = ""
@@ -190,35 +185,6 @@ def test_commands_have_the_options_that_pages_give_them(page):
 def test_python_in_pages_compiles(page):
     for text in (text for language, text in FENCE.findall(page.read_text()) if language == "python"):
         compile(text, name_of(page), "exec")
-
-
-def programs() -> list:
-    """Every Python block of pages with ranks, which run whole as proofs; those that search or train take seconds."""
-    marks = {"print(": pytest.mark.proof, "\nimport keras": pytest.mark.keras, "MPIManager": pytest.mark.keras}
-    found = []
-    for page, blocks in (reading.values for reading in readings(with_ranks=True)):
-        for block, after in pairwise([*blocks, None]):
-            text = f"\n{block.text}"
-            is_python = block.kind is Kind.PROGRAM or block.name.endswith(".py")
-            if is_python and not re.search(r"nnlo_opt\.controller|checkpoints/(?!mine)", text):
-                shown = [after] if after and after.kind is Kind.SHOWN else []
-                marked = [*needs(text), *(mark for word, mark in marks.items() if word in text)]
-                program = replace(block, kind=Kind.PROGRAM)
-                found.append(pytest.param(page, [program, *shown], id=f"{page}:{block.line}", marks=marked))
-    return found
-
-
-@pytest.mark.parametrize(("page", "blocks"), programs())
-def test_python_in_pages_runs_as_it_stands(page, blocks, desk):
-    Reader(page, desk).follow(blocks)
-
-
-def test_the_examples_of_the_readme_define_what_they_search():
-    for text in (text for language, text in FENCE.findall(README.read_text()) if language == "python"):
-        module: dict = {"__name__": "example"}
-        exec(compile(text, "README.md", "exec"), module)
-        searched = module.get("objective") or module.get("get_model")
-        assert searched is None or searched.parameter_range
 
 
 def test_every_file_names_the_same_version():

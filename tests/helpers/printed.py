@@ -29,15 +29,8 @@ _VARIES = {
 }
 #: what commands have that start ranks, or that look at the search of the guide, which has ranks
 _RANKS = re.compile(r"mpirun|nnlo-opt launch|nnlo-opt doctor|MPI\.COMM_WORLD|\bCP\b")
-#: words of a program or a command -> the package of an extra that it needs
-_NEEDS = {
-    "import optuna": "optuna",
-    "import torch": "torch",
-    "import lightning": "lightning",
-    "from accelerate": "accelerate",
-    "--mirror optuna": "optuna",
-    "--to wandb": "wandb",
-}
+#: words of programs and commands that name a package of an extra
+_NEEDED = re.compile(r"^ *import (torch|lightning|optuna)$|^from (accelerate)|--mirror (optuna)|--to (wandb)", re.MULTILINE)
 #: what a page says instead of the folder in which its commands run
 _HOME = "/home/me"
 #: longest time for one command, in seconds
@@ -71,11 +64,6 @@ def check(shown: str, printed: str, where: str) -> None:
     assert line is None, f"{where} shows a line that was not printed:\n{line}\n\nPrinted was:\n{printed[-6000:]}"
 
 
-def needs(text: str) -> list[pytest.MarkDecorator]:
-    """Return the marks of a test that runs this."""
-    return [pytest.mark.needs(package) for words, package in _NEEDS.items() if words in text]
-
-
 def readings(with_ranks: bool) -> list:
     """Return the pages of which something runs, each with its blocks: those that start ranks, or the others."""
     found = []
@@ -83,7 +71,8 @@ def readings(with_ranks: bool) -> list:
         name, blocks = name_of(page), list(blocks_of(page))
         runs = [text for block in blocks if block.kind is not Kind.SHOWN for text in runs_of(name, block)]
         if runs and any(map(_RANKS.search, runs)) == with_ranks:
-            found.append(pytest.param(name, blocks, id=name, marks=needs(page.read_text())))
+            packages = {package for named in _NEEDED.findall(page.read_text()) for package in named if package}
+            found.append(pytest.param(name, blocks, id=name, marks=list(map(pytest.mark.needs, packages))))
     return found
 
 

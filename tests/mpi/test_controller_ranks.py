@@ -10,9 +10,7 @@ from nnlo_opt.launcher.job import lets_ranks_outlive_others
 from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.testing.mpirun import find_mpirun
 from tests.helpers import launcher
-from tests.helpers.pages import REPOSITORY
 
-EXAMPLE = REPOSITORY / "examples" / "lstm_platoon"
 SCRIPTS = Path(__file__).parent / "controller_scripts.py"
 
 pytestmark = pytest.mark.mpi
@@ -125,16 +123,3 @@ def test_scripts_with_the_calls_of_platoon_run(tmp_path):
 @pytest.mark.needs("torch")
 def test_a_torch_loop_shares_the_memory_of_its_module(tmp_path):
     assert sorted(run(3, tmp_path, "trains_torch").out.splitlines()) == ["worker 1 learnt", "worker 2 learnt"]
-
-
-@pytest.mark.keras
-@pytest.mark.proof
-def test_the_lstm_example_learns(tmp_path):
-    controller, worker = (EXAMPLE / f"lstm_{name}.py" for name in ("controller", "worker"))
-    text = controller.read_text().replace("max_batches=3000", "max_batches=600")
-    (tmp_path / "lstm_controller.py").write_text(text)
-    out = run_two_scripts(tmp_path, ["lstm_controller.py"], [str(worker)])
-    errors = [float(line.split()[3].rstrip(",")) for line in out.splitlines() if " by worker " in line]
-    assert len(errors) == 2
-    assert errors[1] < min(errors[0], 0.6)
-    assert (tmp_path / "lstm_best.npz").exists()

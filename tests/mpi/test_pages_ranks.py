@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mpi
 #: the page whose search `CP` other pages look at
 SEARCHING = REPOSITORY / "docs/guide/search.md"
 #: pages that are short: the sample for .ci/run
-SAMPLE = ("docs/guide/controller.md",)
+SAMPLE = ("docs/guide/controller.md", "docs/guide/python.md", "docs/guide/scripts.md", "docs/guide/torch.md")
 PAGES = [
     pytest.param(
         *page.values, id=page.id, marks=[*page.marks, pytest.mark.proof if page.id in SAMPLE else pytest.mark.slow]
@@ -52,6 +52,6 @@ def test_a_page_with_ranks_shows_what_its_commands_print(page, blocks, desk, dat
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("heading", ["Search any MPI program"])
+@pytest.mark.parametrize("heading", ["Search any MPI program", "Search from Python"])
 def test_the_readme_shows_what_its_search_prints(heading, desk):
     Reader("README.md", desk).follow(block for block in blocks_of(README) if block.heading == heading)
