@@ -14,7 +14,7 @@ import pytest
 import nnlo_opt
 from nnlo_opt.cli import tool
 from tests.helpers.launcher import python
-from tests.helpers.pages import FENCE, PAGES, REPOSITORY, Kind, blocks_of, name_of, prose_of
+from tests.helpers.pages import FENCE, PAGES, README, REPOSITORY, Kind, blocks_of, name_of, prose_of
 
 PACKAGE = Path(nnlo_opt.__file__).parent
 
@@ -136,7 +136,7 @@ def test_links_and_anchors_lead_somewhere(page):
 
 def test_the_table_of_the_readme_has_every_page():
     table = README.read_text().partition("## Documentation")[2].partition("\n## ")[0]
-    pages = {name_of(page) for page in PAGES} - {"README.md", "checkpoints/README.md"}
+    pages = {name_of(page) for page in PAGES} - {"README.md", "SECURITY.md", "checkpoints/README.md"}
     assert pages <= {*re.findall(r"\]\(([^)]+)\)", table)}
 
 

@@ -30,7 +30,9 @@ _VARIES = {
 #: what commands have that start ranks, or that look at the search of the guide, which has ranks
 _RANKS = re.compile(r"mpirun|nnlo-opt launch|nnlo-opt doctor|MPI\.COMM_WORLD|\bCP\b")
 #: words of programs and commands that name a package of an extra
-_NEEDED = re.compile(r"^ *import (torch|lightning|optuna)$|^from (accelerate)|--mirror (optuna)|--to (wandb)", re.MULTILINE)
+_NEEDED = re.compile(
+    r"^ *import (torch|lightning|optuna)$|^from (accelerate)|--mirror (optuna)|--to (wandb)", re.MULTILINE
+)
 #: what a page says instead of the folder in which its commands run
 _HOME = "/home/me"
 #: longest time for one command, in seconds
