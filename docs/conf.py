@@ -17,7 +17,7 @@ project, release, copyright = "nnlo_opt", __version__, "The nnlo_opt developers"
 html_title = f"nnlo_opt {release}"
 root_doc = "README"
 include_patterns = ["*.md", "docs/**", "examples/README.md", "benchmarks/README.md"]
-exclude_patterns = [".*", "build", "data"]  # not even looked at
+exclude_patterns = [".*", "build", "data", "SECURITY.md"]  # not even looked at
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 6
