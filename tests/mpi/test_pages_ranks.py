@@ -7,7 +7,7 @@ import pytest
 
 from nnlo_opt.cli import tool
 from tests.helpers.pages import README, REPOSITORY, blocks_of, name_of
-from tests.helpers.printed import Reader, readings
+from tests.helpers.printed import Reader, readings, runs_of
 
 pytestmark = pytest.mark.mpi
 #: the page whose search `CP` other pages look at
@@ -39,7 +39,7 @@ def searched(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(("page", "blocks"), PAGES)
 def test_a_page_with_ranks_shows_what_its_commands_print(page, blocks, desk, data, searched):
     shutil.copytree(data, desk / "data/mnist")
-    typed = "".join(text for block in blocks for text in block.commands)
+    typed = "".join(text for block in blocks for text in runs_of(page, block))
     if "CP" in typed and page != name_of(SEARCHING):
         # It can be resumed only beside the data that it began with.
         if "opt-restore" in typed or not searched.exists():
