@@ -1,4 +1,4 @@
-"""`nnlo-opt examples`: writes our examples and search spaces, or the programs and models of NNLO and mpi_learn."""
+"""`nnlo-opt examples`: writes the examples that the guide names, or programs of the ancestors."""
 
 import os
 from collections.abc import Sequence
@@ -38,18 +38,18 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
     print(f"Wrote {', '.join(map(str, files))}.")
 
 
-def _legacy() -> dict[str, str]:
+def _legacy() -> dict[Path, str]:
     program = Path(__file__).with_name("program.py").read_text()
-    models = {f"examples/example_{name}.py": model_file(name).read_text() for name in builtin_names()}
-    return {f"{name}.py": program for name in PROGRAMS} | models
+    models = {Path("examples", f"example_{name}.py"): model_file(name).read_text() for name in builtin_names()}
+    return {Path(f"{name}.py"): program for name in PROGRAMS} | models
 
 
-def _shipped() -> dict[str, str]:
+def _shipped() -> dict[Path, str]:
     """Return path and text of each file; an installation has them inside of the package, a checkout beside it."""
     package = Path(nnlo_opt.__file__).parent
     place = next(place for place in (package / "shipped", package.parent) if (place / "examples").is_dir())
     files = sorted(path for folder in ("examples", "search_spaces") for path in (place / folder).rglob("*.*"))
-    return {str(path.relative_to(place)): path.read_text() for path in files if "__pycache__" not in path.parts}
+    return {path.relative_to(place): path.read_text() for path in files if "__pycache__" not in path.parts}
 
 
 def run_legacy(parser: Parser, argv: Sequence[str]) -> None:

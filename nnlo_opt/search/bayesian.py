@@ -152,7 +152,7 @@ class BayesianSearch(SeededSearch):
 
 
 def _sooner(new: Point | None, acquisition: Acquisition, encoding: Encoding, history: History) -> Point | None:
-    """Return the `new` point, or that of a paused trial that promises more for a second of a block."""
+    """Return the point of a paused trial if it promises more for a second of a block, else the `new` point."""
     rows, taken = list(history.waiting), list(history.waiting.values())
     start_s = np.array([one["start_s"] for one in taken])
     epoch_s = np.array([one["train_s"] / one["n_epochs"] for one in taken])

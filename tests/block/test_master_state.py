@@ -508,11 +508,7 @@ def test_a_resumed_fold_keeps_its_epoch_version_and_samples():
     [
         ({"epochs": 3}, [3.0, 2.0, 2.5], 2.5),
         ({"epochs": 2}, [3.0, 2.0, 2.5], 2.5),
-        (
-            {"epochs": 9, "early_stopping": "val_loss,<,1"},
-            [3.0, 2.0, 2.5],
-            2.0,
-        ),
+        ({"epochs": 9, "early_stopping": "val_loss,<,1"}, [3.0, 2.0, 2.5], 2.0),
         ({"epochs": 9, "target_metric": "val_loss,<,2.9"}, [3.0, 2.8], 2.8),
     ],
 )

@@ -50,11 +50,7 @@ def test_what_a_mirror_of_a_run_under_way_writes_is_not_replaced(tmp_path, print
     first, *further = story()
     run = write_journal(tmp_path / "run", [first.replaced(settings={"mirror": ["optuna"]}), *further])
     with closing(RunLock(run, 0.0)):
-        for words in (
-            (),
-            ("--overwrite",),
-            ("--overwrite", "--out", tmp_path / "run" / ".." / "run" / "optuna.log"),
-        ):
+        for words in ((), ("--overwrite",), ("--overwrite", "--out", tmp_path / "run" / ".." / "run" / "optuna.log")):
             assert "name another place by `--out`, or wait for the end" in refused(
                 "export", run, "--to", "optuna", *words
             )
@@ -87,11 +83,7 @@ def test_a_refusal_of_the_other_tool_is_one_sentence(run, monkeypatch, printed):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "`--to` is required"),
-        (["--to", "optun"], "Did you mean `optuna`?"),
-    ],
+    ("words", "sentence"), [([], "`--to` is required"), (["--to", "optun"], "Did you mean `optuna`?")]
 )
 def test_wrong_requests_are_refused_in_a_sentence(run, words, sentence, refused):
     assert sentence in refused("export", run, *words)

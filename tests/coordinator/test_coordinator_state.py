@@ -3,16 +3,7 @@ import pytest
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import (
-    Begin,
-    Drain,
-    Enqueue,
-    FromMaster,
-    Preempt,
-    RanksDied,
-    StopTrial,
-    Tick,
-)
+from nnlo_opt.coordinator.instructions import Begin, Drain, Enqueue, FromMaster, Preempt, RanksDied, StopTrial, Tick
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.base import Suggestion
 from nnlo_opt.trials import events as ev

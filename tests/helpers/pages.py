@@ -26,7 +26,7 @@ _NAMED = re.compile(r"Save this as `([^`]+)`")
 #: how a fenced block of commands begins
 _TYPED = re.compile(r"(mpirun|python|nnlo-opt|GetData) ")
 #: languages of blocks that nobody runs
-_QUOTED = ("bibtex",)
+_QUOTED = ("bibtex", "{eval-rst}")
 
 
 def name_of(page: Path) -> str:

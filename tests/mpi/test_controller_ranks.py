@@ -77,10 +77,7 @@ def test_mistakes_are_sentences(tmp_path):
         pytest.param("is_two_workers", "Received: a second worker.", id="twice", marks=pytest.mark.proof),
         pytest.param("overrides_nothing", "Received: Controller, without it", id="base", marks=pytest.mark.proof),
         pytest.param(
-            "does_not_serve",
-            "Received: a controller that ended before them.",
-            id="no serve",
-            marks=pytest.mark.proof,
+            "does_not_serve", "Received: a controller that ended before them.", id="no serve", marks=pytest.mark.proof
         ),
         pytest.param("answers_with_a_set", "Received: {1}.", id="answer", marks=pytest.mark.proof),
         pytest.param("raises", "ZeroDivisionError", id="raises", marks=pytest.mark.proof),

@@ -173,8 +173,7 @@ def test_an_objective_has_no_model(run, tmp_path):
 @pytest.mark.needs("torch")
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    ("lost", "words"),
-    [("trials/0000/fold1/weights.npz", "trial 0, complete (`"), ("../../data.h5", "data.h5")],
+    ("lost", "words"), [("trials/0000/fold1/weights.npz", "trial 0, complete (`"), ("../../data.h5", "data.h5")]
 )
 def test_a_model_whose_files_are_gone_is_refused(run, lost, words):
     place = run()

@@ -7,14 +7,9 @@ from nnlo_opt.search.base import History
 from nnlo_opt.search.bayesian import BayesianSearch
 from nnlo_opt.search.start_points import StartPointSearch
 from nnlo_opt.space import Real, Space
-from nnlo_opt.testing.search_conformance import SearchConformance
 
 SPACE = Space([Real(0, 1, name="x"), Real(0, 1, name="y")])
 N_EPOCHS = 27
-
-
-class TestBayesianSearch(SearchConformance):
-    make = BayesianSearch
 
 
 def new_history():

@@ -14,7 +14,7 @@ from tests.helpers.effort import examples
 BY_TYPE = OF_TYPE | {
     list[dict[str, Any]]: st.lists(  # the observations in a RunStarted
         st.fixed_dictionaries({"point": by_name(plain), "value": finite}), max_size=3
-    ),
+    )
 }
 
 EVENT_TYPES = {cls.__name__: cls for cls in ev.Event.__subclasses__()}
