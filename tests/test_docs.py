@@ -187,6 +187,14 @@ def test_python_in_pages_compiles(page):
         compile(text, name_of(page), "exec")
 
 
+def test_the_examples_of_the_readme_define_what_they_search():
+    for text in (text for language, text in FENCE.findall(README.read_text()) if language == "python"):
+        module: dict = {"__name__": "example"}
+        exec(compile(text, "README.md", "exec"), module)
+        searched = module.get("objective") or module.get("get_model")
+        assert searched is None or searched.parameter_range
+
+
 def test_every_file_names_the_same_version():
     version = re.escape(nnlo_opt.__version__)
     entry = re.search(rf"^## \[{version}\] - (\S+)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)

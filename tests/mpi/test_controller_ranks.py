@@ -10,7 +10,16 @@ from nnlo_opt.launcher.job import lets_ranks_outlive_others
 from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.testing.mpirun import find_mpirun
 from tests.helpers import launcher
+from tests.helpers.pages import blocks_of
 
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "controller.md"
+#: programs of the page, and what they print
+PROGRAMS = {
+    "train.py": ["1000 batches: [ 1. -2.  3.]", "1010 batches: [ 1. -2.  3.]"],
+    "torch_loop.py": ["1 [[1. 1. 1.]]\n2 [[1. 1. 1.]]", "2 [[1. 1. 1.]]\n1 [[1. 1. 1.]]"],
+    "downpour.py": ["[100.]"],
+}
+EXAMPLE = PAGE.parents[2] / "examples" / "lstm_platoon"
 SCRIPTS = Path(__file__).parent / "controller_scripts.py"
 
 pytestmark = pytest.mark.mpi
@@ -77,7 +86,10 @@ def test_mistakes_are_sentences(tmp_path):
         pytest.param("is_two_workers", "Received: a second worker.", id="twice", marks=pytest.mark.proof),
         pytest.param("overrides_nothing", "Received: Controller, without it", id="base", marks=pytest.mark.proof),
         pytest.param(
-            "does_not_serve", "Received: a controller that ended before them.", id="no serve", marks=pytest.mark.proof
+            "does_not_serve",
+            "Received: a controller that ended before them.",
+            id="no serve",
+            marks=pytest.mark.proof,
         ),
         pytest.param("answers_with_a_set", "Received: {1}.", id="answer", marks=pytest.mark.proof),
         pytest.param("raises", "ZeroDivisionError", id="raises", marks=pytest.mark.proof),
@@ -120,3 +132,27 @@ def test_scripts_with_the_calls_of_platoon_run(tmp_path):
 @pytest.mark.needs("torch")
 def test_a_torch_loop_shares_the_memory_of_its_module(tmp_path):
     assert sorted(run(3, tmp_path, "trains_torch").out.splitlines()) == ["worker 1 learnt", "worker 2 learnt"]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.needs("torch")] * ("torch" in name)) for name in PROGRAMS]
+)
+def test_the_programs_of_the_page_run(tmp_path, name):
+    (program,) = (block for block in blocks_of(PAGE) if block.name == name)
+    (tmp_path / name).write_text(program.text)
+    outcome = launcher.run(3, [sys.executable, name], tmp_path, 90)
+    assert outcome.out.strip() in PROGRAMS[name]
+
+
+@pytest.mark.keras
+@pytest.mark.proof
+def test_the_lstm_example_learns(tmp_path):
+    controller, worker = (EXAMPLE / f"lstm_{name}.py" for name in ("controller", "worker"))
+    text = controller.read_text().replace("max_batches=3000", "max_batches=600")
+    (tmp_path / "lstm_controller.py").write_text(text)
+    out = run_two_scripts(tmp_path, ["lstm_controller.py"], [str(worker)])
+    errors = [float(line.split()[3].rstrip(",")) for line in out.splitlines() if " by worker " in line]
+    assert len(errors) == 2
+    assert errors[1] < min(errors[0], 0.6)
+    assert (tmp_path / "lstm_best.npz").exists()

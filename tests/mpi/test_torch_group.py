@@ -1,6 +1,7 @@
 """Trainings by torch, Lightning and Accelerate as trials on blocks of ranks."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,24 @@ REPOSITORY = ROOT.parent
 IN_BLOCKS_OF_TWO = ["--block-size", "2", "--hyper-opt", "random", "--num-iterations"]
 
 
-def test_two_blocks_of_two_ranks_train_at_once(tmp_path):
-    search(tmp_path, (REPOSITORY / "examples/example_torch_ddp.py").read_text(), 5, *IN_BLOCKS_OF_TWO, "6")
+def shown(words: str) -> str:
+    """The module of the guide that has these words."""
+    guide = (REPOSITORY / "docs/guide/torch.md").read_text()
+    (text,) = [text for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if words in text]
+    return text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        pytest.param("import lightning", marks=pytest.mark.needs("lightning")),
+        pytest.param("import Accelerator", marks=pytest.mark.needs("accelerate")),
+    ],
+)
+def test_two_blocks_of_two_ranks_train_at_once_as_the_guide_shows(tmp_path, words):
+    text = shown(words) if words else (REPOSITORY / "examples/example_torch_ddp.py").read_text()
+    search(tmp_path, text, 5, *IN_BLOCKS_OF_TWO, "6")
     assert [row["state"] for row in rows(tmp_path)] == ["complete"] * 6
     assert {row["block"] for row in rows(tmp_path)} == {"1", "2"}
 
