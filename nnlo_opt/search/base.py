@@ -37,7 +37,7 @@ class TrialRecord(TypedDict):
 
 
 class TrialProgress(TypedDict):
-    """How far a trial has come that may be paused, and what it took."""
+    """State of a trial that may be paused, and what it took."""
 
     #: True if it is paused and may go on; False while it trains, and once it has ended
     waits: bool
