@@ -1,6 +1,8 @@
 """What the pages show is what their commands print; here those that start no rank, and the comparison itself."""
 
 import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -8,7 +10,7 @@ import pytest
 
 from tests.helpers.launcher import seen_within
 from tests.helpers.pages import GUIDE, Block, Kind, blocks_of, name_of
-from tests.helpers.printed import NOT_RUN, Reader, first_difference, readings
+from tests.helpers.printed import NOT_RUN, SAMPLE, Reader, first_difference, needs, readings
 
 SHOWN = [
     pytest.param(block.text, id=f"{name_of(page)}:{block.line}")
@@ -78,4 +80,25 @@ def test_every_reason_not_to_run_has_what_is_not_run():
 @pytest.mark.proof
 @pytest.mark.parametrize(("page", "blocks"), readings(with_ranks=False))
 def test_a_page_shows_what_its_commands_print(page, blocks, desk):
+    Reader(page, desk).follow(blocks)
+
+
+def programs() -> list:
+    """Every Python block of the pages that only `make proofs` follows, with what it prints."""
+    marks = {"print(": pytest.mark.proof, "\nimport keras": pytest.mark.keras, "MPIManager": pytest.mark.keras}
+    found = []
+    for page, blocks in (reading.values for reading in readings(with_ranks=True) if reading.id not in SAMPLE):
+        for block, after in pairwise([*blocks, None]):
+            text = f"\n{block.text}"
+            is_python = block.kind is Kind.PROGRAM or block.name.endswith(".py")
+            if is_python and not re.search(r"checkpoints/(?!mine)", text):
+                shown = [after] if after and after.kind is Kind.SHOWN else []
+                marked = [*needs(text), *(mark for word, mark in marks.items() if word in text)]
+                program = replace(block, kind=Kind.PROGRAM)
+                found.append(pytest.param(page, [program, *shown], id=f"{page}:{block.line}", marks=marked))
+    return found
+
+
+@pytest.mark.parametrize(("page", "blocks"), programs())
+def test_python_of_a_page_runs_as_it_stands(page, blocks, desk):
     Reader(page, desk).follow(blocks)

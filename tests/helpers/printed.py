@@ -33,6 +33,8 @@ _RANKS = re.compile(r"mpirun|nnlo-opt launch|nnlo-opt doctor|MPI\.COMM_WORLD|\bC
 _NEEDED = re.compile(
     r"^ *import (torch|lightning|optuna)$|^from (accelerate)|--mirror (optuna)|--to (wandb)", re.MULTILINE
 )
+#: pages with ranks that .ci/run follows, as they are short; the others are proofs
+SAMPLE = ("docs/guide/controller.md", "docs/guide/python.md", "docs/guide/scripts.md", "docs/guide/torch.md")
 #: what a page says instead of the folder in which its commands run
 _HOME = "/home/me"
 #: longest time for one command, in seconds
@@ -73,9 +75,14 @@ def readings(with_ranks: bool) -> list:
         name, blocks = name_of(page), list(blocks_of(page))
         runs = [text for block in blocks if block.kind is not Kind.SHOWN for text in runs_of(name, block)]
         if runs and any(map(_RANKS.search, runs)) == with_ranks:
-            packages = {package for named in _NEEDED.findall(page.read_text()) for package in named if package}
-            found.append(pytest.param(name, blocks, id=name, marks=list(map(pytest.mark.needs, packages))))
+            found.append(pytest.param(name, blocks, id=name, marks=needs(page.read_text())))
     return found
+
+
+def needs(text: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of the packages of extras that a page or a program names."""
+    packages = {found[found.lastindex or 0] for found in _NEEDED.finditer(text)}
+    return [pytest.mark.needs(package) for package in sorted(packages)]
 
 
 def runs_of(page: str, block: Block) -> list[str]:

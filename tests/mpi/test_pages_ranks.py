@@ -7,13 +7,11 @@ import pytest
 
 from nnlo_opt.cli import tool
 from tests.helpers.pages import README, REPOSITORY, blocks_of, name_of
-from tests.helpers.printed import Reader, readings, runs_of
+from tests.helpers.printed import SAMPLE, Reader, readings, runs_of
 
 pytestmark = pytest.mark.mpi
 #: the page whose search `CP` other pages look at
 SEARCHING = REPOSITORY / "docs/guide/search.md"
-#: pages that are short: the sample for .ci/run
-SAMPLE = ("docs/guide/controller.md", "docs/guide/python.md", "docs/guide/scripts.md", "docs/guide/torch.md")
 PAGES = [
     pytest.param(
         *page.values, id=page.id, marks=[*page.marks, pytest.mark.proof if page.id in SAMPLE else pytest.mark.slow]
