@@ -161,8 +161,7 @@ def failures_are_caught_and_the_next_training_works():
 
 
 def an_untrained_manager_lets_go():
-    manager = manager_of()
-    manager.close()
+    manager_of().close()
 
 
 def folds():

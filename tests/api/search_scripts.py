@@ -51,12 +51,10 @@ def a_run_is_kept_and_resumed():
     def objective(parameters):
         return parameters["x"] ** 2
 
-    folder = Path("kept")
-    first = nnlo_opt.optimize(objective, SPACE, checkpoint=folder / "run", **FEW)
+    run = {"checkpoint": Path("kept/run"), "hyper_opt": "random"}
+    first = nnlo_opt.optimize(objective, SPACE, num_iterations=6, **run)
     same(first.directory)
-    resumed = nnlo_opt.optimize(
-        objective, SPACE, checkpoint=folder / "run", opt_restore=True, **{**FEW, "num_iterations": 9}
-    )
+    resumed = nnlo_opt.optimize(objective, SPACE, num_iterations=9, opt_restore=True, **run)
     assert [trial.parameters for trial in resumed.trials[:6]] == [trial.parameters for trial in first.trials]
     assert len(resumed.trials) == 9
 
@@ -107,15 +105,9 @@ def a_keras_model():
             with h5py.File(f"{name}.h5", "w") as file:
                 file["features"], file["labels"] = x, np.eye(2, dtype=np.float32)[(x.sum(axis=1) > 0).astype(int)]
     COMM.Barrier()
-    result = nnlo_opt.optimize(
-        get_model,
-        {"n_units": nnlo_opt.Integer(4, 8), "train.learning_rate": nnlo_opt.Real(0.01, 0.1)},
-        num_iterations=2,
-        hyper_opt="random",
-        epochs=3,
-        batch=20,
-        checkpoint="keras/run",
-    )
+    space = {"n_units": nnlo_opt.Integer(4, 8), "train.learning_rate": nnlo_opt.Real(0.01, 0.1)}
+    options = {"num_iterations": 2, "hyper_opt": "random", "epochs": 3, "batch": 20, "checkpoint": "keras/run"}
+    result = nnlo_opt.optimize(get_model, space, **options)
     same(result.figure_of_merit)
     assert {trial.state.value for trial in result.trials} == {"complete"}, [trial.reason for trial in result.trials]
     assert result.figure_of_merit < 0.4

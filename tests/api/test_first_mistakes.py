@@ -169,12 +169,12 @@ def curve(parameters, report):
 
 
 @pytest.mark.parametrize("n_parallel", [1, 2])
-@pytest.mark.parametrize(
-    "pruner", [{"pruner": "median"}, *({"pruner": name, "pruner_max_epochs": 9} for name in ("asha", "hyperband"))]
-)
+@pytest.mark.parametrize("pruner", ["median", "asha", "hyperband"])
 def test_every_pruner_stops_trials_in_one_process(pruner, n_parallel, monkeypatch):
     monkeypatch.setattr(forked, "FRAMEWORKS", ())  # other tests may have imported some
-    result = nnlo_opt.optimize(curve, SPACE, num_iterations=12, hyper_opt="random", n_parallel=n_parallel, **pruner)
+    options = {"num_iterations": 12, "hyper_opt": "random", "pruner": pruner, "n_parallel": n_parallel}
+    options |= {} if pruner == "median" else {"pruner_max_epochs": 9}
+    result = nnlo_opt.optimize(curve, SPACE, **options)
     found = states(result)
     assert found.keys() == {"complete", "pruned"}
     assert {len(trial.curve) for trial in result.trials if trial.state == "complete"} == {9}

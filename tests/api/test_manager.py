@@ -161,9 +161,8 @@ def test_hdf5_files(tmp_path, digits, cached):
         def build_model(self):
             import keras
 
-            return keras.Sequential(
-                [keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10, "softmax")]
-            )
+            layers = [keras.layers.Flatten(), keras.layers.Dense(10, "softmax")]
+            return keras.Sequential([keras.Input((28, 28, 1)), *layers])
 
     algo = nnlo_opt.Algo("adam", learning_rate=0.01)
     manager = nnlo_opt.MPIManager(None, data, algo, Digits(), 4, files[:2], files[2:])
@@ -241,13 +240,9 @@ def test_what_goes_wrong_is_told_in_a_sentence():
     for builder, reason in ((nnlo_opt.ModelBuilder(), "must override"), (Broken(), "ZeroDivisionError")):
         with pytest.raises(TrialError, match=reason):
             manager_of(builder=builder).train()
-    for changes, received in (
-        ({"num_masters": 2}, "2"),
-        ({"num_processes": 2}, "2"),
-        ({"epochs": 0}, "0"),
-        ({"data": object()}, "object"),
-    ):
-        check_refused(received, manager_of, **changes)
+    for name, value, received in (("num_masters", 2, "2"), ("num_processes", 2, "2"), ("epochs", 0, "0")):
+        check_refused(received, manager_of, **{name: value})
+    check_refused("object", manager_of, data=object())
     check_refused("at least one batch", nnlo_opt.MPIManager, None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, [], [])
     check_refused("`NFolds`", nnlo_opt.MPIKFoldManager, 0, None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, FILES)
 
@@ -318,7 +313,6 @@ def test_keras_early_stopping_gives_back_the_best_weights(tmp_path):
     manager.close()
 
 
-@pytest.mark.keras
 @pytest.mark.proof
 def test_models_that_train_together_take_batches_of_a_generator():
     class Gan(nnlo_opt.ModelBuilder):
