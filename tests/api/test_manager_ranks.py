@@ -13,48 +13,30 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "example_manager.py"
 pytestmark = pytest.mark.mpi
 
 
-def run(n_ranks: int, cwd: Path, *arguments: str, timeout_s: float = 240.0) -> launcher.Outcome:
-    return launcher.run(n_ranks, [sys.executable, str(SCRIPTS), *arguments], cwd, timeout_s, code=None)
+def run(n_ranks: int, cwd: Path, *arguments: str, code: int | None = 0) -> launcher.Outcome:
+    return launcher.run(n_ranks, [sys.executable, str(SCRIPTS), *arguments], cwd, 240, code)
 
 
 ANYWHERE = ["everybody_calls_train", "the_ancestors_way"]
 FAILURES = "failures_are_caught_and_the_next_training_works"
+ON_THREE = [*ANYWHERE, "every_mode", "rings", "an_untrained_manager_lets_go", "folds", FAILURES]
+ON_SIX = [*(f"2:{name}" for name in (*ANYWHERE, FAILURES)), *(f"3:{name}" for name in ON_THREE)]
+ON_SIX += ["5:folds", "5:the_ancestors_way", "masters"]
 
-
-NETWORKS = pytest.mark.parametrize(
-    "network", ["dense", pytest.param("torch", marks=[pytest.mark.needs("torch"), pytest.mark.proof])]
-)
+OF_TORCH = pytest.param("torch", marks=[pytest.mark.needs("torch"), pytest.mark.proof])
+NETWORKS = pytest.mark.parametrize("network", ["dense", OF_TORCH])
 
 
 @NETWORKS
-@pytest.mark.parametrize(
-    ("n_ranks", "names"),
-    [
-        (1, ANYWHERE),
-        (
-            6,
-            [
-                *(f"2:{name}" for name in (*ANYWHERE, FAILURES)),
-                *(f"3:{name}" for name in (*ANYWHERE, "every_mode", "rings", "an_untrained_manager_lets_go", "folds")),
-                f"3:{FAILURES}",
-                "5:folds",
-                "5:the_ancestors_way",
-                "masters",
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("n_ranks", "names"), [(1, ANYWHERE), (6, ON_SIX)])
 def test_scripts_that_work(tmp_path, n_ranks, names, network):
-    outcome = run(n_ranks, tmp_path, ",".join(names), network)
-    assert outcome.code == 0, outcome.err[-4000:]
+    run(n_ranks, tmp_path, ",".join(names), network)
 
 
 @pytest.mark.proof
 def test_keras_callbacks_run_on_worker_1(tmp_path):
     """Of 4 ranks two are masters."""
-    names = ["3:callbacks_with_downpour", "3:callbacks_with_allreduce", "4:callbacks_with_downpour"]
-    outcome = run(4, tmp_path, ",".join(names))
-    assert outcome.code == 0, outcome.err[-4000:]
+    run(4, tmp_path, "3:callbacks_with_downpour,3:callbacks_with_allreduce,4:callbacks_with_downpour")
 
 
 @NETWORKS
@@ -67,7 +49,7 @@ def test_keras_callbacks_run_on_worker_1(tmp_path):
     ],
 )
 def test_an_error_is_told_once_and_ends_all_ranks(tmp_path, name, sentence, network):
-    outcome = run(3, tmp_path, name, network, timeout_s=120)
+    outcome = run(3, tmp_path, name, network, code=None)
     assert outcome.code != 0
     assert sentence in outcome.err
     assert outcome.err.count("Traceback (most recent call last)") == 1
@@ -76,7 +58,6 @@ def test_an_error_is_told_once_and_ends_all_ranks(tmp_path, name, sentence, netw
 @pytest.mark.proof
 def test_the_example(tmp_path):
     outcome = launcher.run(3, [sys.executable, str(EXAMPLE)], tmp_path, 240)
-    assert outcome.code == 0, outcome.err[-4000:]
     assert "epoch 5/5: loss" in outcome.out
     assert (tmp_path / "digits.keras").is_file()
     accuracy = float(outcome.out.split("val_acc")[-1].split()[0])

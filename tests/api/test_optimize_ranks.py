@@ -35,7 +35,6 @@ def run(n_ranks: int, cwd: Path, *arguments: str) -> launcher.Outcome:
 def test_every_rank_searches_and_gets_the_result(tmp_path, n_ranks):
     names = [*NAMES, *(OF_MPIRUN if n_ranks > 1 else [])]
     outcome = run(n_ranks, tmp_path, str(SCRIPTS), ",".join(names))
-    assert outcome.code == 0, outcome.err[-4000:]
     assert outcome.out.splitlines() == [f"{name} is done" for name in names]
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["kept"]
 
@@ -44,15 +43,11 @@ def test_every_rank_searches_and_gets_the_result(tmp_path, n_ranks):
 @pytest.mark.proof
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_keras_model_of_the_script_is_searched(tmp_path, n_ranks):
-    outcome = run(n_ranks, tmp_path, str(SCRIPTS), "a_keras_model")
-    assert outcome.code == 0, outcome.err[-4000:]
-    assert outcome.out.splitlines() == ["a_keras_model is done"]
+    assert run(n_ranks, tmp_path, str(SCRIPTS), "a_keras_model").out.splitlines() == ["a_keras_model is done"]
 
 
 def test_the_example(tmp_path):
-    outcome = run(3, tmp_path, str(EXAMPLE))
-    assert outcome.code == 0, outcome.err[-4000:]
-    lines = outcome.out.splitlines()
+    lines = run(3, tmp_path, str(EXAMPLE)).out.splitlines()
     assert len(lines) == 3
     assert len(set(lines)) == 1
 
@@ -62,17 +57,16 @@ def test_the_command_line_resumes_a_module_and_sends_a_script_back_to_itself(tmp
     (tmp_path / "own.py").write_text(OBJECTIVE)
     (tmp_path / "space.py").write_text("from nnlo_opt.space import Real\nspace = [Real(0, 1, name='x')]\n")
     (tmp_path / "script.py").write_text("import own\n" + SEARCHES.format(target="own.objective"))
-    assert run(3, tmp_path, "script.py").code == 0
+    run(3, tmp_path, "script.py")
     command = ["OptimizationDriver", "--model", "own.py", "--search-space", "space.py", "--checkpoint", "run"]
     command += ["--num-iterations", "5", "--opt-restore"]
-    outcome = launcher.run(3, command, tmp_path, 120)
-    assert outcome.code == 0, outcome.err
+    launcher.run(3, command, tmp_path, 120)
     ledger = read_ledger(tmp_path / "checkpoints" / "run")
     assert len(ledger.trials) == 5
     assert len(ledger.sessions) == 2
     text = SEARCHES.format(target="lambda p: p['x']").replace('"run"', '"run", overwrite=True')
     (tmp_path / "script.py").write_text(text)
-    assert run(1, tmp_path, "script.py").code == 0
+    run(1, tmp_path, "script.py")
     outcome = launcher.run(3, command, tmp_path, 120, code=2)
     assert "whose trials call `<lambda>` of the script" in outcome.err
     assert "`opt_restore=True`" in outcome.err
