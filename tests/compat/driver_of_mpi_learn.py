@@ -45,29 +45,12 @@ else:
 train_list, val_list = ([line.strip() for line in open(path)] for path in lists)  # noqa: SIM115
 data = H5Data(batch_size=100, cache="", preloading=0, features_name="features", labels_name="labels")
 data.set_file_names(train_list)
-algo = Algo(
-    "adam",
-    loss="categorical_crossentropy",
-    validate_every=int(data.count_data() / 100),
-    sync_every=1,
-    worker_optimizer="sgd",
-)
-manager = MPIManager(
-    comm=comm,
-    data=data,
-    algo=algo,
-    model_builder=model_builder,
-    num_epochs=2,
-    train_list=train_list,
-    val_list=val_list,
-    num_masters=1,
-    num_processes=1,
-    synchronous=False,
-    verbose=False,
-    monitor=False,
-    early_stopping=None,
-    target_metric=None,
-)
+rule = {"validate_every": int(data.count_data() / 100), "sync_every": 1, "worker_optimizer": "sgd"}
+algo = Algo("adam", loss="categorical_crossentropy", **rule)
+files = {"train_list": train_list, "val_list": val_list}
+settings = {"num_epochs": 2, "num_masters": 1, "num_processes": 1, "synchronous": False, "verbose": False}
+settings |= {"monitor": False, "early_stopping": None, "target_metric": None}
+manager = MPIManager(comm=comm, data=data, algo=algo, model_builder=model_builder, **files, **settings)
 if comm.Get_rank() == 0:
     histories = manager.process.train()
     manager.free_comms()

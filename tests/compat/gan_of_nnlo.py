@@ -15,18 +15,9 @@ print("on", builder.device)
 builder.set_params(latent_size=8)
 data = H5Data(batch_size=16, features_name="X", labels_name="y")
 algo = Algo("rmsprop", loss="dummy", validate_every=2, mode="easgd", sync_every=1, worker_optimizer="rmsprop")
-manager = MPIManager(
-    comm,
-    data=data,
-    algo=algo,
-    model_builder=builder,
-    num_epochs=1,
-    train_list=train_list,
-    val_list=val_list,
-    num_masters=1,
-    synchronous=False,
-    callbacks=[],
-)
+files = {"train_list": train_list, "val_list": val_list}
+settings = {"num_epochs": 1, "num_masters": 1, "synchronous": False, "callbacks": []}
+manager = MPIManager(comm, data=data, algo=algo, model_builder=builder, **files, **settings)
 histories = manager.train()
 manager.free_comms()
 if comm.Get_rank() == 0:

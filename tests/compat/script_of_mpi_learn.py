@@ -45,25 +45,11 @@ if __name__ == "__main__":
     comm = MPI.COMM_WORLD.Dup()
     device = get_device(comm, 1, gpu_limit=0)
     import_keras()
-    algo = Algo(
-        None,
-        loss="categorical_crossentropy",
-        validate_every=10,
-        mode="easgd",
-        worker_optimizer="sgd",
-        elastic_force=0.9 / max(1, comm.Get_size() - 1),
-        elastic_lr=1.0,
-        elastic_momentum=0,
-    )
-    manager = MPIManager(
-        comm=comm,
-        data=Points(50),
-        algo=algo,
-        model_builder=Builder(comm),
-        num_epochs=args.epochs,
-        train_list=["a", "b"],
-        val_list=["c"],
-    )
+    elastic = {"elastic_force": 0.9 / max(1, comm.Get_size() - 1), "elastic_lr": 1.0, "elastic_momentum": 0}
+    rule = {"validate_every": 10, "mode": "easgd", "worker_optimizer": "sgd", **elastic}
+    algo = Algo(None, loss="categorical_crossentropy", **rule)
+    settings = {"num_epochs": args.epochs, "train_list": ["a", "b"], "val_list": ["c"]}
+    manager = MPIManager(comm=comm, data=Points(50), algo=algo, model_builder=Builder(comm), **settings)
     if comm.Get_rank() == 0:
         histories = manager.process.train()
         manager.free_comms()

@@ -1,47 +1,39 @@
 """Modules of NNLO and mpi_learn, and names of Keras 1 and 2, by the import hook of `run-legacy`."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from nnlo_opt.compat.scripts.classes import get_device
 from nnlo_opt.compat.scripts.names import MODULES
+from tests.helpers.launcher import python
 
 HERE = Path(__file__).parent
 
 
-def python(tmp_path, program, *words):
-    """Run `nnlo-opt run-legacy` on a program in a process of its own, in a folder of its own; return what it prints."""
-    script = tmp_path / "script.py"
+def run_legacy(folder, script, *words):
+    """Run `nnlo-opt run-legacy` on a script in a process of its own, in a folder of its own."""
+    return python("from nnlo_opt.cli.main import tool; tool()", "run-legacy", script, *words, cwd=folder)
+
+
+def run_text(folder, program, *words):
+    """As `run_legacy`, for the text of a script."""
+    script = folder / "script.py"
     script.write_text(program)
-    return run_legacy(tmp_path, str(script), *words)
-
-
-def run_legacy(folder, *words):
-    command = [sys.executable, "-c", "from nnlo_opt.cli.main import tool; tool()", "run-legacy", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-
-
-def run_getdata(folder, *words):
-    command = [sys.executable, "-c", "from nnlo_opt.cli.main import get_data; get_data()", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+    return run_legacy(folder, script, *words)
 
 
 def test_every_name_of_the_table_is_there_and_none_imports_a_framework(tmp_path):
     lines = [f"from {module} import {name}" for module, names in MODULES.items() for name in names.split()]
     lines += [f"import {module}" for module in MODULES]
     program = "\n".join([*lines, "import sys", "print(sorted({'keras', 'tensorflow', 'torch'} & {*sys.modules}))"])
-    done = python(tmp_path, program)
-    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+    assert run_text(tmp_path, program).expect(0).out == "[]\n"
 
 
 def test_nothing_of_it_is_there_unless_run_legacy_asks():
     program = "import importlib.util, nnlo_opt.cli.tool; print(importlib.util.find_spec('mpi_learn'))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "None\n"
+    assert python(program).expect(0).out == "None\n"
 
 
 @pytest.mark.parametrize(
@@ -54,9 +46,9 @@ def test_nothing_of_it_is_there_unless_run_legacy_asks():
     ],
 )
 def test_what_there_is_not_is_said(tmp_path, program, words):
-    done = python(tmp_path, program)
-    assert words in done.stderr
-    assert done.returncode
+    done = run_text(tmp_path, program)
+    assert words in done.err
+    assert done.code
 
 
 def test_a_module_finds_the_models_of_nnlo_and_its_working_folder(tmp_path):
@@ -66,14 +58,14 @@ def test_a_module_finds_the_models_of_nnlo_and_its_working_folder(tmp_path):
         "import sys; from examples.first import *; from nnlo.models.model_cifar10_tf import get_model, get_name\n"
         "print(make_mnist_model.parameter_range[0].name, get_name(), sys.argv[1:])"
     )
-    done = python(tmp_path, program, "--epochs", "3")
-    assert done.stdout == "nb_filters cifar10 ['--epochs', '3']\n", done.stderr
+    done = run_text(tmp_path, program, "--epochs", "3")
+    assert done.out == "nb_filters cifar10 ['--epochs', '3']\n", done.err
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "beside.py").write_text("mine = 6\n")
     program = "from models.beside import mine; from models.Models import make_mnist_model; print(mine)"
-    assert python(tmp_path, program).stdout == "6\n"
+    assert run_text(tmp_path, program).out == "6\n"
     (tmp_path / "models" / "__init__.py").write_text("mine = 7\n")
-    assert python(tmp_path, "import models; print(models.mine)").stdout == "7\n"
+    assert run_text(tmp_path, "import models; print(models.mine)").out == "7\n"
 
 
 FORMER = """
@@ -102,9 +94,9 @@ print(round(float(SGD(lr=0.5, decay=0.0).learning_rate), 1), to_categorical([1],
 @pytest.mark.keras
 @pytest.mark.proof
 def test_models_in_the_words_of_keras_1_and_2_are_built(tmp_path):
-    done = python(tmp_path, FORMER)
-    first, middle, second = done.stdout.splitlines()[-3:]
-    assert first == "tf (5, 3, 1, 4) (None, 8, 8, 8) (None, 3) 3.0", done.stderr
+    done = run_text(tmp_path, FORMER)
+    first, middle, second = done.out.splitlines()[-3:]
+    assert first == "tf (5, 3, 1, 4) (None, 8, 8, 8) (None, 3) 3.0", done.err
     assert middle == "(3, 3, 2) (3,) (2,) (1,) 0.5"
     assert second == "0.5 [[0.0, 1.0, 0.0]]"
 
@@ -112,9 +104,8 @@ def test_models_in_the_words_of_keras_1_and_2_are_built(tmp_path):
 @pytest.mark.keras
 @pytest.mark.proof
 def test_a_script_of_mpi_learn_trains_as_it_is(tmp_path):
-    done = run_legacy(tmp_path, str(HERE / "script_of_mpi_learn.py"), "--epochs", "20")
-    assert done.returncode == 0, done.stderr
-    said, trained = done.stdout.splitlines()
+    done = run_legacy(tmp_path, HERE / "script_of_mpi_learn.py", "--epochs", "20").expect(0)
+    said, trained = done.out.splitlines()
     assert said.startswith("`elastic_lr=1.0` of Algo is left out")
     device, *metrics, loss = trained.split()
     assert (device, "'val_acc'," in metrics) == ("cpu", True)
@@ -123,26 +114,22 @@ def test_a_script_of_mpi_learn_trains_as_it_is(tmp_path):
 
 @pytest.mark.keras
 @pytest.mark.proof
-def test_a_script_of_nnlo_trains_its_gan_as_it_is(tmp_path):
-    done = run_getdata(tmp_path, "showers", "2", "1", "--cells", "9", "--n-samples", "48", "--out", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    lists = [tmp_path / f"{part}_showers.list" for part in ("train", "test")]
-    done = run_legacy(tmp_path, str(HERE / "gan_of_nnlo.py"), *map(str, lists))
-    assert done.returncode == 0, done.stderr
-    assert "on cpu" in done.stdout
-    assert "val_combined_model_energy_loss val_combined_model_loss" in done.stdout
+def test_a_script_of_nnlo_trains_its_gan_as_it_is(tmp_path, printed):
+    printed("showers", 2, 1, "--cells", 9, "--n-samples", 48, "--out", tmp_path, program="GetData")
+    done = run_legacy(tmp_path, HERE / "gan_of_nnlo.py", "train_showers.list", "test_showers.list").expect(0)
+    assert "on cpu" in done.out
+    assert "val_combined_model_energy_loss val_combined_model_loss" in done.out
+
+
+OF_TORCH = pytest.param("mnist_torch", marks=pytest.mark.needs("torch"))
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param("mnist", marks=pytest.mark.keras), pytest.param("mnist_torch", marks=pytest.mark.needs("torch"))],
-)
+@pytest.mark.parametrize("name", [pytest.param("mnist", marks=pytest.mark.keras), OF_TORCH])
 def test_a_model_that_a_script_of_mpi_learn_has_saved_is_trained_as_it_is(tmp_path, digits, name):
     folder, lists = shutil.copytree(digits, tmp_path / "digits"), ["train_mnist.list", "test_mnist.list"]
-    done = run_legacy(folder, str(HERE / "driver_of_mpi_learn.py"), name, *lists)
-    assert done.returncode == 0, done.stderr
-    said, *device, learnt = done.stdout.splitlines()
+    done = run_legacy(folder, HERE / "driver_of_mpi_learn.py", name, *lists).expect(0)
+    said, *device, learnt = done.out.splitlines()
     assert said.startswith("A timeline of a script is not recorded")
     assert (device, learnt) == ([] if "torch" in name else ["using device cpu"], "learnt")
 
@@ -157,16 +144,12 @@ print(layer(torch.ones(1, 2).cuda()).shape, make_mnist_torch_model(kernel_size=4
 
 @pytest.mark.needs("torch")
 def test_torch_models_that_ask_for_a_gpu_run_without_one(tmp_path):
-    assert python(tmp_path, TORCH).stdout == "torch.Size([1, 2]) torch.Size([2, 10])\n"
+    assert run_text(tmp_path, TORCH).out == "torch.Size([1, 2]) torch.Size([2, 10])\n"
 
 
 @pytest.mark.parametrize(
     ("visible", "devices"),
-    [
-        ("2,0", ["gpu2", "gpu0", "gpu2"]),
-        ("-1", ["cpu"] * 3),
-        ("MIG-1a,MIG-2b", ["gpuMIG-1a", "gpuMIG-2b", "gpuMIG-1a"]),
-    ],
+    [("2,0", ["gpu2", "gpu0", "gpu2"]), ("-1", ["cpu"] * 3), ("MIG-1,MIG-2", ["gpuMIG-1", "gpuMIG-2", "gpuMIG-1"])],
 )
 def test_ranks_of_a_node_take_its_gpus_in_turn(monkeypatch, visible, devices):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -45,9 +45,8 @@ model_provider = TorchBuilderFromFunction(model_fn=get_model)
 train_list, val_list = ([line.strip() for line in open(path)] for path in lists)  # noqa: SIM115
 comm_block = comm_world.Split(block_num)
 if block_num == 0:
-    opt_coordinator = Coordinator(
-        comm_world, num_blocks, model_provider.parameters, False, 3, checkpointing="kept", label="train"
-    )
+    kept = {"checkpointing": "kept", "label": "train"}
+    opt_coordinator = Coordinator(comm_world, num_blocks, model_provider.parameters, False, 3, **kept)
     if restores == "restore":
         opt_coordinator.load()
     opt_coordinator.target_fom = 0.01
@@ -57,38 +56,12 @@ else:
     assert get_groups(comm_block, 1, 1) == ([0], [[0, 1]], [[1]])
     data = H5Data(batch_size=100, cache="", preloading=0, features_name=("features", abs), labels_name="labels")
     data.set_file_names(train_list)
-    algo = Algo(
-        None,
-        loss="categorical_crossentropy",
-        validate_every=int(data.count_data() / 100),
-        mode="easgd",
-        sync_every=1,
-        worker_optimizer="sgd",
-        worker_optimizer_params="{}",
-        elastic_force=0.9 / (comm_block.Get_size() - 1),
-        elastic_lr=1.0,
-        elastic_momentum=0,
-    )
-    block = ProcessBlock(
-        comm_world,
-        comm_block,
-        algo,
-        data,
-        device,
-        model_provider,
-        1,
-        train_list,
-        val_list,
-        folds=1,
-        num_masters=1,
-        num_process=1,
-        verbose=False,
-        early_stopping=None,
-        target_metric=None,
-        monitor=False,
-        label="train",
-        restore=restores == "restore",
-        checkpoint="kept",
-        checkpoint_interval=5,
-    )
+    rule = {"mode": "easgd", "sync_every": 1, "worker_optimizer": "sgd", "worker_optimizer_params": "{}"}
+    rule |= {"elastic_force": 0.9 / (comm_block.Get_size() - 1), "elastic_lr": 1.0, "elastic_momentum": 0}
+    algo = Algo(None, loss="categorical_crossentropy", validate_every=int(data.count_data() / 100), **rule)
+    settings = {"folds": 1, "num_masters": 1, "num_process": 1, "verbose": False, "monitor": False}
+    settings |= {"early_stopping": None, "target_metric": None, "label": "train"}
+    settings |= {"restore": restores == "restore", "checkpoint": "kept", "checkpoint_interval": 5}
+    model = (device, model_provider, 1)
+    block = ProcessBlock(comm_world, comm_block, algo, data, *model, train_list, val_list, **settings)
     block.run()

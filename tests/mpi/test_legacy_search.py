@@ -10,10 +10,9 @@ from tests.helpers import launcher
 
 SCRIPT = Path(__file__).parent / "search_of_nnlo.py"
 
+pytestmark = [pytest.mark.mpi, pytest.mark.proof, pytest.mark.needs("torch")]
 
-@pytest.mark.mpi
-@pytest.mark.proof
-@pytest.mark.needs("torch")
+
 def test_a_search_of_nnlo_runs_as_it_is_and_is_restored(tmp_path, digits):
     folder = shutil.copytree(digits, tmp_path / "digits")
     command = ["nnlo-opt", "run-legacy", str(SCRIPT), "train_mnist.list", "test_mnist.list"]
@@ -25,9 +24,6 @@ def test_a_search_of_nnlo_runs_as_it_is_and_is_restored(tmp_path, digits):
         assert found["fY"] == min(found["Y"])
 
 
-@pytest.mark.mpi
-@pytest.mark.proof
-@pytest.mark.needs("torch")
 def test_a_space_that_rank_0_cannot_search_is_refused_on_all_ranks(tmp_path, digits):
     folder = shutil.copytree(digits, tmp_path / "digits")
     wrong = SCRIPT.read_text().replace('[Integer(4, 6, name="n")]', '["n from 4 to 6"]')
