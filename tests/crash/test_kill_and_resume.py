@@ -5,7 +5,6 @@ import itertools
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,13 +12,12 @@ from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.registry import search_names
 from tests.helpers import launcher, objectives
 from tests.helpers.networks import Network
+from tests.helpers.objective_runs import begin, search
 
 pytestmark = pytest.mark.mpi
 
 
-def kill_and_resume(
-    folder: Path, command: list[str], pauses_s: list[float], event: bytes = b"\n"
-) -> list[dict[str, Any]]:
+def kill_and_resume(folder: Path, command: list[str], pauses_s: list[float], event: bytes = b"\n") -> list[dict]:
     """Kill a job of 5 ranks after each pause, then let it end; the events of the journal.
 
     A pause begins when the journal has grown by such an event: it is spent in the run, whatever the machine's speed.
@@ -40,7 +38,6 @@ def kill_and_resume(
         launcher.seen_within(90, lambda: has_ended() or has_grown())
         launcher.seen_within(pause_s, has_ended)
         job.kill()
-        job.process.wait(30)
         if journal.exists():
             seen.append(journal.read_bytes())
     launcher.run(5, command, folder, 240)
@@ -128,37 +125,31 @@ def test_paused_trials_stay_paused_and_continue_from_their_epoch(tmp_path, digit
     assert not list((tmp_path / "checkpoints/K").glob("trials/*/fold0/checkpoint-*"))
 
 
-def kill_when_complete(folder: Path, n_trials: int, n_ranks: int, command: list[str]) -> None:
-    """Start a run `K`, and kill it when so many of its trials are complete."""
-    job = launcher.start(n_ranks, command, folder)
-    job.wait_for(folder / "checkpoints/K", "TrialCompleted", n_trials)
+def kill_when_complete(folder: Path, n_trials: int, n_ranks: int, *options: str) -> None:
+    """Start a search, and kill it when so many of its trials are complete."""
+    job = begin(folder, objectives.SLOW, n_ranks, *options)
+    job.wait_for(folder / "checkpoints/S", "TrialCompleted", n_trials)
     job.kill()
-    job.process.wait(30)
 
 
 #: algorithm -> packages of extras that it needs
 NEEDED = {"tpe": ("optuna",), "gp": ("optuna", "torch"), "cmaes": ("cmaes",)}
+ALGORITHMS = [pytest.param(name, marks=pytest.mark.needs(*NEEDED.get(name, ()))) for name in search_names()]
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=pytest.mark.needs(*NEEDED.get(name, ()))) for name in search_names()]
-)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_killed_search_continues(tmp_path, algorithm):
-    (tmp_path / "objective.py").write_text(objectives.SLOW)
-    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
-    command += ["--hyper-opt", algorithm, "--block-size", "1"]
-    command += ["--grid-points", "24"] * (algorithm == "grid")
-    command += ["--pruner-max-epochs", "3"] * (algorithm == "freeze-thaw")
-    kill_when_complete(tmp_path, 11, 3, command)  # most have begun to learn: they start with 10 trials
-    launcher.run(3, [*command, "--opt-restore"], tmp_path)
-    launcher.check_search(tmp_path / "checkpoints/K", 24)
+    options = ["--num-iterations", "24", "--hyper-opt", algorithm, "--block-size", "1"]
+    options += ["--grid-points", "24"] * (algorithm == "grid")
+    options += ["--pruner-max-epochs", "3"] * (algorithm == "freeze-thaw")
+    kill_when_complete(tmp_path, 11, 3, *options)  # most have begun to learn: they start with 10 trials
+    search(tmp_path, objectives.SLOW, 3, *options, "--opt-restore")
+    launcher.check_search(tmp_path / "checkpoints/S", 24)
 
 
 @pytest.mark.proof
 def test_a_resume_may_have_another_number_of_ranks(tmp_path):
-    (tmp_path / "objective.py").write_text(objectives.SLOW)
-    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "20", "--checkpoint", "K"]
-    kill_when_complete(tmp_path, 3, 5, command)
-    launcher.run(4, [*command, "--opt-restore", "--block-size", "1"], tmp_path)
-    launcher.check_search(tmp_path / "checkpoints/K", 20)
+    kill_when_complete(tmp_path, 3, 5, "--num-iterations", "20")
+    search(tmp_path, objectives.SLOW, 4, "--num-iterations", "20", "--opt-restore", "--block-size", "1")
+    launcher.check_search(tmp_path / "checkpoints/S", 20)

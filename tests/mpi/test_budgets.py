@@ -28,7 +28,6 @@ def test_the_pareto_set_of_a_killed_search_is_that_of_all_its_trials(tmp_path):
     job = launcher.start(5, command(tmp_path, *options), tmp_path)
     job.wait_for(tmp_path / "checkpoints/B", "TrialCompleted", 4)
     job.kill()
-    job.process.wait(30)
     assert not read_ledger(tmp_path / "checkpoints/B").complete
     outcome, summary = run(tmp_path, *options)
     assert "Pareto set of here:min, there:min" in outcome.out

@@ -67,10 +67,6 @@ if how == "port":
 if how == "nan":
     print('{"value": NaN}')
 """
-FAILING_SPACE = """from nnlo_opt.space import Categorical
-
-parameter_range = [Categorical(["code", "killed", "port", "nan", "nothing"], name="how")]
-"""
 REASONS = {
     "code": "the command has ended with code 1; its output ends: the reason",
     "killed": "the command has ended by SIGKILL",
@@ -78,6 +74,9 @@ REASONS = {
     "nothing": "the command must print its value as a line",
     "port": "",
 }
+FAILING_SPACE = f"from nnlo_opt.space import Categorical\nparameter_range = [Categorical({[*REASONS]}, name='how')]\n"
+#: of one number
+LINE = "from nnlo_opt.space import Real\nparameter_range = [Real(0.0, 1.0, name='x')]\n"
 
 
 def command(folder, script, space, *options):
@@ -114,16 +113,14 @@ def test_each_way_to_fail_is_a_sentence_and_a_taken_port_is_none(tmp_path):
 
 
 def test_a_killed_script_is_resumed_from_its_last_save(tmp_path):
-    space = 'from nnlo_opt.space import Real\n\nparameter_range = [Real(0.0, 1.0, name="x")]\n'
     text = "python train.py {x} {save} {checkpoint} {folder}"
     options = ("--block-size", "2", "--keep-weights", "best:1", "--num-iterations", "4", "--pruner", "asha")
     more = ("--pruner-max-epochs", "6", "--command", text)
-    words = command(tmp_path, SAVING, space, *options, *more)
+    words = command(tmp_path, SAVING, LINE, *options, *more)
     run = tmp_path / "checkpoints/S"
     job = launcher.start(3, words, tmp_path)
     assert launcher.seen_within(60, lambda: len([e for e in launcher.events_of(run, "EpochEnded") if e["epoch"] > 2]))
     job.kill()
-    job.wait(30, code=None)
     launcher.run(3, [*words, "--opt-restore"], tmp_path)
     ledger = read_ledger(run)
     assert ledger.n_by_state()["complete"] + ledger.n_by_state()["pruned"] == 4
@@ -142,10 +139,9 @@ def test_a_pruned_script_that_does_not_want_to_end_leaves_nothing(tmp_path, monk
     monkeypatch.setenv(MARK, number := os.urandom(8).hex())
     reports = 'import sys\nfor n in range(1, 4):\n    print(\'{"epoch": %d, "value": %s}\' % (n, sys.argv[1]))\n'
     script = f"{reports}if float(sys.argv[1]) > 0.5:\n    exec({STUBBORN!r})\n"
-    space = 'from nnlo_opt.space import Real\n\nparameter_range = [Real(0.0, 1.0, name="x")]\n'
     options = ("--pruner", "median", "--pruner-min-trials", "1", "--hyper-opt", "random", "--num-iterations", "4")
     more = ("--start-point", "x=0.1", "--command", "python train.py {x}", "--block-size", str(n_ranks - 1 or 1))
-    launcher.run(n_ranks, command(tmp_path, script, space, *options, *more), tmp_path)
+    launcher.run(n_ranks, command(tmp_path, script, LINE, *options, *more), tmp_path)
     assert {row["state"] for row in rows(tmp_path)} == {"complete", "pruned"}
     assert not marked(number)
 
@@ -153,10 +149,9 @@ def test_a_pruned_script_that_does_not_want_to_end_leaves_nothing(tmp_path, monk
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_script_that_takes_too_long_is_ended_without_a_report(tmp_path, n_ranks):
     script = "import sys, time\nprint('{\"value\": 1.0}')\ntime.sleep(600 if float(sys.argv[1]) > 0.5 else 0)\n"
-    space = 'from nnlo_opt.space import Real\n\nparameter_range = [Real(0.0, 1.0, name="x")]\n'
     options = ("--trial-timeout", "3", "--hyper-opt", "random", "--num-iterations", "3", "--start-point", "x=0.1")
     more = ("--command", "python train.py {x}", "--block-size", str(n_ranks - 1 or 1))
-    launcher.run(n_ranks, command(tmp_path, script, space, *options, *more), tmp_path, timeout_s=40)
+    launcher.run(n_ranks, command(tmp_path, script, LINE, *options, *more), tmp_path, timeout_s=40)
     for row in rows(tmp_path):
         assert (row["state"] == "failed") == (float(row["p:x"]) > 0.5)
         assert ("--trial-timeout" in row["reason"]) == (row["state"] == "failed")

@@ -47,6 +47,5 @@ def test_a_killed_training_continues_to_the_same_losses(tmp_path, showers):
     job = launcher.start(2, with_epochs, tmp_path)
     job.wait_for(tmp_path / "checkpoints/cut", "EpochEnded", 1)
     job.kill()
-    job.wait(30, code=None)
     launcher.run(2, [*with_epochs, "--restore"], tmp_path)
     assert losses(tmp_path, "cut") == losses(tmp_path, "whole")

@@ -7,18 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import launcher, objectives
-from tests.helpers.objective_runs import rows, search, summary
+from tests.helpers.objective_runs import begin, rows, search, summary
 
 pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize(
     ("n_ranks", "block_size"),
-    [
-        (1, 2),
-        (5, 2),
-        *(pytest.param(*sizes, marks=pytest.mark.proof) for sizes in [(2, 2), (3, 1), (7, 3), (5, 3), (4, 2)]),
-    ],
+    [(1, 2), (5, 2), *(pytest.param(*n, marks=pytest.mark.proof) for n in [(2, 2), (3, 1), (7, 3), (5, 3), (4, 2)])],
 )
 def test_every_world_size_searches(tmp_path, n_ranks, block_size):
     search(tmp_path, objectives.GOOD, n_ranks, "--block-size", str(block_size), "--num-iterations", "6")
@@ -45,16 +41,9 @@ def test_a_raising_rank_fails_its_trial_only_and_nothing_hangs(tmp_path):
             assert ("raised last" if where == "last" else f"raised {where}") in row["reason"]
 
 
-ONLY_FAILS = """import numpy as np
-from nnlo_opt.space import Real
-
-
-def objective(x):
-    return np.linalg.inv(np.zeros((2, 2)))
-
-
-objective.parameter_range = [Real(0.0, 1.0, name="x")]
-"""
+ONLY_FAILS = objectives.module("\n    return np.linalg.inv(np.zeros((2, 2)))\n").replace(
+    "parameters, comm, report", "x"
+)
 
 
 @pytest.mark.proof
@@ -64,10 +53,10 @@ def test_a_search_that_only_fails_stops_with_the_line_of_the_user_and_can_be_res
         outcome = search(tmp_path, ONLY_FAILS, 3, *options, *more, code=1)
         assert "trials failed for the same reason, and none succeeded (`--max-failures`)" in outcome.out
         assert n_before + 4 <= len(rows(tmp_path)) <= n_before + 5 + n_before // 4
-    reason = "LinAlgError: Singular matrix (`objective.py`, line 6); traceback in `logs/rank-0000"
+    reason = "LinAlgError: Singular matrix (`objective.py`, line 12); traceback in `logs/rank-0000"
     assert f"No trial succeeded. The first reason: {reason}" in outcome.err
     log = outcome.err.split("traceback in `")[1].split("`")[0]
-    assert "line 6, in objective" in (tmp_path / "checkpoints/S" / log).read_text()
+    assert "line 12, in objective" in (tmp_path / "checkpoints/S" / log).read_text()
 
 
 @pytest.mark.proof
@@ -118,13 +107,9 @@ def test_a_killed_search_keeps_its_outcome_constraints(tmp_path):
 """)
     asked = ("--block-size", "1", "--num-iterations", "30", "--hyper-opt", "bayesian")
     bound = ("--outcome-constraint", "size<0.5")
-    (tmp_path / "objective.py").write_text(model)
-    job = launcher.start(
-        3, ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *asked, *bound], tmp_path
-    )
+    job = begin(tmp_path, model, 3, *asked, *bound)
     job.wait_for(tmp_path / "checkpoints/S", "TrialCompleted", 12)
     job.kill()
-    job.wait(20, code=None)
     refused = search(tmp_path, model, 3, *asked, "--opt-restore", code=2)
     assert "`--outcome-constraint` differs: it was size<0.5, now not given" in refused.err
     outcome = search(tmp_path, model, 3, *asked, *bound, "--opt-restore")
@@ -146,10 +131,9 @@ def test_a_target_ends_the_search(tmp_path):
 def test_a_value_that_is_no_finite_number_fails_the_trial(tmp_path):
     search(tmp_path, objectives.NOT_A_NUMBER, 3, "--num-iterations", "12", "--hyper-opt", "random")
     for row in rows(tmp_path):
-        assert (row["state"] == "complete") == (float(row["p:x"]) <= 0.25)
-        assert ("'0.5', which is text: convert it by `float(...)`" in row["reason"]) == (
-            0.25 < float(row["p:x"]) <= 0.5
-        )
+        x = float(row["p:x"])
+        assert (row["state"] == "complete") == (x <= 0.25)
+        assert ("'0.5', which is text: convert it by `float(...)`" in row["reason"]) == (0.25 < x <= 0.5)
 
 
 def test_no_rank_of_an_objective_loads_a_framework(tmp_path):
@@ -179,8 +163,7 @@ def test_hyperband_must_know_the_epochs_of_an_objective(tmp_path):
 
 
 def test_folds_are_refused_with_an_objective(tmp_path):
-    outcome = search(tmp_path, objectives.GOOD, 3, "--n-fold", "2", code=2)
-    assert "--n-fold" in outcome.err
+    assert "--n-fold" in search(tmp_path, objectives.GOOD, 3, "--n-fold", "2", code=2).err
 
 
 @pytest.mark.proof
@@ -273,10 +256,8 @@ def test_points_of_earlier_runs_are_left_out_and_a_space_without_any_other_is_re
         runs.append(str((tmp_path / "checkpoints/S").rename(tmp_path / f"run-{len(runs)}")))
     tried = [row["p:n"] for run in runs for row in launcher.results_of(Path(run))]
     assert sorted(tried) == ["1", "2", "3", "4", "5"]
-    assert (
-        "`--warm-start` must leave points to try"
-        in search(tmp_path, objectives.FINITE, 1, "--warm-start", *runs, "--start-point", "n=3", code=2).err
-    )
+    refused = search(tmp_path, objectives.FINITE, 1, "--warm-start", *runs, "--start-point", "n=3", code=2)
+    assert "`--warm-start` must leave points to try" in refused.err
 
 
 @pytest.mark.proof
@@ -321,9 +302,8 @@ def test_a_mirror_without_its_package_is_refused_before_there_is_a_run(tmp_path)
         "from nnlo_opt.cli.main import optimization_driver; optimization_driver()\n"
     )
     refused = launcher.run(1, ["python", "-c", program], tmp_path, code=2)
-    assert refused.err.startswith(
-        "`--mirror optuna` needs the package optuna. It is not installed: `pip install 'nnlo_"
-    )
+    sentence = "`--mirror optuna` needs the package optuna. It is not installed: `pip install 'nnlo_"
+    assert refused.err.startswith(sentence)
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -332,11 +312,9 @@ def test_a_mirror_without_its_package_is_refused_before_there_is_a_run(tmp_path)
 def test_a_mirror_has_the_trials_of_both_starts_and_a_search_learns_from_it(tmp_path):
     from nnlo_opt.export.optuna_study import read_study
 
-    for options in (["--num-iterations", "3"], ["--num-iterations", "6", "--opt-restore"]):
-        outcome = search(
-            tmp_path, objectives.GOOD, 3, "--block-size", "1", "--mirror", "optuna", "tensorboard", *options
-        )
-        assert "mirror" not in outcome.err
+    mirrored = ["--block-size", "1", "--mirror", "optuna", "tensorboard", "--num-iterations"]
+    for options in (["3"], ["6", "--opt-restore"]):
+        assert "mirror" not in search(tmp_path, objectives.GOOD, 3, *mirrored, *options).err
     run = tmp_path / "checkpoints/S"
     study, observations = read_study(str(run / "optuna.log"), "--warm-start")
     assert [str(trial.params["x"]) for trial in study.trials] == [row["p:x"] for row in rows(tmp_path)]

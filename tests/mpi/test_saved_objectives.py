@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.helpers import launcher, objectives
-from tests.helpers.objective_runs import rows, search
+from tests.helpers.objective_runs import begin, rows, search
 
 pytestmark = pytest.mark.mpi
 
@@ -45,14 +45,18 @@ def figures(folder):
     return {row["trial"]: row["figure_of_merit"] for row in rows(folder)}
 
 
+def times_trained(run):
+    """(trial, epoch) -> how often it was trained."""
+    trial_of = {event["assignment"]: event["trial"] for event in launcher.events_of(run, "FoldAssigned")}
+    return Counter((trial_of[e["assignment"]], e["epoch"]) for e in launcher.events_of(run, "EpochEnded"))
+
+
 def test_a_paused_trial_is_promoted_on_any_block_and_repeats_no_epoch(tmp_path):
     # The first trial waits at its rung until two others, which are worse, have come.
     options = ("--hyper-opt", "random", "--start-point", "x=0.01", "--pruner", "asha", "--pruner-max-epochs", "9")
     search(tmp_path, SAVED, 5, "--block-size", "2", "--num-iterations", "9", *options)
     run = tmp_path / "checkpoints/S"
-    trial_of = {event["assignment"]: event["trial"] for event in launcher.events_of(run, "FoldAssigned")}
-    epochs = Counter((trial_of[e["assignment"]], e["epoch"]) for e in launcher.events_of(run, "EpochEnded"))
-    assert max(epochs.values()) == 1
+    assert max(times_trained(run).values()) == 1
     assert all(event["checkpointed"] for event in launcher.events_of(run, "EpochEnded"))
     assert launcher.events_of(run, "AssignmentPaused")
     assert any(event["epoch"] for event in launcher.events_of(run, "FoldBegan"))
@@ -63,13 +67,11 @@ def test_a_paused_trial_is_promoted_on_any_block_and_repeats_no_epoch(tmp_path):
 
 @pytest.mark.proof
 def test_a_killed_search_by_freeze_thaw_resumes_its_paused_trials(tmp_path):
-    (tmp_path / "objective.py").write_text(SAVED)
     options = ["--block-size", "1", "--hyper-opt", "freeze-thaw", "--pruner-max-epochs", "9", "--num-iterations", "24"]
-    job = launcher.start(3, ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *options], tmp_path)
+    job = begin(tmp_path, SAVED, 3, *options)
     run = tmp_path / "checkpoints/S"
     job.wait_for(run, "TrialPaused", 3)
     job.kill()
-    job.process.wait(30)
     search(tmp_path, SAVED, 3, *options, "--opt-restore")
     states = Counter(row["state"] for row in rows(tmp_path))
     assert states.total() == 24
@@ -78,9 +80,7 @@ def test_a_killed_search_by_freeze_thaw_resumes_its_paused_trials(tmp_path):
     # The least x is the best at any epoch, and what has come to its end is among the best.
     complete = [float(row["p:x"]) for row in rows(tmp_path) if row["state"] == "complete"]
     assert min(complete) == min(float(row["p:x"]) for row in rows(tmp_path))
-    trial_of = {event["assignment"]: event["trial"] for event in launcher.events_of(run, "FoldAssigned")}
-    epochs = Counter((trial_of[e["assignment"]], e["epoch"]) for e in launcher.events_of(run, "EpochEnded"))
-    assert sum(n - 1 for n in epochs.values()) <= 2, "only what the blow interrupted is trained again"
+    assert sum(n - 1 for n in times_trained(run).values()) <= 2, "only what the blow interrupted is trained again"
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGUSR1])
@@ -88,10 +88,8 @@ def test_an_interrupted_trial_begins_at_its_last_save(tmp_path, monkeypatch, blo
     options = ["--block-size", "2", "--hyper-opt", "random", "--num-iterations", "2"]
     (tmp_path / "whole").mkdir()
     search(tmp_path / "whole", SAVED, 3, *options)
-    (tmp_path / "objective.py").write_text(SAVED)
     monkeypatch.setenv("SLEEP", "0.2")
-    command = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *options]
-    job = launcher.start(3, command, tmp_path)
+    job = begin(tmp_path, SAVED, 3, *options)
     run = tmp_path / "checkpoints/S"
     job.wait_for(run, "EpochEnded", 3)
     (job.rank(2) if blow == signal.SIGKILL else job.process).send_signal(blow)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import objectives
+from tests.helpers import launcher, objectives
 from tests.helpers.objective_runs import rows, search, summary
 from tests.helpers.sources import ROOT
 
@@ -59,7 +59,7 @@ objective.parameter_range = [Integer(1, 50, name="n")]
 
 
 def test_fifty_trials_in_a_row_of_which_every_third_fails_on_one_rank_leave_nothing_behind(tmp_path):
-    search(tmp_path, MANY, 3, *IN_BLOCKS_OF_TWO, "50", timeout_s=600)
+    search(tmp_path, MANY, 3, *IN_BLOCKS_OF_TWO, "50", wait_s=600)
     for row in rows(tmp_path):
         assert row["state"] == ("failed" if int(row["p:n"]) % 3 == 2 else "complete"), row
         assert not row["reason"] or "between two steps" in row["reason"]
@@ -114,8 +114,6 @@ open(f"total-{MPI.COMM_WORLD.rank}", "w").write(str(total.item()))
 
 
 def test_a_script_without_a_search_opens_one_group_after_another(tmp_path):
-    from tests.helpers import launcher
-
     (tmp_path / "script.py").write_text(SCRIPT)
     launcher.run(2, ["python", "script.py"], tmp_path)
     assert [Path(tmp_path / f"total-{rank}").read_text() for rank in range(2)] == ["2.0", "2.0"]
