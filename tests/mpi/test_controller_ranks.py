@@ -1,13 +1,10 @@
 """Controllers and training loops of a user's own, under a real mpirun."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nnlo_opt.launcher.job import lets_ranks_outlive_others
-from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.testing.mpirun import find_mpirun
 from tests.helpers import launcher
 from tests.helpers.pages import blocks_of
@@ -38,10 +35,8 @@ def test_workers_train_together_and_no_exchange_is_lost(tmp_path):
     assert not outcome.err
 
 
-@pytest.mark.skipif(not lets_ranks_outlive_others(find_mpirun() or ""), reason="needs ULFM")
 def test_the_controller_hears_of_a_worker_that_is_killed_with_the_lock(tmp_path, monkeypatch):
-    for name, value in ULFM.items():
-        monkeypatch.setenv(name, value)
+    launcher.use_ulfm(monkeypatch)
     outcome = run(4, tmp_path, "is_killed", None)
     assert sorted(outcome.out.splitlines()) == [
         "controller: lost 2, left [1, 3]",
@@ -73,32 +68,25 @@ def test_mistakes_are_sentences(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        pytest.param(
-            "has_another_model",
-            "Received: float32 (5,) instead of float32 (4,) as array 0 from worker 2, as worker 1 has them.",
-            id="shapes",
-            marks=pytest.mark.proof,
-        ),
-        pytest.param("is_no_controller", "Received: a worker on rank 0.", id="role", marks=pytest.mark.proof),
-        pytest.param("is_two_workers", "Received: a second worker.", id="twice", marks=pytest.mark.proof),
-        pytest.param("overrides_nothing", "Received: Controller, without it", id="base", marks=pytest.mark.proof),
-        pytest.param(
-            "does_not_serve",
-            "Received: a controller that ended before them.",
-            id="no serve",
-            marks=pytest.mark.proof,
-        ),
-        pytest.param("answers_with_a_set", "Received: {1}.", id="answer", marks=pytest.mark.proof),
-        pytest.param("raises", "ZeroDivisionError", id="raises", marks=pytest.mark.proof),
-    ],
-)
-def test_a_mistake_of_one_rank_ends_all_with_a_sentence(tmp_path, name, sentence):
+#: what a rank does -> the sentence for it
+MISTAKES = {
+    "has_another_model": "Received: float32 (5,) instead of float32 (4,) as array 0 from worker 2, as worker 1 has "
+    "them.",
+    "is_no_controller": "Received: a worker on rank 0.",
+    "is_two_workers": "Received: a second worker.",
+    "overrides_nothing": "Received: Controller, without it",
+    "does_not_serve": "Received: a controller that ended before them.",
+    "answers_with_a_set": "Received: {1}.",
+    "raises": "ZeroDivisionError",
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_of_one_rank_ends_all_with_a_sentence(tmp_path, name):
     outcome = run(3, tmp_path, name, None)
     assert outcome.code != 0
-    assert outcome.err.count(sentence) == 1, outcome.err
+    assert outcome.err.count(MISTAKES[name]) == 1, outcome.err
 
 
 @pytest.mark.proof
@@ -111,11 +99,7 @@ def run_two_scripts(cwd: Path, controller: list[str], worker: list[str]) -> str:
     """Return what a controller and two workers print, each of a script of its own."""
     python = sys.executable
     command = [str(find_mpirun()), "-n", "1", python, *controller, ":", "-n", "2", python, *worker]
-    done = subprocess.run(
-        command, check=False, cwd=cwd, env=launcher.environment(), capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return launcher.Job(1, command, cwd).wait(240).out
 
 
 @pytest.mark.proof
