@@ -128,9 +128,7 @@ class _Disk:
         return self._node(folder), name
 
 
-def states(
-    steps: list[Step], before: State, kinds: tuple[Crash, ...] = tuple(Crash)
-) -> Iterator[tuple[int, Crash, State]]:
+def states(steps: list[Step], before: State) -> Iterator[tuple[int, Crash, State]]:
     """Every state that a crash may leave: (number of steps done, kind of crash, state).
 
     None twice, unless something was synced in between: that is a promise, which a state of before may break.
@@ -139,7 +137,7 @@ def states(
     seen: set[tuple[int, int]] = set()
     for number in range(len(steps) + 1):
         step = steps[number] if number < len(steps) else None
-        for kind in kinds:
+        for kind in Crash:
             if kind is Crash.TORN:
                 if step is None or step.kind != "write" or len(step.data) < 2:
                     continue
@@ -168,9 +166,8 @@ def put(state: State, folder: Path) -> None:
 
 def get(folder: Path) -> State:
     """The state of `folder`."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
-    }
+    places = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {name: path.read_bytes() if path.is_file() else None for name, path in places.items()}
 
 
 # ---------------------------------------------------------------- recording

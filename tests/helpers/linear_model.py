@@ -89,7 +89,5 @@ class LinearAdapter(NumpyAdapter):
 
 
 def _metrics(residual: NDArray, sample_weight: NDArray | None) -> Metrics:
-    squares = np.square(residual, dtype=np.float64)
-    return Metrics(
-        len(residual), {"loss": float((squares if sample_weight is None else squares * sample_weight).sum() / 2)}
-    )
+    squares = np.square(residual, dtype=np.float64) * (1 if sample_weight is None else sample_weight)
+    return Metrics(len(residual), {"loss": float(squares.sum() / 2)})

@@ -78,9 +78,8 @@ class System:
         topology = shape.topology
         self.clock = ManualClock(start_s)
         self.journal, self.ledger = self.open_run(directory)
-        started = ev.RunStarted(
-            time_s=start_s, unix_s=start_s, n_ranks=topology.world_size, n_blocks=topology.n_blocks, identity={}
-        )
+        size = {"n_ranks": topology.world_size, "n_blocks": topology.n_blocks}
+        started = ev.RunStarted(time_s=start_s, unix_s=start_s, identity={}, **size)
         self.ledger.apply(started)
         self.journal.append([started])
         search = InlineSearch()
@@ -95,9 +94,8 @@ class System:
         budget = Budget(deadline_s=None if walltime_s is None else start_s + walltime_s)
         self.state = CoordinatorState(replace(shape.plan, budget=budget), topology, self.ledger)
         self.inbox = self.open_inbox(directory)
-        setup = CoordinatorSetup(
-            state=self.state, journal=self.journal, ranks=network.end(0), search=search, clock=self.clock
-        )
+        own = {"state": self.state, "journal": self.journal, "clock": self.clock}
+        setup = CoordinatorSetup(**own, ranks=network.end(0), search=search)
         if self.inbox is not None:
             setup = setup.replaced(requests=self.inbox, observers=[self.inbox])
         self.coordinator = Coordinator(setup)

@@ -38,6 +38,8 @@ from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.manual_clock import ManualClock
 
 Reported = TypeVar("Reported", bound=Message)
+#: makes the model of a point, with options and a seed
+Build = Callable[[dict[str, Any], TrainingOptions, int], ModelAdapter]
 
 #: position of the master in its team, and its number on the transport of the team
 MASTER = 0
@@ -218,16 +220,8 @@ def _hand(worker: Worker, received: Received) -> None:
 
 
 #: faults of a point, by the parameter `fault`
-FAULTS = (
-    "build",
-    "build out of memory",
-    "gradient",
-    "gradient out of memory",
-    "infinite loss",
-    "infinite gradient",
-    "evaluate",
-    "infinite validation loss",
-)
+FAULTS = ("build", "build out of memory", "gradient", "gradient out of memory", "infinite loss", "infinite gradient")
+FAULTS += ("evaluate", "infinite validation loss")
 
 
 class FaultyAdapter(LinearAdapter):
@@ -268,12 +262,7 @@ class FaultyAdapter(LinearAdapter):
         return metrics
 
 
-def tasks_from(
-    build: Callable[[dict[str, Any], TrainingOptions, int], ModelAdapter],
-    source: DataSource,
-    folds: list[Fold],
-    options: TrainingOptions,
-) -> FoldTaskFactory:
+def tasks_from(build: Build, source: DataSource, folds: list[Fold], options: TrainingOptions) -> FoldTaskFactory:
     """A factory of tasks with the models that `build` makes, which need not be released."""
     return FoldTaskFactory(build=build, release=lambda: None, source=source, folds=folds, options=options, seed=0)
 

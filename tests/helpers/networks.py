@@ -72,13 +72,9 @@ import keras
 def get_model(n_units=16, fault=""):
     if fault == "build":
         raise RuntimeError("no such layer")
-    return keras.Sequential([
-        keras.Input((28, 28, 1)),
-        keras.layers.Flatten(),
-        keras.layers.Rescaling(float("nan") if fault == "nan" else 1.0),
-        keras.layers.Dense(n_units, activation="relu"),
-        keras.layers.Dense(10, activation="softmax"),
-    ])
+    layers = [keras.layers.Flatten(), keras.layers.Rescaling(float("nan") if fault == "nan" else 1.0)]
+    layers += [keras.layers.Dense(n_units, activation="relu"), keras.layers.Dense(10, activation="softmax")]
+    return keras.Sequential([keras.Input((28, 28, 1)), *layers])
 """
 TORCH = """
 from torch import nn
@@ -94,29 +90,17 @@ import keras
 
 
 def get_model(n_units=16):
-    return keras.Sequential([
-        keras.Input((28, 28, 1)),
-        keras.layers.Flatten(),
-        keras.layers.Dense(n_units),
-        keras.layers.BatchNormalization(),
-        keras.layers.Activation("relu"),
-        keras.layers.Dropout(0.1),
-        keras.layers.Dense(10, activation="softmax"),
-    ])
+    layers = [keras.layers.Flatten(), keras.layers.Dense(n_units), keras.layers.BatchNormalization()]
+    layers += [keras.layers.Activation("relu"), keras.layers.Dropout(0.1), keras.layers.Dense(10, activation="softmax")]
+    return keras.Sequential([keras.Input((28, 28, 1)), *layers])
 """
 CAREFUL_TORCH = """
 from torch import nn
 
 
 def get_model(n_units=16):
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(784, n_units),
-        nn.BatchNorm1d(n_units),
-        nn.ReLU(),
-        nn.Dropout(0.1),
-        nn.Linear(n_units, 10),
-    )
+    hidden = [nn.Linear(784, n_units), nn.BatchNorm1d(n_units), nn.ReLU(), nn.Dropout(0.1)]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(n_units, 10))
 """
 
 NETWORKS = {

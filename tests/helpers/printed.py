@@ -30,9 +30,7 @@ _VARIES = {
 #: what commands have that start ranks, or that look at the search of the guide, which has ranks
 _RANKS = re.compile(r"mpirun|nnlo-opt launch|nnlo-opt doctor|MPI\.COMM_WORLD|\bCP\b")
 #: words of programs and commands that name a package of an extra
-_NEEDED = re.compile(
-    r"^ *import (torch|lightning|optuna)$|^from (accelerate)|--mirror (optuna)|--to (wandb)", re.MULTILINE
-)
+_NEEDED = re.compile(r"^ *import (torch|lightning|optuna)$|^from (accelerate)|--mirror (optuna)|--to (wandb)", re.M)
 #: pages with ranks that .ci/run follows, as they are short; the others are proofs
 SAMPLE = ("docs/guide/controller.md", "docs/guide/python.md", "docs/guide/scripts.md", "docs/guide/torch.md")
 #: what a page says instead of the folder in which its commands run
@@ -120,9 +118,7 @@ class Reader:
                     self._printed = "".join(map(self.type, texts)) if texts else None
                 case Kind.SHOWN if runs_of(self._page, block):
                     where = f"{self._page}, line {block.line},"
-                    assert self._printed is not None, (
-                        f"{where} shows what nothing has printed: say why in `not_run.yaml`"
-                    )
+                    assert self._printed is not None, f"{where} shows what was not printed: say why in `not_run.yaml`"
                     check(block.text, self._printed, where)
 
     def type(self, command: str) -> str:

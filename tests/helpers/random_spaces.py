@@ -6,15 +6,10 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
+from tests.helpers.any_values import finite
 
 priors = st.sampled_from(["uniform", "log-uniform"])
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 3)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=3)
-)
+scalars = st.none() | st.booleans() | st.integers(-3, 3) | finite | st.text(max_size=3)
 categories = st.lists(scalars | st.lists(scalars, max_size=2), min_size=2, max_size=5, unique_by=json.dumps)
 shares = st.floats(0, 1)
 

@@ -35,9 +35,7 @@ TRIALS = [
 
 
 def started(n_blocks=2, **identity):
-    return ev.RunStarted(
-        time_s=0.0, unix_s=100.0, n_ranks=5, n_blocks=n_blocks, identity=IDENTITY | identity, settings={}
-    )
+    return ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=5, n_blocks=n_blocks, identity=IDENTITY | identity)
 
 
 def of_trial(number, point, figure):

@@ -25,10 +25,8 @@ def from_master(state, team, message, now_s=1.0):
 
 
 def finish(state, team, assignment, figure=0.5, now_s=1.0, **more):
-    message = msg.FoldFinished(
-        assignment=assignment, figure_of_merit=figure, metrics={"loss": figure}, n_epochs=1, train_s=2.0, **more
-    )
-    return from_master(state, team, message, now_s)
+    result = {"figure_of_merit": figure, "metrics": {"loss": figure}, "n_epochs": 1, "train_s": 2.0, **more}
+    return from_master(state, team, msg.FoldFinished(assignment=assignment, **result), now_s)
 
 
 def fail(state, team, assignment, reason="no memory"):

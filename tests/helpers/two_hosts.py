@@ -118,14 +118,8 @@ class Hosts:
 
     def doctor(self, interface: str, timeout_s: int, folder: Path) -> launcher.Job:
         """`nnlo-opt doctor` on the first host, for three ranks whose messages take a network interface."""
-        options = [
-            "-n",
-            "3",
-            "--timeout",
-            str(timeout_s),
-            "--mpirun",
-            self._mpirun({HOSTS[0]: 2, HOSTS[1]: 1}, interface),
-        ]
+        mpirun = self._mpirun({HOSTS[0]: 2, HOSTS[1]: 1}, interface)
+        options = ["-n", "3", "--timeout", str(timeout_s), "--mpirun", mpirun]
         words = ["env", f"PATH={launcher.BIN}:{os.environ['PATH']}", str(launcher.BIN / "nnlo-opt"), "doctor", *options]
         return launcher.Job(1, [str(self._agent), HOSTS[0], shlex.join([*words, str(folder)])], folder)
 
