@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -40,11 +41,8 @@ def calls() -> None:
 def exact() -> None:
     """Ranks have the same result, or none, whatever the numbers and their byte order."""
     rank, size = hvd.rank(), hvd.size()
-    for dtype, numbers in (
-        (np.uint64, [2**63 + 5, 2**64 - 1]),
-        (np.int64, [-(2**63), 2**63 - 1]),
-        (np.int8, [-128, 127]),
-    ):
+    extremes = {"uint64": [2**63 + 5, 2**64 - 1], "int64": [-(2**63), 2**63 - 1], "int8": [-128, 127]}
+    for dtype, numbers in extremes.items():
         values = np.array(numbers, dtype)
         np.testing.assert_array_equal(hvd.allreduce(values), values)
     with pytest.raises(ConfigurationError, match="averages integers only if") if size > 1 else nullcontext():
@@ -75,10 +73,8 @@ def like_horovod() -> None:
     for name, value in {"prescale_factor": 2.0, "process_set": 1, "no_such": None}.items():
         with pytest.raises(ConfigurationError, match=f"`hvd.allreduce` takes no `{name}`.* Received: {value}"):
             hvd.allreduce(1.0, **{name: value})
-    assert [array.tolist() for array in hvd.grouped_allreduce([np.ones(2), np.zeros(1)], op=hvd.Sum)] == [
-        [size] * 2,
-        [0],
-    ]
+    grouped = hvd.grouped_allreduce([np.ones(2), np.zeros(1)], op=hvd.Sum)
+    assert [array.tolist() for array in grouped] == [[size] * 2, [0]]
     hvd.barrier()
     thing = {"epoch": rank, 3: (rank, None), "rates": [0.5, float("inf")]}
     assert hvd.broadcast_object(thing if rank == 0 else {1, 2}) == {**thing, "epoch": 0, 3: (0, None)}
@@ -131,41 +127,24 @@ def a_forked_child() -> None:
     assert hvd.allreduce(1, op=hvd.Sum) == hvd.size()
 
 
-def different_sizes() -> None:
-    hvd.allreduce(np.zeros(10 + hvd.rank() // 2))
+def op() -> str:
+    return hvd.Sum if hvd.rank() == 0 else hvd.Average
 
 
-def different_calls() -> None:
-    (hvd.allgather if hvd.rank() == 1 else hvd.allreduce)(np.zeros((2, 5)))
-
-
-def different_shapes() -> None:
-    hvd.allreduce(np.zeros((2, 3) if hvd.rank() == 0 else (3, 2)))
-
-
-def different_operations() -> None:
-    hvd.allreduce(1.0, op=hvd.Sum if hvd.rank() == 0 else hvd.Average)
-
-
-def different_operations_of_gradients() -> None:
-    halves = {"compression": hvd.Compression.fp16, "op": hvd.Sum if hvd.rank() == 0 else hvd.Average}
-    hvd.allreduce(np.zeros(4, np.float32), **halves)
-
-
-def different_bytes() -> None:
-    hvd.broadcast(np.zeros(2, np.float16 if hvd.rank() == 0 else np.int16), 0)
-
-
-def different_names() -> None:
-    hvd.allreduce(1.0, name="loss" if hvd.rank() == 0 else "accuracy")
-
-
-def different_types() -> None:
-    hvd.broadcast(0.75 if hvd.rank() == 0 else 0, 0)
-
-
-def rows_of_different_types() -> None:
-    hvd.allgather([hvd.rank() + 0.5] if hvd.rank() == 0 else [1, 2])
+HALF = hvd.Compression.fp16
+#: what rank 0, or another one, does otherwise than the others
+MISTAKES: dict[str, Callable[[], object]] = {
+    "different_sizes": lambda: hvd.allreduce(np.zeros(10 + hvd.rank() // 2)),
+    "different_calls": lambda: (hvd.allgather if hvd.rank() == 1 else hvd.allreduce)(np.zeros((2, 5))),
+    "different_shapes": lambda: hvd.allreduce(np.zeros((2, 3) if hvd.rank() == 0 else (3, 2))),
+    "different_operations": lambda: hvd.allreduce(1.0, op=op()),
+    "different_operations_of_gradients": lambda: hvd.allreduce(np.zeros(4, np.float32), compression=HALF, op=op()),
+    "different_bytes": lambda: hvd.broadcast(np.zeros(2, np.float16 if hvd.rank() == 0 else np.int16), 0),
+    "different_names": lambda: hvd.allreduce(1.0, name="loss" if hvd.rank() == 0 else "accuracy"),
+    "different_types": lambda: hvd.broadcast(0.75 if hvd.rank() == 0 else 0, 0),
+    "rows_of_different_types": lambda: hvd.allgather([hvd.rank() + 0.5] if hvd.rank() == 0 else [1, 2]),
+    "a_wrong_root": lambda: hvd.broadcast(1.0, 7),
+}
 
 
 def what_is_no_number() -> None:
@@ -197,16 +176,12 @@ def a_rank_that_is_killed() -> None:
     hvd.allreduce(1.0)
 
 
-def a_wrong_root() -> None:
-    hvd.broadcast(1.0, 7)
-
-
 def no_init() -> None:
     """Not reached: `main` calls `size` before `init`."""
 
 
 def main(names: list[str]) -> None:
-    functions: dict[str, Any] = globals()
+    functions: dict[str, Any] = globals() | MISTAKES
     if names == ["no_init"]:
         hvd.size()
     hvd.init()

@@ -119,9 +119,7 @@ def by_parts(name: str, first: list[np.ndarray]) -> list[list[np.ndarray]]:
             samples = [batches[step] for batches in BATCHES[: len(parts)]]
             gradient = [np.zeros_like(array) for array in first]
             for model, batches, (x, y) in zip(models, BATCHES, parts, strict=False):
-                own = [
-                    w if is_learnt else m for w, m, is_learnt in zip(weights, model.get_weights(), learns, strict=True)
-                ]
+                own = [w if is_own else m for w, m, is_own in zip(weights, model.get_weights(), learns, strict=True)]
                 model.set_weights(own)
                 chosen = slice(sum(batches[:step]), sum(batches[: step + 1]))
                 model.train_on_batch(x[chosen], y[chosen])
@@ -135,6 +133,12 @@ def by_parts(name: str, first: list[np.ndarray]) -> list[list[np.ndarray]]:
     return found
 
 
+def check_same(*arrays: np.ndarray) -> None:
+    """Check that these have the same bits on all ranks."""
+    for array in arrays:
+        assert np.array_equal(array, hvd.broadcast(array, 0))
+
+
 def check(found: list[list], expected: list[list], tolerance: float) -> None:
     assert len(found) == len(expected) == 6
     moved = max(np.abs(a - b).max() for a, b in zip(found[0], found[-1], strict=True))
@@ -146,11 +150,9 @@ def check(found: list[list], expected: list[list], tolerance: float) -> None:
 
 def equals_one_process(name: str) -> None:
     first, found, _ = trained(name)
-    for array in found[-1]:
-        assert np.array_equal(array, hvd.broadcast(array, 0)), "the same bits on all ranks"
+    check_same(*found[-1])
     if hvd.rank() == 0:
         check(found, alone(name, first), 2e-5)
-    if hvd.rank() == 0:
         check(found, by_parts(name, first), 2e-5)
 
 
@@ -174,8 +176,7 @@ def batch_normalisation_sees_the_batch_of_its_rank() -> None:
 def gradients_of_16_bits_are_close() -> None:
     for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
         first, found, _ = trained("embedding", compression)
-        for array in found[-1]:
-            assert np.array_equal(array, hvd.broadcast(array, 0))
+        check_same(*found[-1])
         if hvd.rank() == 0:
             moved = max(np.abs(a - b).max() for a, b in zip(found[0], found[-1], strict=True))
             check(found, alone("embedding", first), moved / 51)
@@ -222,8 +223,7 @@ def warm_up_and_metrics() -> None:
     history = model.fit(x, y, batch_size=batch, epochs=4, callbacks=calls, verbose=0).history
     expected = [0.1 + 0.1 * (size - 1) * min(1.0, step / 6) for step in range(12)]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
-    for name in ("loss", "accuracy"):
-        assert np.array_equal(history[name], hvd.broadcast(np.array(history[name]), 0))
+    check_same(np.array(history["loss"]), np.array(history["accuracy"]))
 
 
 def mixed_precision() -> None:
@@ -241,9 +241,7 @@ def mixed_precision() -> None:
         model.fit(x[:9], y[:9], batch_size=3, epochs=4, callbacks=first, verbose=0)
     finally:
         keras.config.set_dtype_policy("float32")
-    for variable in [*model.trainable_weights, *scaled.variables]:
-        array = keras.ops.convert_to_numpy(variable)
-        assert np.array_equal(array, hvd.broadcast(array, 0))
+    check_same(*map(keras.ops.convert_to_numpy, [*model.trainable_weights, *scaled.variables]))
 
 
 def ranks_with_fewer_batches_join() -> None:
@@ -265,9 +263,8 @@ def shown(model: keras.Model) -> np.ndarray:
 def a_model_without_input() -> None:
     """As in Horovod's `tensorflow2_keras_mnist.py`: on TensorFlow the first batch makes the weights."""
     set_seed(hvd.rank())
-    model = keras.Sequential(
-        [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.5), keras.layers.Dense(3, "softmax")]
-    )
+    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.5), keras.layers.Dense(3, "softmax")]
+    model = keras.Sequential(layers)
     settings = {"backward_passes_per_step": 1, "average_aggregated_gradients": True, "device_dense": ""}
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=MOMENTUM), **settings)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -280,8 +277,7 @@ def a_model_without_input() -> None:
     ]
     x, y = shards("dense")[hvd.rank()]
     model.fit(x[:9], y[:9], batch_size=3, epochs=4, callbacks=calls, verbose=0)
-    numbers = shown(model)
-    assert np.array_equal(numbers, hvd.broadcast(numbers, 0))
+    check_same(shown(model))
     rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
     np.testing.assert_allclose(rate, 0.1 / (3 + 2 / 3), rtol=1e-6)
     with pytest.raises(ConfigurationError, match=r"takes no `backward_passes_per_step` other than 1\.0\. Received: 2"):
@@ -297,9 +293,8 @@ def a_rank_that_resumes() -> None:
     hvd.DistributedOptimizer(model.optimizer)
     first = hvd.broadcast(shown(model).size, 0)
     model.fit(x[:8], y[:8], callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)], verbose=0)
-    numbers = shown(model)
-    assert numbers.size == first
-    assert np.array_equal(numbers, hvd.broadcast(numbers, 0))
+    assert shown(model).size == first
+    check_same(shown(model))
 
 
 def different_models() -> None:
