@@ -48,11 +48,11 @@ def test_rank_0_alone_speaks_if_all_ranks_are_interrupted(tmp_path):
 def test_rank_0_says_under_mpirun_what_resumes_the_run(tmp_path):
     """Open MPI's mpirun reads no more once it was told to end: the line goes to the terminal itself."""
     (tmp_path / "objective.py").write_text(objectives.SLOW)
+    words = ["mpirun", "-np", "3", *DRIVER, "--num-iterations", "500"]
     pid, terminal = pty.fork()
     if not pid:
         os.chdir(tmp_path)
         os.environ.update({**launcher.environment(), SESSION_FOLDER: str(tmp_path / ".mpi")})
-        words = ["mpirun", "-np", "3", *DRIVER, "--num-iterations", "500"]
         os.execv(str(find_mpirun()), [words[0], *words[1:3], str(launcher.BIN / words[3]), *words[4:]])
     shown, asked_at_s = "", None
     try:
@@ -65,12 +65,4 @@ def test_rank_0_says_under_mpirun_what_resumes_the_run(tmp_path):
         pass
     os.waitpid(pid, 0)
     assert " of 500 trials done" in shown
-    assert shown.split("Resume with:")[1].split()[:13] == [
-        "mpirun",
-        "-np",
-        "3",
-        *DRIVER,
-        "--num-iterations",
-        "500",
-        "--opt-restore",
-    ]
+    assert shown.split("Resume with:")[1].split()[:13] == [*words, "--opt-restore"]

@@ -40,10 +40,11 @@ def test_a_run_whose_rank_is_killed_is_started_again_and_does_nothing_twice(tmp_
 
 @pytest.mark.proof
 def test_a_terminated_launcher_leaves_75_and_no_process_and_the_next_continues(tmp_path):
-    job = launch(tmp_path, *DRIVER, "--num-iterations", "2", options=("--grace", "6"), model=LONG)
+    driver = [*DRIVER, "--num-iterations", "2"]
+    job = launch(tmp_path, *driver, options=("--grace", "6"), model=LONG)
     job.wait_for(tmp_path / RUN, "FoldBegan", 2)
-    second = launch(tmp_path, *DRIVER, "--num-iterations", "2", "--opt-restore", model=LONG)
-    refused = second.wait(30, code=2)
+    driver.append("--opt-restore")
+    refused = launch(tmp_path, *driver, model=LONG).wait(30, code=2)
     assert "A run has one launcher at a time" in refused.err
     family = job.family()
     job.process.terminate()
@@ -53,25 +54,13 @@ def test_a_terminated_launcher_leaves_75_and_no_process_and_the_next_continues(t
     said = outcome.err.splitlines()
     assert said[0] == "nnlo-opt launch: SIGTERM: the ranks have 6 s to checkpoint and exit."
     assert said[-2] == "Interrupted: 0 of 2 trials done, 2 in progress. Resume with:"
-    assert said[-1].split() == [
-        "nnlo-opt",
-        "launch",
-        "-n",
-        "5",
-        "--grace",
-        "6",
-        "--",
-        *DRIVER,
-        "--num-iterations",
-        "2",
-        "--opt-restore",
-    ]
+    assert said[-1].split() == ["nnlo-opt", "launch", "-n", "5", "--grace", "6", "--", *driver]
     assert "prterun" not in outcome.err
     assert gone(family)
     ledger = read_ledger(tmp_path / RUN)
     assert ledger.preempted_because == "asked to end by nnlo-opt launch"
     assert ledger.n_by_state()["preempted"] == 2
-    job = launch(tmp_path, *DRIVER, "--num-iterations", "2", "--opt-restore", options=("--grace", "2"), model=LONG)
+    job = launch(tmp_path, *driver, options=("--grace", "2"), model=LONG)
     job.wait_for(tmp_path / RUN, "FoldBegan", 4)
     job.process.send_signal(signal.SIGUSR1)
     job.wait(40, code=75)
@@ -133,9 +122,7 @@ def test_a_launcher_gives_up_on_a_run_that_does_not_grow(tmp_path):
 
 @pytest.mark.proof
 def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_continues(tmp_path):
-    deadly = objectives.FINITE.replace(
-        "    return", "    import os\n    if parameters['n'] == 3:\n        os.abort()\n    return"
-    )
+    deadly = objectives.FINITE.replace("    return", "    if parameters['n'] == 3:\n        os.abort()\n    return")
     launch(tmp_path, *DRIVER, "--num-iterations", "5", model=deadly).wait(120)
     ledger = read_ledger(tmp_path / RUN)
     states = {trial.point["n"]: trial.state for trial in ledger.trials}

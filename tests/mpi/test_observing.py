@@ -124,13 +124,8 @@ def test_a_search_shows_what_every_rank_did_and_took(tmp_path, network, digits):
     for master, worker in ((1, 2), (3, 4)):
         assert names_of(spans[master]["main"]) >= MASTERS_DO | {"wait"}
         assert names_of(spans[worker]["main"]) >= WORKERS_DO | {"wait"}
-    assert labels_of(run) == {
-        0: "rank 0 (coordinator)",
-        1: "rank 1 (master of block 1)",
-        2: "rank 2 (worker 1 of block 1)",
-        3: "rank 3 (master of block 2)",
-        4: "rank 4 (worker 1 of block 2)",
-    }
+    roles = ["coordinator", "master of block 1", "worker 1 of block 1", "master of block 2", "worker 1 of block 2"]
+    assert labels_of(run) == {rank: f"rank {rank} ({role})" for rank, role in enumerate(roles)}
     for trial in range(4):
         history = json.loads((run / f"trials/{trial:04d}/fold0/history.json").read_text())
         assert history["workers"]["1"].keys() >= LOAD
@@ -153,17 +148,15 @@ def test_ranks_that_run_an_objective_have_a_timeline_too_and_no_load(tmp_path):
 def test_a_quiet_terminal_shows_the_end_alone_and_a_traced_rank_logs_every_message(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.GOOD)
     command = ["OptimizationDriver", "--model", "objective.py", "--block-size", "2", "--num-iterations", "2"]
-    outcome = ok(
-        3, [*command, "--checkpoint", "Q", "--quiet", "--log-level", "trace", "--log-file", "all.log"], tmp_path
-    )
+    quiet = ["--checkpoint", "Q", "--quiet", "--log-level", "trace", "--log-file", "all.log"]
+    outcome = ok(3, [*command, *quiet], tmp_path)
     assert outcome.out.split()[0] == "Trials"
     assert "Search complete" in outcome.out
     assert "starts on block" not in outcome.out
     assert "starts on block" in (tmp_path / "all.log").read_text()
     assert "DEBUG" not in outcome.err
-    traced = [
-        line for line in (tmp_path / "checkpoints/Q/logs/rank-00001.log").read_text().splitlines() if "TRACE" in line
-    ]
+    log = (tmp_path / "checkpoints/Q/logs/rank-00001.log").read_text()
+    traced = [line for line in log.splitlines() if "TRACE" in line]
     for words in ("from 0: RunFold(", "to 0: FoldFinished(", "to 1: CallObjective("):
         assert any(words in line for line in traced), traced
 
@@ -173,9 +166,9 @@ def test_a_quiet_terminal_shows_the_end_alone_and_a_traced_rank_logs_every_messa
     ("options", "visible", "expected"),
     [
         ([], "4,5", ["4", "5", "4"]),
-        pytest.param(["--max-gpus", "1"], "4,5", ["4", "4", "4"], marks=pytest.mark.proof),
-        pytest.param(["--max-gpus", "0"], "4,5", ["-1", "-1", "-1"], marks=pytest.mark.proof),
-        pytest.param([], "", ["-1", "-1", "-1"], marks=pytest.mark.proof),
+        (["--max-gpus", "1"], "4,5", ["4", "4", "4"]),
+        (["--max-gpus", "0"], "4,5", ["-1", "-1", "-1"]),
+        ([], "", ["-1", "-1", "-1"]),
     ],
     ids=str,
 )
@@ -184,8 +177,7 @@ def test_the_gpus_that_the_batch_system_left_visible_go_round(tmp_path, monkeypa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     command = ["OptimizationDriver", "--model", "shows.py", "--block-size", "3", "--num-iterations", "1"]
-    command += ["--hyper-opt", "random"]
-    ok(4, [*command, *options], tmp_path)
+    ok(4, [*command, "--hyper-opt", "random", *options], tmp_path)
     seen = [(tmp_path / f"rank-{rank}.txt").read_text().split() for rank in range(3)]
     assert [gpu for gpu, *_ in seen] == expected
     assert {threads for _, threads, _ in seen} == {"3"}
@@ -196,18 +188,15 @@ def test_the_gpus_that_the_batch_system_left_visible_go_round(tmp_path, monkeypa
     ]
 
 
+OF_TWO, OF_THREE = "GPU 7, which 2 ranks share", "GPU 7, which 3 ranks share"
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ([], ["no GPU", "GPU 7", "GPU 8"]),
-        pytest.param(
-            ["--master-gpu"],
-            ["GPU 7, which 2 ranks share", "GPU 8", "GPU 7, which 2 ranks share"],
-            marks=pytest.mark.proof,
-        ),
-        pytest.param(
-            ["--mode", "allreduce", "--max-gpus", "1"], ["GPU 7, which 3 ranks share"] * 3, marks=pytest.mark.proof
-        ),
+        pytest.param(["--master-gpu"], [OF_TWO, "GPU 8", OF_TWO], marks=pytest.mark.proof),
+        pytest.param(["--mode", "allreduce", "--max-gpus", "1"], [OF_THREE] * 3, marks=pytest.mark.proof),
     ],
     ids=str,
 )
