@@ -46,10 +46,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def doctor(*words: str, code: int, python: str = sys.executable) -> dict[str, str]:
     """Run the command; return the line of each check, and of several the gravest."""
-    program = "from nnlo_opt.cli.main import tool; tool()"
-    done = subprocess.run(
-        [python, "-P", "-c", program, "doctor", *words], capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [python, "-P", "-c", "from nnlo_opt.cli.main import tool; tool()", "doctor", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     assert not done.stderr
     lines = sorted(done.stdout.splitlines(), key=lambda line: ["fine", "remark", "broken"].index(line.split(":")[0]))

@@ -66,9 +66,8 @@ def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
 
 @pytest.mark.proof
 def test_a_race_of_folds_gives_up_trials_that_their_first_folds_show_to_be_worse(folder, digits, network):
-    (folder / "rates.py").write_text(
-        "from nnlo_opt.space import Real\nspace = [Real(1e-7, 1e-1, 'log-uniform', name='train.learning_rate')]\n"
-    )
+    space = "from nnlo_opt.space import Real\nspace = [Real(1e-7, 1e-1, 'log-uniform', name='train.learning_rate')]\n"
+    (folder / "rates.py").write_text(space)
     (folder / "model.py").write_text(network.plain)
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "rates.py", "--num-iterations", "8"]
     command += ["--n-fold", "4", "--fold-racing", "--hyper-opt", "random", "--loss", "categorical_crossentropy"]

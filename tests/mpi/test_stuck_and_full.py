@@ -34,9 +34,8 @@ def small_disk(tmp_path):
     """A file system of 1 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
-    )
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    done = subprocess.run(mount, capture_output=True, check=False)
     if done.returncode:
         pytest.skip(f"needs root, to mount a file system: {done.stderr.decode().strip()}")
     yield place

@@ -87,9 +87,8 @@ def test_workers_of_several_ranks_train_and_continue_from_a_checkpoint(folder, d
 def test_a_failure_below_a_sub_master_names_its_rank_and_the_search_continues(folder, digits, network):
     model = network.plain.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
     (folder / "model.py").write_text("from mpi4py import MPI\n" + model)
-    (folder / "space.py").write_text(
-        "from nnlo_opt.space import Categorical\nspace = [Categorical(['', 'build'], name='fault')]\n"
-    )
+    space = "from nnlo_opt.space import Categorical\nspace = [Categorical(['', 'build'], name='fault')]\n"
+    (folder / "space.py").write_text(space)
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--block-size", "6"]
     command += ["--num-iterations", "9", "--n-masters", "3", "--checkpoint", "S", *launcher.data_of(digits)]
     launcher.run(7, command, folder)
@@ -166,6 +165,5 @@ def test_a_training_says_what_staleness_has_left_of_the_momentum(folder, digits)
     command += ["M", "--optimizer-params", "{'momentum': 0.5}", "--momentum-correction"]
     out = launcher.run(4, command, folder).out
     assert "the old gradients of 3 workers act as a momentum of 0.67, and 0.5 was asked for" in out
-    assert re.search(
-        r"^Momentum: of the 0\.5 asked for, 0\.00 was left for the optimizer, .* [12]\.\d versions", out, re.M
-    )
+    left = r"^Momentum: of the 0\.5 asked for, 0\.00 was left for the optimizer, .* [12]\.\d versions"
+    assert re.search(left, out, re.M)
