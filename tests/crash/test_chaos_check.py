@@ -14,18 +14,15 @@ UNIX_0 = 1000.0
 REFERENCE = {str(n): {"point": {"x": n}, "figure": n / 2, "n_ranks": 2} for n in range(2)}
 
 
-def trial(number, at_s, assignment, n_ranks=2, block=1):
+def assigned(assignment, trial, at_s, n_ranks=2):
+    place = {"trial": trial, "fold": 0, "n_ranks": n_ranks, "block": 1}
+    return {"event": "FoldAssigned", "time_s": at_s, "assignment": assignment, **place}
+
+
+def trial(number, at_s, assignment):
     return [
         {"event": "TrialSuggested", "time_s": at_s, "trial": number, "point": {"x": number}},
-        {
-            "event": "FoldAssigned",
-            "time_s": at_s,
-            "trial": number,
-            "fold": 0,
-            "assignment": assignment,
-            "n_ranks": n_ranks,
-            "block": block,
-        },
+        assigned(assignment, number, at_s),
         {"event": "FoldBegan", "time_s": at_s + 0.1, "assignment": assignment},
         {"event": "AssignmentFinished", "time_s": at_s + 1, "assignment": assignment},
         {"event": "TrialCompleted", "time_s": at_s + 1, "trial": number, "figure_of_merit": number / 2},
@@ -33,12 +30,8 @@ def trial(number, at_s, assignment, n_ranks=2, block=1):
 
 
 def evaluation(number, began_s, ended_s):
-    return {
-        "point": {"x": number},
-        "value": number / 2,
-        "began_unix_s": UNIX_0 + began_s,
-        "ended_unix_s": UNIX_0 + ended_s,
-    }
+    times = {"began_unix_s": UNIX_0 + began_s, "ended_unix_s": UNIX_0 + ended_s}
+    return {"point": {"x": number}, "value": number / 2, **times}
 
 
 @pytest.fixture
@@ -130,10 +123,7 @@ def test_a_recovery_is_measured_from_the_blow_to_the_next_attempt(run):
     events, _ = run
     # Struck in trial 1; attempted again in the same start, then instead after a new one.
     lost = {"event": "AssignmentLost", "time_s": 3.6, "assignment": 1}
-    again = [
-        {"event": "FoldAssigned", "time_s": 3.7, "trial": 1, "fold": 0, "assignment": 2, "n_ranks": 1, "block": 1},
-        {"event": "FoldBegan", "time_s": 4.5, "assignment": 2},
-    ]
+    again = [assigned(2, 1, 3.7, n_ranks=1), {"event": "FoldBegan", "time_s": 4.5, "assignment": 2}]
     struck = [*events[:9], lost, *again]
     assert check.recovery_s(struck, UNIX_0 + 3.5, [1]) == (pytest.approx(1.0), True)
     assert check.recovery_s(struck, UNIX_0 + 3.5, [2]) is None

@@ -121,9 +121,7 @@ def test_a_damaged_journal_is_continued_from_its_sound_beginning_or_refused(tmp_
 
 @given(changes=edits)
 @settings(max_examples=examples(100), deadline=None)
-def test_a_damaged_note_of_the_owner_never_lets_two_in_and_never_keeps_one_out_of_his_own_run(
-    tmp_path_factory, changes
-):
+def test_a_damaged_note_of_the_owner_lets_no_two_in_and_keeps_no_one_out_of_his_own_run(tmp_path_factory, changes):
     run = tmp_path_factory.mktemp("run")
     lock = RunLock(run, 0.0)
     note = run / "run.owner"
