@@ -128,9 +128,8 @@ def test_a_folder_that_can_keep_runs_is_left_as_it_was(tmp_path):
 
 @pytest.mark.proof
 def test_a_file_system_that_is_full_or_read_only_is_found(small):
-    assert "(tmpfs) is in memory" in worst(
-        one for one in examination(small).disk() if one.state == "remark"
-    )  # fmt: skip
+    remarks = [one for one in examination(small).disk() if one.state == "remark"]
+    assert "(tmpfs) is in memory" in worst(remarks)
     (small / "big").write_bytes(b"1" * 3_800_000)
     said = worst(examination(small).disk())
     assert "(tmpfs) has 0 MB free." in said
@@ -194,9 +193,8 @@ def test_folders_of_dead_mpiruns_are_found_and_those_of_living_ones_are_not(tmp_
     done.wait()
     for pid in (done.pid, os.getpid()):
         (tmp_path / f"ompi.{pid}").mkdir()
-    assert worst(examination(tmp_path).leftovers()).startswith(
-        f"remark: 1 folders of killed mpiruns are in {tmp_path}:"
-    )
-    (command,) = re.findall("`(.+)`", worst(examination(tmp_path).leftovers()))
+    said = worst(examination(tmp_path).leftovers())
+    assert said.startswith(f"remark: 1 folders of killed mpiruns are in {tmp_path}:")
+    (command,) = re.findall("`(.+)`", said)
     subprocess.run(["bash", "-c", command], check=False)
     assert [path.name for path in tmp_path.iterdir()] == [f"ompi.{os.getpid()}"]

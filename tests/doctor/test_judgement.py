@@ -17,10 +17,8 @@ def mpi(launcher="/x/mpirun", text=OPEN_MPI, library=OF_OPEN_MPI, beside=""):
 
 
 def ranks(hosts="aabb", n_asked=4, pairs=(PAIR,), failure="", n_cores=2, idle="", **of_rank):
-    found = [
-        {"rank": i, "size": 4, "host": host, "cores": [0, 1], "n_sharing": 2, "sees_folder": True} | of_rank
-        for i, host in enumerate(hosts)
-    ]
+    all_have = {"size": 4, "cores": [0, 1], "n_sharing": 2, "sees_folder": True} | of_rank
+    found = [{"rank": i, "host": host} | all_have for i, host in enumerate(hosts)]
     return judgement.ranks(n_asked, found, pairs, failure, n_cores, idle)
 
 
@@ -43,11 +41,7 @@ def framework(seconds=2.0, backend=""):
         (mpi(), "fine", "`/x/mpirun` is Open MPI 5.0.11; the library of mpi4py is Open MPI 5.0.11."),
         (mpi(text=INTEL, library=OF_MPICH), "fine", "is Intel MPI 2021.9; the library of mpi4py is MPICH 5.0.2."),
         (mpi(text="slurm 22.05.8\n"), "fine", "is Slurm 22.05.8; the library of mpi4py is Open MPI"),
-        (
-            mpi(text=MPICH, beside="/y/mpirun"),
-            "broken",
-            "N ranks start as N separate runs of one rank. Call `/y/mpirun`",
-        ),
+        (mpi(text=MPICH, beside="/y/mpi"), "broken", "N ranks start as N separate runs of one rank. Call `/y/mpi`"),
         (mpi(library=OF_MPICH), "broken", "N ranks start as N separate runs of one rank. Run `pip install"),
         (mpi(launcher=""), "broken", "No launcher is in PATH"),
         (mpi(text=""), "broken", "`/x/mpirun --version` gives no answer."),

@@ -51,21 +51,13 @@ class Watch(keras.callbacks.Callback):
 def objective(trial):
     keras.utils.set_random_seed(1)
     layers = keras.layers
-    model = keras.Sequential(
-        [keras.Input((4,)), layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.2, seed=1), layers.Dense(1)]
-    )
+    hidden = [layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.2, seed=1)]
+    model = keras.Sequential([keras.Input((4,)), *hidden, layers.Dense(1)])
     model.compile(keras.optimizers.Adam(trial.parameters["lr"]), "mse")
     callback = TrialCallback(trial, "val_loss")
     began.append(callback.epoch)
-    model.fit(
-        Batches(workers=1),
-        validation_data=(x, y),
-        epochs=6,
-        initial_epoch=callback.epoch,
-        verbose=0,
-        shuffle=False,
-        callbacks=[Watch(), callback],
-    )
+    settings = {"epochs": 6, "initial_epoch": callback.epoch, "verbose": 0, "shuffle": False}
+    model.fit(Batches(workers=1), validation_data=(x, y), callbacks=[Watch(), callback], **settings)
     finals.append([*model.get_weights(), *map(keras.ops.convert_to_numpy, model.optimizer.variables)])
     return callback.value
 """
@@ -104,15 +96,9 @@ def objective(trial):
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)), 16)
     callback = TrialCallback(trial, "val_loss")
     began.append(callback.epoch)
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        max_epochs=6,
-        callbacks=[callback],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    shows = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    quiet = dict.fromkeys(shows, False)
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=6, callbacks=[callback], **quiet)
     trainer.fit(model, data, data, ckpt_path=callback.ckpt_path)
     adam = trainer.optimizers[0].state_dict()
     moments = [part[name] for part in adam["state"].values() for name in ("exp_avg", "exp_avg_sq")]
@@ -141,17 +127,9 @@ def objective(trial):
     model = BertForSequenceClassification(BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes))
     callback = TrialCallback(trial, "eval_loss")
     began.append(callback.epoch)
-    arguments = TrainingArguments(
-        str(trial.directory / "out"),
-        learning_rate=trial.parameters["lr"],
-        num_train_epochs=6,
-        eval_strategy="epoch",
-        logging_strategy="epoch",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-    )
+    quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    settings = {"num_train_epochs": 6, "eval_strategy": "epoch", "logging_strategy": "epoch", **quiet}
+    arguments = TrainingArguments(str(trial.directory / "out"), learning_rate=trial.parameters["lr"], **settings)
     trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows, callbacks=[callback, Watch()])
     trainer.train(resume_from_checkpoint=callback.resume_from)
     adam = trainer.optimizer.state_dict()
@@ -190,10 +168,8 @@ SHOWN = dict(zip(MARKS, re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), 
 
 
 def of(programs):
-    return [
-        pytest.param(program, id=name, marks=MARKS.get(name, pytest.mark.needs(name)))
-        for name, program in programs.items()
-    ]
+    marks = {name: MARKS.get(name, pytest.mark.needs(name)) for name in programs}
+    return [pytest.param(program, id=name, marks=marks[name]) for name, program in programs.items()]
 
 
 def run(folder, program, *words):
