@@ -12,21 +12,8 @@ from nnlo_opt.data.folds import single_fold
 from nnlo_opt.trials.checkpoint import load, load_weights
 from tests.helpers.effort import examples
 from tests.helpers.linear_model import LinearAdapter
-from tests.helpers.linear_teams import (
-    N_FEATURES,
-    N_TRAIN,
-    SMALL,
-    Data,
-    central_of,
-    finish,
-    history_of,
-    options_of,
-    place_of,
-    serial_trajectory,
-    team_of,
-    trained,
-    tree_of,
-)
+from tests.helpers.linear_serial import N_FEATURES, N_TRAIN, SMALL, Data, serial_trajectory
+from tests.helpers.linear_teams import central_of, finish, history_of, options_of, place_of, team_of, trained, tree_of
 from tests.helpers.loopback_team import LoneTeam, tasks_from
 from tests.helpers.memory_source import numbered_source
 

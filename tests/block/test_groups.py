@@ -12,7 +12,8 @@ from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ProtocolError
 from tests.helpers import linear_teams
 from tests.helpers.linear_model import LinearAdapter
-from tests.helpers.linear_teams import N_FEATURES, RATE, central_of, data_of, fail, finish, step_to_an_epoch, val_losses
+from tests.helpers.linear_serial import N_FEATURES, RATE, data_of
+from tests.helpers.linear_teams import central_of, fail, finish, step_to_an_epoch, val_losses
 from tests.helpers.loopback_team import LoneTeam, tasks_from
 
 pytestmark = pytest.mark.many

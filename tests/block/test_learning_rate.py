@@ -9,17 +9,8 @@ import numpy as np
 import pytest
 
 from nnlo_opt.update_rules.rule import SteppingWorker
-from tests.helpers.linear_teams import (
-    EPOCHS,
-    RATE,
-    SIZES,
-    Serial,
-    central_of,
-    factor_of,
-    options_of,
-    serial_trajectory,
-    trained,
-)
+from tests.helpers.linear_serial import EPOCHS, RATE, SIZES, Serial, factor_of, serial_trajectory
+from tests.helpers.linear_teams import central_of, options_of, trained
 
 pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 

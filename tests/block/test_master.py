@@ -12,7 +12,8 @@ from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
 from tests.helpers import linear_teams
-from tests.helpers.linear_teams import Data, data_of, fail, finish, place_of, run, step_to_an_epoch, val_losses
+from tests.helpers.linear_serial import Data, data_of
+from tests.helpers.linear_teams import fail, finish, place_of, run, step_to_an_epoch, val_losses
 from tests.helpers.loopback_team import FAULTS
 
 pytestmark = pytest.mark.many

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.linear_model import LinearAdapter
-from tests.helpers.linear_teams import N_FEATURES, RATE, SMALL, central_of, finish, options_of, trained, tree_of
+from tests.helpers.linear_serial import N_FEATURES, RATE, SMALL
+from tests.helpers.linear_teams import central_of, finish, options_of, trained, tree_of
 from tests.helpers.loopback_team import LoneTeam, tasks_from
 
 pytestmark = pytest.mark.many

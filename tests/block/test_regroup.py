@@ -9,7 +9,8 @@ import pytest
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
 from tests.helpers import linear_teams
-from tests.helpers.linear_teams import data_of, finish, history_of, options_of, place_of, step_to_an_epoch
+from tests.helpers.linear_serial import data_of
+from tests.helpers.linear_teams import finish, history_of, options_of, place_of, step_to_an_epoch
 from tests.helpers.loopback_team import LoneTeam
 
 pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]

@@ -13,7 +13,8 @@ from nnlo_opt.trials.checkpoint import load_weights
 from tests.helpers import linear_teams
 from tests.helpers.effort import some_of
 from tests.helpers.linear_model import LinearAdapter
-from tests.helpers.linear_teams import Data, data_of, fail, history_of, place_of, tree_of
+from tests.helpers.linear_serial import SMALL, Data, data_of
+from tests.helpers.linear_teams import fail, history_of, place_of, tree_of
 from tests.helpers.loopback_team import LoneTeam, tasks_from
 from tests.helpers.memory_source import numbered_source
 
@@ -32,7 +33,7 @@ class DropoutAdapter(LinearAdapter):
         return super().gradient((x * keep - self._state).astype(np.float32), y, out)
 
 
-def team_of(directory, options, workers, data=linear_teams.SMALL):
+def team_of(directory, options, workers, data=SMALL):
     def build(parameters, options, seed):
         return DropoutAdapter(*data.source.info.feature_shape, seed)
 

@@ -13,7 +13,8 @@ from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics, explicit_momentum
 from nnlo_opt.update_rules.vectors import BLOCK
 from tests.helpers import linear_teams
-from tests.helpers.linear_teams import EPOCHS, N_TRAIN, central_of, history_of, options_of, team_of
+from tests.helpers.linear_serial import EPOCHS, N_TRAIN
+from tests.helpers.linear_teams import central_of, history_of, options_of, team_of
 from tests.helpers.loopback_team import LoopbackTeam
 
 pytestmark = pytest.mark.many

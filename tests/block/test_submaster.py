@@ -11,21 +11,9 @@ from nnlo_opt.trials.checkpoint import load_weights
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.update_rules.gem import Gem
 from nnlo_opt.update_rules.optimizers import make_optimizer
-from tests.helpers import linear_teams
-from tests.helpers.linear_teams import (
-    BATCH,
-    EPOCHS,
-    N_FEATURES,
-    RATE,
-    central_of,
-    data_of,
-    fail,
-    finish,
-    history_of,
-    options_of,
-    place_of,
-    tree_of,
-)
+from tests.helpers import linear_serial, linear_teams
+from tests.helpers.linear_serial import BATCH, EPOCHS, N_FEATURES, RATE, data_of
+from tests.helpers.linear_teams import central_of, fail, finish, history_of, options_of, place_of, tree_of
 from tests.helpers.loopback_team import FAULTS, LoneTeam, linear_tasks
 
 pytestmark = pytest.mark.many
@@ -33,7 +21,7 @@ pytestmark = pytest.mark.many
 N_TRAIN, N_VALIDATION, N_WEIGHTS = 61, 13, N_FEATURES + 1
 DATA = data_of(N_TRAIN, N_VALIDATION)
 team_of, trained, Serial = (
-    partial(made, data=DATA) for made in (linear_teams.team_of, linear_teams.trained, linear_teams.Serial)
+    partial(made, data=DATA) for made in (linear_teams.team_of, linear_teams.trained, linear_serial.Serial)
 )
 #: (workers, masters)
 TREES = [(1, 2), (2, 3), (3, 2), (5, 3), (7, 4)]

@@ -20,7 +20,8 @@ from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, RuleOption, UpdateRule, WorkerHalf
 from tests.helpers import linear_teams
 from tests.helpers.launcher import python
-from tests.helpers.linear_teams import data_of, options_of, tree_of, val_losses
+from tests.helpers.linear_serial import data_of
+from tests.helpers.linear_teams import options_of, tree_of, val_losses
 from tests.helpers.loopback_team import LoopbackTeam
 from tests.helpers.refusals import check_refused
 
