@@ -256,8 +256,7 @@ def test_a_fold_can_be_stopped_at_any_moment_and_the_next_is_as_if_nothing_had_b
         rng = np.random.default_rng(moment)
         team = team_of(tmp_path / str(moment), synchronous=synchronous)
         number = team.run_fold(trial=0)
-        for _ in range(moment):
-            team.step(rng)
+        team.steps(moment, rng)
         team.order(msg.StopFold(assignment=number))
         while not ends_of(team):
             team.step(rng)
@@ -281,8 +280,7 @@ def test_a_fold_paused_at_any_moment_ends_like_one_that_was_not_paused(tmp_path,
     while not finished_by_itself:
         team = team_of(tmp_path / str(moment), **options)
         number = team.run_fold()
-        for _ in range(moment):
-            team.step()
+        team.steps(moment)
         team.order(msg.PreemptFold(assignment=number))
         team.settle()
         (end,) = ends_of(team)

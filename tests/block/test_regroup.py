@@ -38,9 +38,7 @@ def test_an_asynchronous_fold_continues_whenever_workers_die(tmp_path: Path, rul
         directory = tmp_path / str(n_steps)
         team = team_of(directory, 3, **ASYNCHRONOUS[rule])
         number = team.run_fold()
-        for _ in range(n_steps):
-            if not team.step():
-                break
+        team.steps(n_steps)
         if team.reported(msg.FoldFinished):
             break
         # The order to train may still be on its way.
@@ -72,8 +70,7 @@ def test_workers_may_die_again_until_one_is_left(tmp_path: Path) -> None:
     team = team_of(tmp_path, 4)
     number = team.run_fold()
     for n_left in (3, 2, 1):
-        for _ in range(20):
-            team.step(rng)
+        team.steps(20, rng)
         assert team.regroup(n_left) == number
     assert isinstance(team.settle(rng), msg.FoldFinished)
 
@@ -81,8 +78,7 @@ def test_workers_may_die_again_until_one_is_left(tmp_path: Path) -> None:
 def test_workers_that_die_before_they_have_begun_again_lose_nothing(tmp_path: Path) -> None:
     team = team_of(tmp_path, 4)
     number = step_to_an_epoch(team)
-    for _ in range(6):
-        team.step()
+    team.steps(6)
     fold = team.master._assignment
     assert fold is not None
     assert team.regroup(3) == number
@@ -141,8 +137,7 @@ def test_a_worker_that_survives_keeps_the_memory_of_its_update_rule(
     """In EASGD with its own weights and model state; others adopt the central weights."""
     team = team_of(tmp_path, 4, **{"sync_every": 3, **changes})
     step_to_an_epoch(team)
-    for _ in range(10):
-        team.step()
+    team.steps(10)
     before = [state_of(worker) for worker in team.workers]
     model_states = [model_state_of(worker) for worker in team.workers]
     for n_left in [3, 2][:n_deaths]:  # the second before anybody has begun again
@@ -207,14 +202,11 @@ def test_a_fold_that_waits_for_a_word_is_repeated_too(tmp_path: Path) -> None:
     team.order(
         msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={}, waits_for_decision=True, pause_epochs=[1])
     )
-    while team.step():
-        pass
-    assert team.reports[-1].waits  # type: ignore[attr-defined]
+    assert team.settle().waits  # type: ignore[attr-defined]
     assert team.regroup(1) == -1
     n_before = len(team.deliveries)
     team.order(msg.GoOn(assignment=0))
-    while team.step():
-        pass
+    team.settle()
     assert len(team.deliveries) == n_before, "nobody has gone on"
 
 
@@ -241,7 +233,5 @@ def test_a_preempted_team_that_starts_again_reaches_a_fence(tmp_path: Path) -> N
 def test_a_master_whose_team_cannot_train_lets_its_assignment_go(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3)
     team.run_fold()
-    for _ in range(20):
-        team.step()
-    end = team._networks[0].end(0)
-    assert team.master.regroup(end, None) == -1
+    team.steps(20)
+    assert team.master.regroup(team._networks[0].end(0), None) == -1

@@ -219,8 +219,7 @@ def test_a_stop_at_any_moment_ends_it_and_the_next_begins(tmp_path, moment):
     rng = np.random.default_rng(moment)
     team = team_of(tmp_path, options_of(mode="easgd"), tree_of(5, 3), apart=True)
     number = team.run_fold()
-    for _ in range(moment):
-        team.step(rng)
+    team.steps(moment, rng)
     team.order(msg.StopFold(assignment=number))
     assert team.settle(rng) == msg.FoldStopped(assignment=number)
     finish(team, moment, trial=1)

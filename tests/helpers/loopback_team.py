@@ -315,6 +315,11 @@ class LoneTeam(LoopbackTeam):
             self.reports.append(received.message)
         return stepped
 
+    def steps(self, n: int, rng: np.random.Generator | None = None) -> None:
+        """Do so many steps, or as many as there are."""
+        for _ in range(n):
+            self.step(rng)
+
     def settle(self, rng: np.random.Generator | None = None) -> Message:
         """Step until no message is on its way; the last report."""
         while self.step(rng):
