@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -80,6 +81,7 @@ def uninterrupted(directory, options, workers, **how):
     return result_of(trained(directory, options, workers, **how))
 
 
+MOMENTUM = {"mode": "easgd", "elastic_momentum": 0.9, "elastic_lr": 0.02, "optimizer": "sgd"}
 CASES = [
     pytest.param(3, {}, id="three synchronous workers, adam"),
     pytest.param(2, {"optimizer": "sgd", "optimizer_params": {"momentum": 0.9}}, id="two, sgd with momentum"),
@@ -89,11 +91,7 @@ CASES = [
     pytest.param(1, {"synchronous": False, "sync_every": 3}, id="one asynchronous worker with local steps"),
     pytest.param(2, {"sync_every": 3, "worker_optimizer": "adam"}, id="two with local steps of adam"),
     pytest.param(2, {"mode": "easgd", "sync_every": 2}, id="two, elastic, adam"),
-    pytest.param(
-        2,
-        {"mode": "easgd", "elastic_momentum": 0.9, "elastic_lr": 0.02, "optimizer": "sgd"},
-        id="two, elastic with momentum",
-    ),
+    pytest.param(2, MOMENTUM, id="two, elastic with momentum"),
     pytest.param(1, {"synchronous": False, "mode": "gem"}, id="one worker, gem"),
     pytest.param(1, {"synchronous": False, "mode": "gem", "sync_every": 3}, id="one worker, gem with local steps"),
     pytest.param(1, {"synchronous": False, "mode": "allreduce"}, id="allreduce of one"),
@@ -113,7 +111,7 @@ CASES_OF_TREES = [
         {"sync_every": 3, "worker_optimizer": "adam", "lr_schedule": "cosine"},
         {"early_stopping": "val_loss,<,2", "learning_rate": 0.9},
         {"mode": "easgd", "sync_every": 2},
-        {"mode": "easgd", "elastic_momentum": 0.9, "elastic_lr": 0.02, "optimizer": "sgd"},
+        MOMENTUM,
     ]
 ]
 ASYNCHRONOUS_GROUPS = [
@@ -169,6 +167,7 @@ def test_a_synchronous_training_continues_in_a_tree_as_without_one(tmp_path, n_m
 #: long epochs
 N_LONG = 192
 LONG = data_of(N_LONG, 10)
+ELASTIC = pytest.param(3, {"mode": "easgd", "sync_every": 3, "early_stopping": "val_loss,<,2"}, id="three, elastic")
 
 
 def preempted_at(team, moment, rng=None):
@@ -194,13 +193,7 @@ def preempted_again_and_again(make_team, seed):
 
 
 @pytest.mark.parametrize("seed", some_of(range(2)))
-@pytest.mark.parametrize(
-    ("n_workers", "changes"),
-    [
-        *CASES,
-        pytest.param(3, {"mode": "easgd", "sync_every": 3, "early_stopping": "val_loss,<,2"}, id="three, elastic"),
-    ],
-)
+@pytest.mark.parametrize(("n_workers", "changes"), [*CASES, ELASTIC])
 def test_preempted_in_the_middle_of_epochs_a_training_ends_with_the_very_same_bits(
     tmp_path, n_workers, changes, seed, exchange
 ):
@@ -269,8 +262,7 @@ def test_interrupted_at_any_moment_a_training_ends_with_the_very_same_bits(tmp_p
         directory = tmp_path / str(moment)
         team = team_of(directory, options, 2)
         team.run_fold()
-        for _ in range(moment):
-            team.step()
+        team.steps(moment)
         n_done = max((r.epoch for r in team.reported(msg.EpochReported) if r.checkpointed), default=0)
         again = trained(directory, options, 2)
         assert again.reported(msg.FoldStarted)[0].epoch == n_done
@@ -284,13 +276,8 @@ def test_a_fold_that_crashed_before_its_record_finishes_with_the_same_figures(tm
     again = trained(tmp_path, options, 2)
     assert not again.delivered(msg.Train)
     assert not again.reported(msg.EpochReported)
-    first, second = team.reported(msg.FoldFinished)[0], again.reported(msg.FoldFinished)[0]
-    assert (second.figure_of_merit, second.metrics, second.n_epochs, second.reason) == (
-        first.figure_of_merit,
-        first.metrics,
-        first.n_epochs,
-        first.reason,
-    )
+    figures = attrgetter("figure_of_merit", "metrics", "n_epochs", "reason")
+    assert figures(again.reported(msg.FoldFinished)[0]) == figures(team.reported(msg.FoldFinished)[0])
     assert result_of(tmp_path) == expected
 
 
