@@ -21,14 +21,9 @@ def ready(n_train=10, has_validation=True):
     )
 
 
-def push(base_version=0, n_samples=5, end_of_pass=False, loss=1.0):
-    return msg.PushUpdate(
-        assignment=0,
-        base_version=base_version,
-        n_samples=n_samples,
-        sums={"loss": loss * n_samples},
-        end_of_pass=end_of_pass,
-    )
+def push(n_samples=5, loss=1.0, **more):
+    given = {"assignment": 0, "base_version": 0, "end_of_pass": False, **more}
+    return msg.PushUpdate(n_samples=n_samples, sums={"loss": loss * n_samples}, **given)
 
 
 def fence_reached():
@@ -101,6 +96,10 @@ def run(state: MasterState, val_losses: list[float]) -> ins.Finish:
         if isinstance(out[-1], ins.Finish):
             return out[-1]
     raise AssertionError("it has not finished")
+
+
+def best(*objectives: Objective) -> Comparison:
+    return Comparison(objectives=objectives, epoch="best")
 
 
 def instructions_of(kind: type, out: list[ins.Instruction]) -> list[Any]:
@@ -299,8 +298,7 @@ def test_a_fold_finishes_after_its_epochs_with_the_figures_of_the_last():
 
 
 def test_early_stopping_ends_after_patience_and_takes_the_figures_of_the_best_epoch():
-    stopping = "val_loss,<,2"
-    state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
+    state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping="val_loss,<,2")))
     finish = run(state, [3.0, 1.0, 2.0, 1.5, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit, finish.restore_best) == (4, 1.0, True)
     assert finish.kept_epoch == 2
@@ -308,16 +306,14 @@ def test_early_stopping_ends_after_patience_and_takes_the_figures_of_the_best_ep
 
 
 def test_smoothed_early_stopping_compares_means_of_patience_epochs():
-    stopping = "val_loss,~<,2"
-    state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
+    state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping="val_loss,~<,2")))
     finish = run(state, [4.0, 2.0, 3.0, 1.0, 3.0, 2.5, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit) == (6, 1.0)
     assert finish.reason.startswith("the mean val_loss of 2 epochs is no better than of as many before (`--early")
 
 
 def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():
-    stopping = "val_loss,<,9"
-    state = started(MasterState(plan(n_workers=1, epochs=6, early_stopping=stopping)))
+    state = started(MasterState(plan(n_workers=1, epochs=6, early_stopping="val_loss,<,9")))
     outs = [one_epoch(state, val_loss) for val_loss in (3.0, 2.0, 2.0, 4.0, 1.0, 1.5)]
     kept = [bool(instructions_of(ins.KeepBest, out)) for out in outs]
     assert kept == [True, True, False, False, True, False]
@@ -326,8 +322,7 @@ def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():
 
 
 def test_the_best_epoch_of_the_first_objective_counts_and_is_kept_where_that_is_asked_for():
-    objectives = (Objective("val_loss"), Objective("loss"))
-    comparison = Comparison(objectives=objectives, epoch="best")
+    comparison = best(Objective("val_loss"), Objective("loss"))
     state = started(MasterState(plan(n_workers=1, epochs=4, comparison=comparison)))
     outs = [one_epoch(state, val_loss) for val_loss in (3.0, 1.0, 2.0, 1.5)]
     assert [bool(instructions_of(ins.KeepBest, out)) for out in outs] == [True, True, False, False]
@@ -336,14 +331,12 @@ def test_the_best_epoch_of_the_first_objective_counts_and_is_kept_where_that_is_
 
 
 def test_the_best_epoch_of_an_objective_that_is_maximised_is_the_highest():
-    comparison = Comparison(objectives=(Objective("val_loss", "max"),), epoch="best")
-    state = started(MasterState(plan(n_workers=1, comparison=comparison)))
+    state = started(MasterState(plan(n_workers=1, comparison=best(Objective("val_loss", "max")))))
     assert run(state, [3.0, 1.0, 2.0]).metrics["val_loss"] == 3.0
 
 
 def test_an_objective_that_no_epoch_has_fails_the_trial_with_what_there_is():
-    comparison = Comparison(objectives=(Objective("val_auc"),), epoch="best")
-    state = started(MasterState(plan(n_workers=1, comparison=comparison)))
+    state = started(MasterState(plan(n_workers=1, comparison=best(Objective("val_auc")))))
     with pytest.raises(TrialError, match=r"`val_auc` is not measured .* loss, val_loss"):
         one_epoch(state, 1.0)
 
@@ -375,8 +368,7 @@ def test_nothing_is_kept_without_early_stopping():
 
 
 def test_the_target_metric_ends_the_fold_as_soon_as_it_is_passed():
-    target = "val_loss,<,0.5"
-    state = started(MasterState(plan(n_workers=1, epochs=20, target_metric=target)))
+    state = started(MasterState(plan(n_workers=1, epochs=20, target_metric="val_loss,<,0.5")))
     finish = run(state, [1.0, 0.5, 0.4, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit) == (3, 0.4)
     assert "target" in finish.reason
@@ -476,8 +468,7 @@ def test_an_update_of_no_worker_or_from_the_future_raises_and_changes_nothing(sy
 
 
 def test_a_worker_that_was_not_asked_for_its_state_may_not_hand_it_in():
-    state = started(MasterState(plan()), n_train=10)
-    state.handle(1, push(n_samples=10))
+    state = after(started(MasterState(plan()), n_train=10), (1, push(n_samples=10)))
     with pytest.raises(ProtocolError):
         state.handle(2, fence_reached())
 
