@@ -50,12 +50,8 @@ def test_callbacks_run_before_the_first_epoch_and_after_each(tmp_path, changes):
     team = team_of(tmp_path, recorder, **changes)
     finish(team)
     figures = ["loss", "val_loss"]
-    assert [(epoch, names, last) for epoch, names, _, last in recorder.calls] == [
-        (0, None, False),
-        (1, figures, False),
-        (2, figures, False),
-        (3, figures, True),
-    ]
+    expected = [(0, None, False), (1, figures, False), (2, figures, False), (3, figures, True)]
+    assert [(epoch, names, last) for epoch, names, _, last in recorder.calls] == expected
     assert rates_applied(team) == [1.0, 1.0, 1.0]
 
 

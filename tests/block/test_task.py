@@ -41,15 +41,9 @@ class Bench:
         self.source = CountingSource(source or numbered_source(n_samples))
         self.built = []
         self.n_released = 0
-        self.factory = FoldTaskFactory(
-            build=self._build,
-            release=self._release,
-            source=self.source,
-            folds=folds,
-            options=TrainingOptions(batch=4, **options),
-            seed=seed,
-            feeding=feeding or Feeding(),
-        )
+        given = {"folds": folds, "options": TrainingOptions(batch=4, **options), "seed": seed}
+        given |= {} if feeding is None else {"feeding": feeding}
+        self.factory = FoldTaskFactory(build=self._build, release=self._release, source=self.source, **given)
 
     def _build(self, parameters, options, seed):
         self.built.append((parameters, options, seed))

@@ -132,12 +132,8 @@ def test_after_a_failure_messages_about_the_assignment_are_dropped_until_the_nex
     assert failed == msg.FoldFailed(
         assignment=0, reason="there is no such layer", traceback=failed.traceback, world_rank=7, host=failed.host
     )
-    for message in (
-        msg.Train(assignment=0, version=0),
-        msg.Fence(assignment=0),
-        msg.Validate(assignment=0),
-        msg.EndFold(assignment=0),
-    ):
+    of_it = {"assignment": 0}
+    for message in (msg.Train(version=0, **of_it), msg.Fence(**of_it), msg.Validate(**of_it), msg.EndFold(**of_it)):
         assert bench.tell(message, full(0.0)) is None
     assert isinstance(bench.start(assignment=1)[0], msg.WorkerReady)
     assert bench.train(full(0.0), assignment=0) is None
