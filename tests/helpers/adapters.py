@@ -1,8 +1,6 @@
-"""What tests of adapters share: frameworks imported late, samples, the vectors of an adapter, a search for leaks."""
+"""What tests of adapters share: frameworks imported late, samples, and the vectors of an adapter."""
 
-import gc
 import importlib
-import resource
 
 import numpy as np
 
@@ -66,18 +64,3 @@ def weights_of(adapter):
 def state_of(adapter):
     adapter.read_state(out := aligned_empty(adapter.n_state))
     return out
-
-
-def growth(action, n_before, n):
-    """Objects and kilobytes by which the process grows over `n` calls, after the first `n_before`."""
-
-    def size():
-        gc.collect()
-        return np.array([len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss])
-
-    for _ in range(n_before):
-        action()
-    before = size()
-    for _ in range(n):
-        action()
-    return size() - before

@@ -8,9 +8,10 @@ import pytest
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.keras import framework as keras_model
 from nnlo_opt.vectors import aligned_empty
-from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, growth, images, keras
+from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, images, keras
 from tests.helpers.keras_adapters import keras_adapter
 from tests.helpers.launcher import python
+from tests.helpers.leaks import growth
 from tests.helpers.refusals import check_refused
 
 pytestmark = pytest.mark.keras

@@ -13,18 +13,8 @@ from nnlo_opt.models.torch import framework as torch_module
 from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.vectors import aligned_empty
-from tests.helpers.adapters import (
-    N_CLASSES,
-    N_FEATURES,
-    gradient,
-    growth,
-    images,
-    module,
-    samples,
-    state_of,
-    torch,
-    weights_of,
-)
+from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, images, module, samples, state_of, torch, weights_of
+from tests.helpers.leaks import growth
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -65,16 +55,14 @@ class TestMlp(ModelConformance):
     def make(self):
         return adapter_of(mlp())
 
-    def batch(self, n_samples, seed):
-        return images(n_samples, seed)
+    batch = staticmethod(images)
 
 
 class TestClassNumbers(TestMlp):
     def make(self):
         return adapter_of(mlp(), "sparse_categorical_crossentropy", accuracy="sparse_categorical")
 
-    def batch(self, n_samples, seed):
-        return samples(n_samples, seed)
+    batch = staticmethod(samples)
 
 
 class TestRegression(TestMlp):
@@ -129,11 +117,8 @@ class TestTwoInputsAndOutputs(ModelConformance):
         model = module(
             forward, embedding=nn.Embedding(9, 5), stem=nn.Linear(4, 5), kind=nn.Linear(5, 3), size=nn.Linear(5, 1)
         )
-        losses = [
-            LossTerm("kind", "sparse_categorical_crossentropy", 1.0, "sparse_categorical"),
-            LossTerm("size", "huber", 0.5),
-        ]
-        return torch_module.adapter(model, losses)
+        kind = LossTerm("kind", "sparse_categorical_crossentropy", 1.0, "sparse_categorical")
+        return torch_module.adapter(model, [kind, LossTerm("size", "huber", 0.5)])
 
     def batch(self, n_samples, seed):
         rng = np.random.default_rng(seed)
@@ -302,10 +287,8 @@ def test_buffers_that_are_replaced_or_not_kept():
 
 
 def test_weights_of_no_use_have_no_slope():
-    slope, _ = gradient(
-        adapter_of(module(lambda self, x: self.b(x), a=torch.nn.Linear(2, 2), b=torch.nn.Linear(N_FEATURES, 3))),
-        images(9),
-    )
+    half = module(lambda self, x: self.b(x), a=torch.nn.Linear(2, 2), b=torch.nn.Linear(N_FEATURES, 3))
+    slope, _ = gradient(adapter_of(half), images(9))
     assert not slope[:6].any()
     assert slope[6:].any()
     constant = module(lambda self, x: x[:, :N_CLASSES], a=torch.nn.Linear(2, 2))
