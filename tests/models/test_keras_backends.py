@@ -24,12 +24,8 @@ FEWER = "SeveralInputs or dropout or kerass_own or masked or float16 or subclass
     ],
 )
 def test_conformance(backend, selection):
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", str(CONFORMANCE), "-q", "-k", selection],
-        env=os.environ | {"KERAS_BACKEND": backend},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pytest", str(CONFORMANCE), "-q", "-k", selection]
+    environment = os.environ | {"KERAS_BACKEND": backend}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout.splitlines()[-1]

@@ -33,16 +33,14 @@ class TestOneHotLabels(ModelConformance):
     def make(self):
         return keras_adapter(mlp(dense), "categorical_crossentropy")
 
-    def batch(self, n_samples, seed):
-        return images(n_samples, seed)
+    batch = staticmethod(images)
 
 
 class TestClassNumbers(ModelConformance):
     def make(self):
         return keras_adapter(mlp(dense), "sparse_categorical_crossentropy")
 
-    def batch(self, n_samples, seed):
-        return samples(n_samples, seed)
+    batch = staticmethod(samples)
 
 
 class TestStateAndDropout(TestOneHotLabels):
@@ -55,10 +53,8 @@ class TestStateAndDropout(TestOneHotLabels):
 @pytest.mark.proof
 class TestRegression(ModelConformance):
     def make(self):
-        return keras_adapter(
-            mlp(("Dense", (8,), {"activation": "tanh", "kernel_regularizer": "l2"}), activation=None, n_outputs=1),
-            "mse",
-        )
+        hidden = ("Dense", (8,), {"activation": "tanh", "kernel_regularizer": "l2"})
+        return keras_adapter(mlp(hidden, activation=None, n_outputs=1), "mse")
 
     def batch(self, n_samples, seed):
         x, _ = images(n_samples, seed)
@@ -126,10 +122,8 @@ def forked():
 
 def forked_batch(n, seed=0):
     x, y = images(n, seed)
-    return [x, np.random.default_rng(seed).normal(size=(n, 4, 2)).astype(np.float32)], [
-        y,
-        [x.sum(axis=1), (x[:, 0] > 0).astype(np.int32)],
-    ]
+    right = np.random.default_rng(seed).normal(size=(n, 4, 2)).astype(np.float32)
+    return [x, right], [y, [x.sum(axis=1), (x[:, 0] > 0).astype(np.int32)]]
 
 
 @pytest.mark.parametrize("hidden", [(dense,), (penalised,), (dense, normalisation)])
