@@ -30,16 +30,10 @@ def steps_of(n_ranks, n_weights, optimizer="adam", together=None):
     network = LoopbackNetwork(n_ranks, shares=True)
     size = SharedStep.n_bytes(make_optimizer(optimizer, 1), n_weights, n_ranks)
     memory = network.end(0).share(size)
+    parts = [network.end(rank).join(0, memory.place) for rank in range(n_ranks)]
     return [
-        SharedStep(
-            network.end(rank).join(0, memory.place),
-            make_optimizer(optimizer, n_weights, 0.05),
-            n_weights,
-            rank,
-            n_ranks,
-            together or Alive(),
-        )
-        for rank in range(n_ranks)
+        SharedStep(part, make_optimizer(optimizer, n_weights, 0.05), n_weights, rank, n_ranks, together or Alive())
+        for rank, part in enumerate(parts)
     ]
 
 

@@ -202,15 +202,9 @@ def stranger(folder: Path, script: str) -> int:
     """Exit code of a shell script that another user runs in `folder`."""
     if os.geteuid() != 0:
         pytest.skip("only root can act as another user")
+    command = ["sh", "-c", script]
     done = subprocess.run(
-        ["sh", "-c", script],
-        cwd=folder,
-        user=65534,
-        group=65534,
-        extra_groups=[],
-        umask=0,
-        capture_output=True,
-        check=False,
+        command, cwd=folder, user=65534, group=65534, extra_groups=[], umask=0, capture_output=True, check=False
     )
     return done.returncode
 

@@ -58,8 +58,7 @@ def test_one_sentence_for_each_wrong_file(path: Path, tmp_path: Path) -> None:
         assert "complete HDF5 file" in with_other()
     write_hdf5(other, {"features": np.zeros((10, 5)), "labels": np.zeros((10, 3))})
     assert "(4,) as in" in with_other()
-    with h5py.File(other, "w"):
-        pass
+    h5py.File(other, "w").close()
     assert "There is no data set" in with_other()
     other.unlink()
     other.mkdir()

@@ -209,7 +209,7 @@ def test_what_functions_must_return(module, function, value, sentence):
     [
         ("minst", r"Received: 'minst'\. .* Did you mean `mnist`\?"),
         (
-            "model.onnx",
+            "it.onnx",
             "one of: cifar10, example, gan, hls4mlgru, jedi_torch, mnist, mnist_torch, topclass, topclass_torch",
         ),
         ("model.torch", "'model.torch', which is no file"),

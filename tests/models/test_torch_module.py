@@ -69,10 +69,8 @@ def test_outputs_and_where_they_come_from():
     functional = module(lambda self, x: nn.functional.log_softmax(self.net(x), 1), net=nn.Linear(6, 3))
     assert torch_module.describe_outputs(functional, (6,)) == [Output("output_0", (3,), "log_softmax")]
     pair = module(lambda self, x: (self.net(x), self.net(x).sigmoid()), net=nn.Linear(6, 3))
-    assert torch_module.describe_outputs(pair, (6,)) == [
-        Output("output_0", (3,), None),
-        Output("output_1", (3,), "sigmoid"),
-    ]
+    first, second = Output("output_0", (3,), None), Output("output_1", (3,), "sigmoid")
+    assert torch_module.describe_outputs(pair, (6,)) == [first, second]
     named = module(lambda self, x: {"a": self.net(x)}, net=nn.Linear(6, 3))
     assert torch_module.describe_outputs(named, (6,)) == [Output("a", (3,), None)]
     flat = module(lambda self, x: self.net(x).squeeze(), net=nn.Linear(6, 1))
@@ -135,14 +133,9 @@ def small():
 
 def test_saved_states_in_every_wrapping(tmp_path):
     expected = small().state_dict()
-    for number, saved in enumerate(
-        (
-            expected,
-            {"state_dict": expected, "epoch": 3},
-            {"model_state_dict": expected},
-            {f"module.{name}": value for name, value in expected.items()},
-        )
-    ):
+    of_parallel = {f"module.{name}": value for name, value in expected.items()}
+    wrapped = [expected, {"state_dict": expected, "epoch": 3}, {"model_state_dict": expected}, of_parallel]
+    for number, saved in enumerate(wrapped):
         torch.save(saved, path := tmp_path / f"{number}.pt", _use_new_zipfile_serialization=number % 2 == 0)
         model = torch_module.load_model(
             path, lambda: torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
