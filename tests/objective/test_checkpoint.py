@@ -109,11 +109,8 @@ def saves():
 
 def test_reports_say_what_is_saved_and_their_figures_are_results(bench):
     _, *reports, finished = bench.call()
-    assert [(report.checkpointed, report.can_pause) for report in reports] == [
-        (False, False),
-        (True, True),
-        (False, True),
-    ]
+    said = [(report.checkpointed, report.can_pause) for report in reports]
+    assert said == [(False, False), (True, True), (False, True)]
     assert finished.metrics == {"value": 1.0, "accuracy": 0.9}
     bench.rank.handle_order(msg.FoldRecorded(assignment=0))
     assert len(saves()) == 1

@@ -23,6 +23,7 @@ from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.trials.objectives import Comparison, Objective
 from tests.helpers.manual_clock import ManualClock
 
+ERROR = {"error": 0.25}
 SEVERAL = (Objective("size"), Objective("error", "max"), Objective("train_s"))
 
 
@@ -382,13 +383,9 @@ def test_one_objective_picks_its_value_of_a_dict():
 @pytest.mark.parametrize(
     ("value", "name", "words"),
     [
-        ({"error": 0.25}, "size", "`size`, as `--objective` or `--outcome-constraint` says; it returned error"),
+        (ERROR, "size", "`size`, as `--objective` or `--outcome-constraint` says; it returned error"),
         (0.25, "size", "`size`, as `--objective` or `--outcome-constraint` says; it returned value"),
-        (
-            {"error": 0.25},
-            "figure_of_merit",
-            "must name the returned value that is the figure of merit; returned were error",
-        ),
+        (ERROR, "figure_of_merit", "must name the returned value that is the figure of merit; returned were error"),
         ({}, "size", "it returned an empty dict"),
         ({"size": math.nan}, "size", "a finite number as `size`; received: nan"),
         ({"size": 1.0, "other": "x"}, "size", "a finite number as `other`; received: 'x'"),

@@ -12,13 +12,8 @@ from nnlo_opt.objective.torch_group import Place, clear_frames, in_environment
 
 def test_ranks_are_counted_on_each_node():
     places = [Place.of(rank, ["b", "a", "b", "a", "a"]) for rank in range(5)]
-    assert [(place.local_rank, place.local_size, place.node) for place in places] == [
-        (0, 2, 0),
-        (0, 3, 1),
-        (1, 2, 0),
-        (1, 3, 1),
-        (2, 3, 1),
-    ]
+    found = [(place.local_rank, place.local_size, place.node) for place in places]
+    assert found == [(0, 2, 0), (0, 3, 1), (1, 2, 0), (1, 3, 1), (2, 3, 1)]
     variables = places[3].variables("host", 1234)
     assert (variables["RANK"], variables["LOCAL_RANK"], variables["GROUP_WORLD_SIZE"]) == ("3", "1", "2")
     alone = places[3].alone().variables("host", 1234)

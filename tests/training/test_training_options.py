@@ -139,11 +139,8 @@ def test_a_value_that_its_option_does_not_take_is_refused(name, value):
 
 
 def test_the_model_gets_what_does_not_begin_with_train():
-    assert model_parameters({"units": 3, "train.batch": 4, "training": 5, "train": 6}) == {
-        "units": 3,
-        "training": 5,
-        "train": 6,
-    }
+    of_model = {"units": 3, "training": 5, "train": 6}
+    assert model_parameters({"train.batch": 4, **of_model}) == of_model
 
 
 def test_values_of_optimizer_params_can_be_searched_and_hold_a_learning_rate():
