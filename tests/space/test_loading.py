@@ -13,14 +13,8 @@ OURS = "from nnlo_opt.space import Categorical, Integer, Real, Space\n"
 
 
 def test_dimensions_of_scikit_optimize():
-    space = space_from_dimensions(
-        [
-            skopt.space.Real(1e-4, 1, "log-uniform", name="x"),
-            skopt.space.Integer(2, 5, name="n"),
-            skopt.space.Categorical(["a", None, 2], name="c"),
-        ],
-        "here",
-    )
+    numbers = [skopt.space.Real(1e-4, 1, "log-uniform", name="x"), skopt.space.Integer(2, 5, name="n")]
+    space = space_from_dimensions([*numbers, skopt.space.Categorical(["a", None, 2], name="c")], "here")
     assert space == Space(
         [Real(1e-4, 1.0, "log-uniform", name="x"), Integer(2, 5, name="n"), Categorical(["a", None, 2], name="c")]
     )

@@ -74,28 +74,22 @@ def test_empty_and_repeated():
     check_refused("`x` more than once", Space, [Real(0, 1, name="x"), Integer(0, 1, name="x")])
 
 
+X, N, LOG_N = Real(0, 1, name="x"), Integer(1, 3, name="n"), Integer(1, 3, "log-uniform", name="n")
+
+
 @pytest.mark.parametrize(
     ("now", "phrase"),
     [
-        ([Integer(1, 3, name="n")], "parameter `x` was Real(0.0, 1.0) and is now missing"),
-        ([Real(0, 2, name="x"), Integer(1, 3, name="n")], "parameter `x` was Real(0.0, 1.0) and is now Real(0.0, 2.0)"),
-        (
-            [Real(0, 1, name="x"), Categorical([1, 2, 3], name="n")],
-            "parameter `n` was Integer(1, 3) and is now Categorical([1, 2, 3])",
-        ),
-        (
-            [Real(0, 1, name="x"), Integer(1, 3, "log-uniform", name="n")],
-            'parameter `n` was Integer(1, 3) and is now Integer(1, 3, "log-uniform")',
-        ),
-        (
-            [Integer(1, 3, name="n"), Real(0, 1, name="x"), Categorical(["a", "b"], name="c")],
-            "parameter `c` is new: Categorical(['a', 'b'])",
-        ),
-        ([Integer(1, 3, name="n"), Real(0, 1, name="x")], None),
+        ([N], "parameter `x` was Real(0.0, 1.0) and is now missing"),
+        ([Real(0, 2, name="x"), N], "parameter `x` was Real(0.0, 1.0) and is now Real(0.0, 2.0)"),
+        ([X, Categorical([1, 2, 3], name="n")], "parameter `n` was Integer(1, 3) and is now Categorical([1, 2, 3])"),
+        ([X, LOG_N], 'parameter `n` was Integer(1, 3) and is now Integer(1, 3, "log-uniform")'),
+        ([N, X, Categorical(["a", "b"], name="c")], "parameter `c` is new: Categorical(['a', 'b'])"),
+        ([N, X], None),
     ],
 )
 def test_difference_names_the_first_parameter(now, phrase):
-    assert Space([Real(0, 1, name="x"), Integer(1, 3, name="n")]).difference(Space(now)) == phrase
+    assert Space([X, N]).difference(Space(now)) == phrase
 
 
 def test_difference_sees_the_type_of_a_category():
