@@ -5,36 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.comm.calls import (
-    CHUNK,
-    HALVES,
-    KINDS,
-    Agreement,
-    Call,
-    chunks,
-    doubled,
-    halved,
-    head,
-    idle_head,
-    numbers_of,
-    refusal,
-)
+from nnlo_opt.comm import calls
+from nnlo_opt.comm.calls import CHUNK, HALVES, KINDS, Agreement, Call, chunks, doubled, halved, head, idle_head
 
-CALLS = st.builds(
-    Call,
-    st.sampled_from(KINDS),
-    st.sampled_from(["float32", "int64"]),
-    st.integers(0, 10),
-    st.just(0),
-    st.sampled_from(["2 x 3 numbers", "3 x 2 numbers"]),
-)
+DTYPES, WORDS = st.sampled_from(["float32", "int64"]), st.sampled_from(["2 x 3 numbers", "3 x 2 numbers"])
+CALLS = st.builds(Call, st.sampled_from(KINDS), DTYPES, st.integers(0, 10), st.just(0), WORDS)
 
 
 @given(st.lists(st.one_of(st.none(), CALLS), min_size=1, max_size=5))
-def test_ranks_agree_if_all_that_have_not_joined_make_the_same_call(calls):
-    heads = [idle_head() if call is None else head(call, 7) for call in calls]
+def test_ranks_agree_if_all_that_have_not_joined_make_the_same_call(of_ranks):
+    heads = [idle_head() if call is None else head(call, 7) for call in of_ranks]
     agreement = Agreement.of(np.sum(heads, axis=0))
-    made = [call for call in calls if call is not None]
+    made = [call for call in of_ranks if call is not None]
     assert agreement.n_active == len(made)
     assert agreement.n_samples == 7 * len(made)
     assert agreement.call == (made[0]._replace(words="") if len(set(made)) == 1 else None)
@@ -49,17 +31,17 @@ def test_the_marks_of_thousands_of_ranks_fit_into_the_sums():
 
 def test_a_refusal_names_the_ranks():
     sums = head(Call("sum", "float32", 3), 1) + idle_head(leaving=1)
-    assert "rank 1 at the end of its program" in refusal(Agreement.of(sums), [])
+    assert "rank 1 at the end of its program" in calls.refusal(Agreement.of(sums), [])
     sums += idle_head(leaving=2)
-    assert "2 ranks at the end" in refusal(Agreement.of(sums), [])
-    text = refusal(Agreement.of(np.zeros(9, np.int64)), ["", "a barrier", "a reduction"])
+    assert "2 ranks at the end" in calls.refusal(Agreement.of(sums), [])
+    text = calls.refusal(Agreement.of(np.zeros(9, np.int64)), ["", "a barrier", "a reduction"])
     assert "a barrier on rank 1, a reduction on rank 2" in text
 
 
 @pytest.mark.parametrize(("shape", "words"), [((), "one number"), ((1,), "1 numbers"), ((2, 3), "2 x 3 numbers")])
 def test_words_tell_shapes_apart(shape, words):
-    assert numbers_of(shape, np.dtype("int8")) == f"{words} (int8)"
-    assert numbers_of(shape, "int8", "loss") == f'{words} (int8) named "loss"'
+    assert calls.numbers_of(shape, np.dtype("int8")) == f"{words} (int8)"
+    assert calls.numbers_of(shape, "int8", "loss") == f'{words} (int8) named "loss"'
 
 
 @pytest.mark.parametrize("n", [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK])
