@@ -12,6 +12,8 @@ from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.ledger import Ledger
 from tests.helpers.exported import ENDS, REASON, UNIX_S, story
 
+TABLES = {"trials", "epochs", "folds", "assignments"}
+
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch, tmp_path):
@@ -106,9 +108,8 @@ def test_wandb_has_what_the_journal_has(tmp_path):
         assert (run.project, run.run_group, run.run_id) == ("run", "run", f"run-{name}")
         config = {item.key: json.loads(item.value_json) for item in run.config.update}
         assert {key: config[key] for key in trial.point} == trial.point
-        assert [(row["epoch"], row["_timestamp"], row["epoch/val_loss"]) for row in rows] == curves(
-            trial, events, ledger
-        )
+        curve = [(row["epoch"], row["_timestamp"], row["epoch/val_loss"]) for row in rows]
+        assert curve == curves(trial, events, ledger)
         assert summary["state"] == trial.state
         assert summary.get("figure_of_merit") == trial.figure_of_merit
         assert exit_code == (trial.state == "failed")
@@ -123,12 +124,7 @@ def test_csv_tables_are_those_of_the_run(tmp_path):
     events = story(2)
     ledger = exported("csv", tmp_path, events)
     assert (tmp_path / "trials.csv").read_text() == results_frame(ledger).to_csv(index=False, lineterminator="\n")
-    assert {path.name for path in tmp_path.glob("*.csv")} == {
-        "trials.csv",
-        "epochs.csv",
-        "folds.csv",
-        "assignments.csv",
-    }
+    assert {path.stem for path in tmp_path.glob("*.csv")} == TABLES
     # Of a repeated epoch a table has one row.
     assert len((tmp_path / "epochs.csv").read_text().splitlines()) == 1 + len(epochs_frame(ledger, events))
 
@@ -155,4 +151,4 @@ def test_parquet_keeps_the_types_of_all_columns(tmp_path):
 @pytest.mark.parametrize("tool", ["csv", pytest.param("parquet", marks=pytest.mark.needs("pyarrow"))])
 def test_tables_of_an_empty_run_have_their_columns(tmp_path, tool):
     exported(tool, tmp_path, [])
-    assert {path.stem for path in tmp_path.glob(f"*.{tool}")} == {"trials", "epochs", "folds", "assignments"}
+    assert {path.stem for path in tmp_path.glob(f"*.{tool}")} == TABLES
