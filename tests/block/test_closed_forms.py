@@ -105,6 +105,7 @@ def test_without_validation_samples_the_figure_is_the_training_loss(tmp_path):
 
 #: batches between two updates; a period longer than a pass ends with it
 SYNC = [1, 2, 3, 4, 100]
+TEAMS = {"n_workers": st.integers(1, 5), "batch": st.integers(1, 9), "sync_every": st.sampled_from(SYNC)}
 
 
 class RecordingAdapter(LinearAdapter):
@@ -141,13 +142,7 @@ def recorded(directory, options, n_train, n_workers):
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(
-    n_train=st.integers(1, 23),
-    n_workers=st.integers(1, 5),
-    batch=st.integers(1, 9),
-    sync_every=st.sampled_from(SYNC),
-    shuffle=st.booleans(),
-)
+@given(n_train=st.integers(1, 23), shuffle=st.booleans(), **TEAMS)
 def test_synchronous_epochs_train_every_sample_exactly_once(
     tmp_path_factory, n_train, n_workers, batch, sync_every, shuffle
 ):
@@ -163,9 +158,7 @@ def test_synchronous_epochs_train_every_sample_exactly_once(
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(
-    n_train=st.integers(5, 23), n_workers=st.integers(1, 5), batch=st.integers(1, 9), sync_every=st.sampled_from(SYNC)
-)
+@given(n_train=st.integers(5, 23), **TEAMS)
 def test_asynchronous_epochs_train_no_more_than_an_update_a_worker_too_many(
     tmp_path_factory, n_train, n_workers, batch, sync_every
 ):

@@ -553,14 +553,11 @@ class Imitation:
         return push(base_version=version, n_samples=n, end_of_pass=self.offsets[i] == 0)
 
 
+SHARDS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
+
+
 @settings(max_examples=examples(60), deadline=None)
-@given(
-    shards=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    batch=st.integers(1, 5),
-    epochs=st.integers(1, 3),
-    synchronous=st.booleans(),
-    data=st.data(),
-)
+@given(shards=SHARDS, batch=st.integers(1, 5), epochs=st.integers(1, 3), synchronous=st.booleans(), data=st.data())
 def test_every_interleaving_finishes_after_its_epochs_of_samples(shards, batch, epochs, synchronous, data):
     n_train = sum(shards)
     state = MasterState(plan(n_workers=len(shards), epochs=epochs, synchronous=synchronous))
