@@ -19,25 +19,18 @@ comparisons = Late("nnlo_opt.models.torch.comparison", torch_module)
 # ---------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ("categorical_crossentropy", "categorical_crossentropy"),
-        ("MSELoss", "mean_squared_error"),
-        ("mse", "mean_squared_error"),
-        ("L1", "mean_absolute_error"),
-        ("SmoothL1Loss", "huber"),
-        ("HuberLoss", "huber"),
-        ("CrossEntropyLoss", "CrossEntropyLoss"),
-        ("CrossEntropy", "CrossEntropyLoss"),
-        ("cross_entropy", "CrossEntropyLoss"),
-        ("nll", "NLLLoss"),
-        ("BCEWithLogits", "BCEWithLogitsLoss"),
-        ("binary_crossentropy", "binary_crossentropy"),
-        ("kl_divergence", "kl_divergence"),
-        ("KLDivLoss", "KLDivLoss"),
-    ],
-)
+#: name of a loss -> names that it may be given by
+NAMES = {name: [name] for name in ("categorical_crossentropy", "binary_crossentropy", "kl_divergence", "KLDivLoss")} | {
+    "mean_squared_error": ["MSELoss", "mse"],
+    "mean_absolute_error": ["L1"],
+    "huber": ["SmoothL1Loss", "HuberLoss"],
+    "CrossEntropyLoss": ["CrossEntropyLoss", "CrossEntropy", "cross_entropy"],
+    "NLLLoss": ["nll"],
+    "BCEWithLogitsLoss": ["BCEWithLogits"],
+}
+
+
+@pytest.mark.parametrize(("given", "name"), [(given, name) for name, ways in NAMES.items() for given in ways])
 def test_names_of_both_frameworks(given, name):
     assert torch_losses.check_loss(given) == name
 
