@@ -14,6 +14,7 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 from tests.helpers.manual_clock import ManualClock
+from tests.helpers.steps import fold_finished
 
 
 def coordinator_of(tmp_path, n_blocks, block_size, **plan):
@@ -70,10 +71,6 @@ def test_the_search_is_told_after_how_many_epochs_a_paused_trial_had_its_value(t
     assert (paused["value"], paused["curve"]) == (-0.25, [(1, -0.25)])
 
 
-def finished(assignment: int) -> msg.FoldFinished:
-    return msg.FoldFinished(assignment=assignment, figure_of_merit=0.5, metrics={}, n_epochs=1, train_s=1.0)
-
-
 def test_all_that_has_come_is_written_at_once_and_before_anything_is_sent(tmp_path):
     n_blocks = 5
     coordinator, network, journal = coordinator_of(tmp_path, n_blocks, block_size=1)
@@ -82,7 +79,7 @@ def test_all_that_has_come_is_written_at_once_and_before_anything_is_sent(tmp_pa
     masters = [network.end(rank) for rank in range(1, 1 + n_blocks)]
     for number, master in enumerate(masters):
         assert isinstance(master.poll().message, msg.RunFold)
-        master.send(0, finished(number))
+        master.send(0, fold_finished(number))
     written: list[tuple[list[str], bool, bool]] = []
 
     def append(events, *, durable=True):

@@ -27,7 +27,7 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Objective, dominates
 from nnlo_opt.trials.trial import AssignmentEnd, TrialState
 from tests.helpers.effort import examples
-from tests.helpers.state_steps import check
+from tests.helpers.steps import check, fold_finished
 
 figures = st.floats(0, 1)
 TWO = (Objective("a", "min"), Objective("b", "max"))
@@ -104,13 +104,9 @@ class VirtualMaster:
             self.leader, self.taken, self.current, self.unrecorded = self.alive[0], -1, None, {}
         elif not goes_on or len(self.alive) < least:
             self.current = None
-        world_ranks = self.alive if len(self.alive) >= least else []
+        ranks = {"alive": [*self.alive], "world_ranks": [*self.alive] if len(self.alive) >= least else []}
         goes_on = -1 if self.current is None else self.current.assignment
-        self.under_way.append(
-            msg.TeamReformed(
-                alive=[*self.alive], world_ranks=[*world_ranks], n_masters=1, taken=self.taken, goes_on=goes_on
-            )
-        )
+        self.under_way.append(msg.TeamReformed(**ranks, n_masters=1, taken=self.taken, goes_on=goes_on))
         while self.inbox:
             self.order(self.inbox.popleft())
 
@@ -155,9 +151,8 @@ class VirtualMaster:
             if self.epoch in self.current.pause_epochs or figure < 0.3:
                 self.checkpoints[self.fold] = self.epoch
         self.waits = asks and self.epoch < EPOCHS
-        self.under_way.append(
-            msg.EpochReported(assignment=number, epoch=self.epoch, metrics={}, figure_of_merit=figure, waits=self.waits)
-        )
+        known = {"epoch": self.epoch, "metrics": {}, "figure_of_merit": figure, "waits": self.waits}
+        self.under_way.append(msg.EpochReported(assignment=number, **known))
 
     def end(self, message):
         self.unrecorded[message.assignment] = self.fold
@@ -203,12 +198,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.owed = None
         self.gave_up = False
         self.finished_because = self.is_complete = None
+        identity = {"objectives": [str(objective) for objective in self.plan.objectives]}
         started = ev.RunStarted(
-            time_s=self.tick(),
-            unix_s=self.now_s,
-            n_ranks=self.size[0],
-            n_blocks=topology.n_blocks,
-            identity={"objectives": [str(objective) for objective in self.plan.objectives]},
+            time_s=self.tick(), unix_s=self.now_s, n_ranks=self.size[0], n_blocks=topology.n_blocks, identity=identity
         )
         self.ledger.apply(started)
         self.disk.append(started)
@@ -313,15 +305,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             master.end(msg.FoldStopped(assignment=number))
         else:
             objectives = {"a": figure, "b": round(figure, 1)} if self.plan.objectives else {}
-            finished = msg.FoldFinished(
-                assignment=number,
-                figure_of_merit=figure,
-                metrics={},
-                n_epochs=master.epoch,
-                train_s=1.0,
-                objectives=objectives,
-            )
-            master.end(finished)
+            master.end(fold_finished(number, figure, n_epochs=master.epoch, objectives=objectives))
 
     @rule(seconds=st.sampled_from([0, 0, 1, 10]))
     def time_passes(self, seconds):
@@ -365,11 +349,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def a_late_message_arrives(self, pick, team, figure, fails):
         ended = [a.number for a in self.ledger.assignments if a.end is not None]
         number = ended[pick % len(ended)]
-        message = (
-            msg.FoldFailed(assignment=number, reason="late")
-            if fails
-            else msg.FoldFinished(assignment=number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=0.0)
-        )
+        message = msg.FoldFailed(assignment=number, reason="late") if fails else fold_finished(number, figure)
         n_events = len(self.disk)
         self.feed(FromMaster(team=team % len(self.masters), message=message))
         # The time may have come to give up on others.
@@ -504,29 +484,26 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for i, event in enumerate(self.disk):
             if isinstance(event, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned):
                 ended.add(event.trial)
-            if i <= starts[-1]:
+            if i <= starts[-1] or not isinstance(event, ev.RanksLost | ev.AssignmentLost) or event.assignment < 0:
                 continue
-            if isinstance(event, ev.RanksLost) and event.assignment >= 0:
-                # That of an assignment which is lost with them counts there.
-                after = self.disk[i + 1] if i + 1 < len(self.disk) else None
-                is_lost = isinstance(after, ev.AssignmentLost) and after.assignment == event.assignment
-                is_over = self.ledger.assignments[event.assignment].trial in ended
-                assert event.counts == (not is_lost and not is_over) or self.state.ending.preempting
-            elif isinstance(event, ev.AssignmentLost) and event.reason.endswith(" died") and self.dead:
-                is_over = self.ledger.assignments[event.assignment].trial in ended
-                assert (
-                    event.counts == (not is_over) or self.state.ending.preempting
-                )  # with ranks of this start, in place
-            elif isinstance(event, ev.AssignmentLost):
-                died = self.ledger.assignments[event.assignment].team in self.last_end.died
-                assert event.counts == (died or (self.last_end.unexplained and not fruitful))
+            lost = self.ledger.assignments[event.assignment]
+            if isinstance(event, ev.AssignmentLost) and not (event.reason.endswith(" died") and self.dead):
+                assert event.counts == (lost.team in self.last_end.died or (self.last_end.unexplained and not fruitful))
+                continue
+            # With ranks of this start, in place. What is lost with the whole assignment counts there.
+            after = self.disk[i + 1 : i + 2] if isinstance(event, ev.RanksLost) else []
+            counts_there = any(isinstance(e, ev.AssignmentLost) and e.assignment == lost.number for e in after)
+            assert event.counts == (not counts_there and lost.trial not in ended) or self.state.ending.preempting
+
+    def has_reached_the_target(self):
+        best, target = self.ledger.best(self.plan.direction), self.plan.target_objective
+        if best is None or target is None:
+            return False
+        return best.figure_of_merit > target if self.plan.direction == "max" else best.figure_of_merit < target
 
     @invariant()
     def no_trial_begins_once_the_target_is_reached(self):
-        best, target = self.ledger.best(self.plan.direction), self.plan.target_objective
-        if best is not None and target is not None:
-            reached = best.figure_of_merit > target if self.plan.direction == "max" else best.figure_of_merit < target
-            assert not (reached and self.state.phase is Phase.SEARCHING)
+        assert not (self.has_reached_the_target() and self.state.phase is Phase.SEARCHING)
 
     @invariant()
     def something_is_under_way_until_the_search_is_over(self):
@@ -536,9 +513,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             master = self.masters[team]
             if master.is_broken or any(isinstance(m, msg.TeamReformed) for m in master.under_way):
                 continue
-            known = {m.assignment for m in master.under_way} | (
-                {master.current.assignment} if master.current else set()
-            )
+            known = {m.assignment for m in [*master.under_way, master.current] if m is not None}
             assert assignment.number in known, "an assignment that no master knows"
 
     @invariant()
@@ -547,10 +522,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if self.finished_because is not None and not self.is_complete:
             assert not any(event.reason.startswith("not promoted") for event in self.prunings_of_this_start())
         if self.state.ending.preempting:
-            assert all(
-                self.masters[team].told_to_stop or not self.masters[team].current or self.masters[team].is_broken
-                for team in self.state.membership.assignment_of_team
-            )
+            at_work = [self.masters[team] for team in self.state.membership.assignment_of_team]
+            assert all(master.told_to_stop or not master.current or master.is_broken for master in at_work)
         begun = [e for e in self.disk if isinstance(e, ev.TrialSuggested)]
         if begun and budget.deadline_s is not None:
             assert begun[-1].time_s <= budget.deadline_s - budget.end_s
@@ -586,25 +559,25 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def a_paused_trial_keeps_its_checkpoints_and_its_attempt(self):
         for trial in self.ledger.trials:
             if trial.state is TrialState.PAUSED:
-                for fold in self.state.policy.folds_to_run(trial):
-                    raise AssertionError(f"fold {fold} of paused trial {trial.number} could run")
+                assert not [*self.state.policy.folds_to_run(trial)], "a fold of a paused trial could run"
                 for fold in set(range(self.plan.n_fold)) - trial.folds.keys():
                     assert self.checkpoints[trial.number, fold] >= 1
-            for fold in range(self.plan.n_fold):
-                of_fold = [a for a in trial.assignments if a.fold == fold]
-                lost = 0
-                for assignment in of_fold:
-                    assert assignment.attempt == lost + 1
-                    lost += assignment.end in (AssignmentEnd.LOST, AssignmentEnd.PREEMPTED)
+        for of_fold in self.assignments_by_fold():
+            lost = 0
+            for assignment in of_fold:
+                assert assignment.attempt == lost + 1
+                lost += assignment.end in (AssignmentEnd.LOST, AssignmentEnd.PREEMPTED)
+
+    def assignments_by_fold(self):
+        folds = range(self.plan.n_fold)
+        return [[a for a in trial.assignments if a.fold == fold] for trial in self.ledger.trials for fold in folds]
 
     @invariant()
     def an_assignment_goes_on_where_the_one_before_it_was_paused(self):
-        for trial in self.ledger.trials:
-            for fold in range(self.plan.n_fold):
-                of_fold = [a for a in trial.assignments if a.fold == fold]
-                for before, after in itertools.pairwise(of_fold):
-                    if before.end is AssignmentEnd.PAUSED and after.started_at_s is not None:
-                        assert after.epoch >= before.epoch >= 1
+        for of_fold in self.assignments_by_fold():
+            for before, after in itertools.pairwise(of_fold):
+                if before.end is AssignmentEnd.PAUSED and after.started_at_s is not None:
+                    assert after.epoch >= before.epoch >= 1
 
     # ------------------------------------------------------------ the end
 
@@ -651,10 +624,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert {trial.state for trial in trials} == {TrialState.FAILED}
         else:
             assert reason.startswith("the target of")
-            best = self.ledger.best(self.plan.direction).figure_of_merit
-            assert (
-                best > self.plan.target_objective if self.plan.direction == "max" else best < self.plan.target_objective
-            )
+            assert self.has_reached_the_target()
 
 
 TestCoordinator = CoordinatorMachine.TestCase

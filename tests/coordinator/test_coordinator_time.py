@@ -12,19 +12,7 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import TrialState
 from tests.helpers.starts import PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, not_begun, over, restarted, session, with_budget
-from tests.helpers.state_steps import (
-    all_of,
-    changed,
-    events_of,
-    fail,
-    finish,
-    from_master,
-    of_type,
-    sends_to,
-    step,
-    stop,
-    suggest,
-)
+from tests.helpers.steps import events_of, fail, finish, from_master, of_type, sends_to, step, stop, suggest, unchanged
 
 # ---------------------------------------------------------------- budgets
 
@@ -32,9 +20,8 @@ from tests.helpers.state_steps import (
 def test_a_tick_changes_nothing_while_there_is_time():
     state, _ = with_budget(timeout_s=100.0, deadline_s=100.0, end_s=10.0)
     suggest(state, n=1)
-    before = all_of(state)
-    assert step(state, Tick(), 5.0) == []
-    assert not changed(state, before)
+    with unchanged(state):
+        assert step(state, Tick(), 5.0) == []
 
 
 def test_a_timeout_ends_the_search_when_what_runs_has_ended():
@@ -74,9 +61,8 @@ def test_no_trial_begins_that_would_not_end_before_the_walltime():
     assert state.phase is Phase.DRAINING
     assert state.ending.promotes
     out = finish(state, 0, 1, now_s=80.0)
-    assert of_type(out, ins.Finish) == [
-        ins.Finish(reason="the walltime leaves no time for another trial", complete=False)
-    ]
+    (end,) = of_type(out, ins.Finish)
+    assert end == ins.Finish(reason="the walltime leaves no time for another trial", complete=False)
 
 
 def test_what_still_runs_near_the_end_of_the_walltime_stops_and_keeps_its_checkpoints():
@@ -181,10 +167,8 @@ def with_two_paused(**budget):
 
 
 def report(state, assignment, figure, now_s=1.0, epoch=1):
-    reported = msg.EpochReported(
-        assignment=assignment, epoch=epoch, metrics={}, figure_of_merit=figure, checkpointed=True, waits=True
-    )
-    return from_master(state, 0, reported, now_s)
+    what = {"epoch": epoch, "metrics": {}, "figure_of_merit": figure, "checkpointed": True, "waits": True}
+    return from_master(state, 0, msg.EpochReported(assignment=assignment, **what), now_s)
 
 
 def test_paused_trials_stay_paused_at_the_end_of_the_walltime_and_continue_later():
@@ -305,9 +289,8 @@ def test_a_walltime_gives_up_on_what_does_not_stop():
     step(state, Tick(), 90.0)
     step(state, Tick(), 93.0)
     assert step(state, Tick(), 94.9) == []
-    assert of_type(step(state, Tick(), 95.0), ins.Finish) == [
-        ins.Finish(reason="the walltime is over", complete=False, all_stopped=False)
-    ]
+    (end,) = of_type(step(state, Tick(), 95.0), ins.Finish)
+    assert end == ins.Finish(reason="the walltime is over", complete=False, all_stopped=False)
 
 
 # ---------------------------------------------------------------- trials that take too long
@@ -371,9 +354,8 @@ def test_the_other_folds_of_a_trial_that_takes_too_long_are_stopped_too():
     state = limited(topology=TWO_TEAMS, n_fold=2)
     from_master(state, 0, msg.FoldStarted(assignment=0), 2.0)
     out = step(state, Tick(), 11.1)
-    assert [event.reason for event in events_of(out, ev.TrialFailed)] == [
-        "fold 0: it took longer than `--trial-timeout`, 10 s"
-    ]
+    (failed,) = events_of(out, ev.TrialFailed)
+    assert failed.reason == "fold 0: it took longer than `--trial-timeout`, 10 s"
     assert [sends_to(out, team) for team in (0, 1)] == [[msg.StopFold(assignment=n)] for n in (0, 1)]
 
 

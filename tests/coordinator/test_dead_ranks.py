@@ -8,7 +8,7 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import FoldResult, Loss, TrialState, UnrecordedFold
 from tests.helpers.starts import begin, not_begun, session
-from tests.helpers.state_steps import events_of, finish, from_master, of_type, sends_to, step, stop, suggest
+from tests.helpers.steps import events_of, finish, from_master, of_type, sends_to, step, stop, suggest
 
 
 def died(state, *ranks):
@@ -16,10 +16,8 @@ def died(state, *ranks):
 
 
 def reformed(state, team, alive, taken, goes_on=-1, trains=True):
-    message = msg.TeamReformed(
-        alive=alive, world_ranks=alive if trains else [], n_masters=1, taken=taken, goes_on=goes_on
-    )
-    return from_master(state, team, message)
+    ranks = {"alive": alive, "world_ranks": alive if trains else []}
+    return from_master(state, team, msg.TeamReformed(**ranks, n_masters=1, taken=taken, goes_on=goes_on))
 
 
 def training(topology, **plan):
@@ -61,10 +59,8 @@ def test_a_trial_that_kills_rank_after_rank_is_given_up_while_ranks_are_left():
     died(state, 5)
     done = reformed(state, 0, [1, 2, 3, 4], taken=0, goes_on=0)
     _, failed = events_of(done)
-    assert (
-        failed.reason
-        == "ranks that trained it were lost 3 times in a row (`--max-attempts`); the last time: rank 5 died"
-    )
+    reason = "ranks that trained it were lost 3 times in a row (`--max-attempts`); the last time: rank 5 died"
+    assert failed.reason == reason
     assert sends_to(done, 0) == [msg.StopFold(assignment=0)]
     # What dies until it has stopped is nobody's fault any more, and then the block goes on with something else.
     died(state, 4)

@@ -3,7 +3,7 @@ import pytest
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.membership import Membership, TeamState
 from nnlo_opt.errors import ProtocolError
-from tests.helpers.state_steps import check_blocks
+from tests.helpers.steps import check_blocks
 
 TWO_BLOCKS = Topology.plan(7, 3)  # ranks 1 to 3, and 4 to 6
 TWO_TEAMS = Topology.plan(5, 4, n_fold=2)  # one block of ranks 1 and 2, and 3 and 4

@@ -16,7 +16,7 @@ from nnlo_opt.search.base import History
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.run_directory import RunRequest, open_run
-from tests.helpers.state_steps import check
+from tests.helpers.steps import check
 
 HERE = Path(__file__).parent
 

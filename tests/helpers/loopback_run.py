@@ -27,7 +27,7 @@ from nnlo_opt.trials.trial import TrialState
 from tests.helpers.loopback_team import LoopbackTeam, linear_tasks
 from tests.helpers.manual_clock import ManualClock
 from tests.helpers.memory_source import linear_source
-from tests.helpers.state_steps import check
+from tests.helpers.steps import check
 
 N_TRIALS = 7
 SOURCE = linear_source(24)

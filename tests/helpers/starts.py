@@ -8,7 +8,7 @@ from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Assignment
-from tests.helpers.state_steps import events_of, finish, step, suggest
+from tests.helpers.steps import events_of, finish, step, suggest
 
 TWO_BLOCKS = Topology.plan(5, 2)
 ONE_BLOCK = Topology.plan(3, 2)

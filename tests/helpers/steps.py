@@ -1,6 +1,7 @@
 """Steps of `CoordinatorState`, what they lead to, and what must hold after each of them."""
 
 import copy
+from contextlib import contextmanager
 from enum import Enum
 
 from nnlo_opt.comm import messages as msg
@@ -24,9 +25,13 @@ def from_master(state, team, message, now_s=1.0):
     return step(state, FromMaster(team=team, message=message), now_s)
 
 
+def fold_finished(assignment, figure=0.5, **more):
+    result = {"figure_of_merit": figure, "metrics": {"loss": figure}, "n_epochs": 1, "train_s": 2.0}
+    return msg.FoldFinished(assignment=assignment, **result | more)
+
+
 def finish(state, team, assignment, figure=0.5, now_s=1.0, **more):
-    result = {"figure_of_merit": figure, "metrics": {"loss": figure}, "n_epochs": 1, "train_s": 2.0, **more}
-    return from_master(state, team, msg.FoldFinished(assignment=assignment, **result), now_s)
+    return from_master(state, team, fold_finished(assignment, figure, **more), now_s)
 
 
 def fail(state, team, assignment, reason="no memory"):
@@ -63,10 +68,12 @@ def all_of(state):
     return copy.deepcopy(own | vars(state.ledger) | vars(state.policy.reports))
 
 
-def changed(state, before):
-    """Return the names of the fields that differ from `all_of` before, without those of the decision under way."""
-    names = {name for name, value in all_of(state).items() if value != before[name]}
-    return names - {"_now_s", "_instructions", "_events"}
+@contextmanager
+def unchanged(state, apart_from=("_now_s", "_instructions", "_events")):
+    """Check that every field is in the end what it was, apart from those, which are of the decision under way."""
+    before = all_of(state)
+    yield
+    assert {name for name, value in all_of(state).items() if value != before[name]} <= {*apart_from}
 
 
 def check(state):
