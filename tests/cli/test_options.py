@@ -42,6 +42,7 @@ def value_at(options, path):
 
 # ---------------------------------------------------------------- every option
 
+SGD = ("--optimizer=sgd", "--optimizer-params={'momentum': 0.9}")
 #: (option and value, where it ends up, as what)
 COMMON = [
     (["--model", "x.py"], "model", "x.py"),
@@ -85,11 +86,7 @@ COMMON = [
     (["--overlap"], "training.overlap", True),
     (["--no-overlap"], "training.overlap", False),
     (["--staleness", "drop:3"], "training.staleness", "drop:3"),
-    (
-        ["--momentum-correction", "--optimizer=sgd", "--optimizer-params", "{'momentum': 0.9}"],
-        "training.momentum_correction",
-        True,
-    ),
+    (["--momentum-correction", *SGD], "training.momentum_correction", True),
     (["--worker-optimizer", "adam"], "training.worker_optimizer", "adam"),
     (["--worker-optimizer-params", "{'beta_1': 0.5}"], "training.worker_optimizer_params", {"beta_1": 0.5}),
     (["--elastic-force", "0.5"], "training.of_rules.elastic_force", 0.5),
@@ -164,14 +161,12 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("program", "arguments", "path", "value"), ALL, ids=lambda v: v if isinstance(v, str) else None
-)
-def test_every_option_ends_up_where_it_belongs_however_it_is_written(program, arguments, path, value):
-    option, *rest = arguments
+@pytest.mark.parametrize(("program", "words", "path", "value"), ALL, ids=lambda v: v if isinstance(v, str) else None)
+def test_every_option_ends_up_where_it_belongs_however_it_is_written(program, words, path, value):
+    option, *rest = words
     name, equals, given = option.partition("=")
     underscored = name.replace("-", "_").replace("__", "--", 1) + equals + given
-    spellings = [arguments, [underscored, *rest]]
+    spellings = [words, [underscored, *rest]]
     if rest and not rest[0].startswith("--"):
         spellings.append(["=".join([underscored, *rest])])
     for spelling in spellings:
@@ -193,9 +188,8 @@ def options_of(parser):
 def test_the_tables_above_leave_no_option_out(program):
     covered = {arguments[0].partition("=")[0] for name, arguments, _, _ in ALL if name == program}
     of_search = {"--command", "--report-pattern", "--result-pattern"}  # `--model` stands in all tables
-    elsewhere = {"--help", "--help-all", "--copy-command", "--options"} | (
-        {"--from-run"} if program == "TrainingDriver" else of_search
-    )
+    elsewhere = {"--from-run"} if program == "TrainingDriver" else of_search
+    elsewhere |= {"--help", "--help-all", "--copy-command", "--options"}
     assert covered | elsewhere == set(options_of(driver_parser(program)))
 
 
@@ -378,12 +372,10 @@ WRONG = [
     ("--log-level", ["loud"], f"one of {', '.join(LOG_LEVELS)}"),
     ("--class-weights", ["", "x", "{}", "{'a': 1}", "{0: 1", "[1]", "{1.5: 1}"], "balanced, or a dictionary"),
     ("--class-weights", ["{0: 1, 1: -1}", "{0: 1e999}", "{0: 'x'}"], "a finite number, at least 0"),
-    (
-        "--optimizer-params",
-        ["x", "[1]", "{1: 2}", "{[1]: 2}", "{'a': open}", "{'a'", "", "1" * 5000, "(" * 500, "{'a': 1}\0"],
-        "a dictionary",
-    ),
+    ("--optimizer-params", ["x", "[1]", "{1: 2}", "{[1]: 2}", "{'a': open}", "{'a'", ""], "a dictionary"),
+    ("--optimizer-params", ["1" * 5000, "(" * 500, "{'a': 1}\0"], "a dictionary"),
 ]
+TIME = "a time above 0, in seconds or as 90m, 2h or 1:30:00"
 WRONG_SEARCH = [
     ("--num-iterations", ["0", "-5", "x"], "a whole number, at least 1"),
     ("--n-fold", ["0", "x"], "a whole number, at least 1"),
@@ -392,12 +384,8 @@ WRONG_SEARCH = [
     ("--outcome-constraint", ["a", "<1", "a<", "a=1", "a<nan", "a<inf", "a<1e999", "a<b", "a::b<1"], "a finite number"),
     ("--objective-epoch", ["first", "1"], "one of last, best"),
     ("--direction", ["up"], "one of min, max"),
-    ("--timeout", ["0", "-1", "nan", "inf", "x", "1:60:00"], "a time above 0, in seconds or as 90m, 2h or 1:30:00"),
-    (
-        "--walltime",
-        ["0", "-1", "nan", "1:00", "1:00:00:00", "m", "-2h", "infs", "2 d"],
-        "a time above 0, in seconds or as 90m, 2h or 1:30:00",
-    ),
+    ("--timeout", ["0", "-1", "nan", "inf", "x", "1:60:00"], TIME),
+    ("--walltime", ["0", "-1", "nan", "1:00", "1:00:00:00", "m", "-2h", "infs", "2 d"], TIME),
     ("--stop-after-no-improvement", ["0", "-1", "1.5", "nan"], "a whole number, at least 1"),
     ("--target-objective", ["nan", "inf", "-inf", "x", ""], "a finite number"),
 ]
@@ -449,16 +437,12 @@ def test_a_flag_with_a_value_is_refused_by_name():
     assert "`--synchronous`" in refused(train, "--synchronous=yes")
 
 
-@pytest.mark.parametrize(
-    ("parse", "argv"),
-    [
-        (BOTH["TrainingDriver"], []),
-        (BOTH["TrainingDriver"], ["--epochs", "2"]),
-        *((parse, ["--model", ""]) for parse in BOTH.values()),
-    ],
-)
-def test_a_command_without_a_model_is_refused_with_what_a_model_may_be(parse, argv):
-    sentence = refused(parse, argv)
+WITHOUT_MODEL = [("TrainingDriver", argv) for argv in ([], ["--epochs", "2"], ["--model", ""])]
+
+
+@pytest.mark.parametrize(("program", "argv"), [*WITHOUT_MODEL, ("OptimizationDriver", ["--model", ""])])
+def test_a_command_without_a_model_is_refused_with_what_a_model_may_be(program, argv):
+    sentence = refused(BOTH[program], argv)
     assert "`--model` must name what to train" in sentence
     assert "Received: nothing" in sentence
 
@@ -554,10 +538,7 @@ def test_one_objective_is_the_figure_of_merit_and_several_are_a_plan_of_their_ow
     [
         (["--objective", "a:min", "--objective", "a:max"], ["`--objective`", "'a' twice"]),
         (["--objective", "a:min", "--direction", "min"], ["`--direction`", "a:min"]),
-        (
-            ["--objective", "a:min", "--objective", "b:min", "--target-objective", "1"],
-            ["`--target-objective`", "1 with 2"],
-        ),
+        (["--objective=a:min", "--objective=b:min", "--target-objective=1"], ["`--target-objective`", "1 with 2"]),
         (["--objective", "n_weights:min", "--objective-epoch", "best"], ["`--objective-epoch best`", "n_weights"]),
         (["--objective", "val_loss:min", "--figure-of-merit", "f"], ["`--figure-of-merit`", "objectives without it"]),
     ],
@@ -591,10 +572,7 @@ def test_a_walltime_counts_from_the_start_it_is_of():
     [
         (["--surrogate", "et"], "`--surrogate` is an option of `--hyper-opt bayesian-skopt`"),
         (["--acquisition", "ei", "--hyper-opt", "genetic"], "`--acquisition` is an option"),
-        (
-            ["--ga-populations", "5", "--hyper-opt", "random"],
-            "`--ga-populations` is an option of `--hyper-opt genetic`",
-        ),
+        (["--ga-populations=5", "--hyper-opt=random"], "`--ga-populations` is an option of `--hyper-opt genetic`"),
         (["--ga-populations", "1", "--hyper-opt", "genetic"], "at least 2"),
         (["--surrogate", "nn", "--hyper-opt", "bayesian-skopt"], "gp, et, rf, gbrt. Received: nn"),
         (["--acquisition", "gp_hedge", "--hyper-opt", "bayesian-skopt"], "ei, lcb, pi. Received: gp_hedge"),
@@ -607,10 +585,7 @@ def test_a_walltime_counts_from_the_start_it_is_of():
         (["--pruner", "asha", "--pruner-min-trials", "9"], "`--pruner-min-trials` is for `--pruner median`"),
         (["--pruner", "none", "--pruner-min-epochs", "2"], "`--pruner none`; leave it out"),
         (["--pruner", "asha", "--pruner-eta", "1"], "at least 2. Received: 1"),
-        (
-            ["--keep-weights", "best"],
-            "`--keep-weights` must be all, or best:N with a whole number N of at least 1. Rec",
-        ),
+        (["--keep-weights=best"], "`--keep-weights` must be all, or best:N with a whole number N of at least 1. Rec"),
         (["--keep-weights", "best:0"], "Received: best:0."),
         (["--fold-racing"], "`--n-fold` must be at least 3. Received: 1"),
         (["--fold-racing", "--n-fold", "2"], "Received: 2"),
@@ -621,11 +596,9 @@ def test_options_of_another_algorithm_or_pruner_and_wrong_ones_are_refused(argum
 
 
 def test_several_start_points_and_runs_may_be_given():
-    options = search(
-        "--start-point", "x=1", "--start-point", "x=2", "--warm-start", "a", "b", "--warm-start", "c"
-    ).search
-    assert options.start_points == ({"x": 1}, {"x": 2})
-    assert options.warm_start == (Path("a"), Path("b"), Path("c"))
+    given = search("--start-point", "x=1", "--start-point", "x=2", "--warm-start", "a", "b", "--warm-start", "c").search
+    assert given.start_points == ({"x": 1}, {"x": 2})
+    assert given.warm_start == (Path("a"), Path("b"), Path("c"))
 
 
 # ---------------------------------------------------------------- giving up trials early
@@ -639,9 +612,8 @@ def test_trials_with_several_objectives_are_not_given_up_by_the_first(option):
     assert search(*option, "--objective", "val_acc:max").plan.direction == "max"
 
 
-FOUND = Findings(
-    model="m", kind="model", source="m.py", sha256="", figure="val_loss", space=Space([Integer(1, 9, name="n")])
-)
+SPACE = Space([Integer(1, 9, name="n")])
+FOUND = Findings(model="m", kind="model", source="m.py", sha256="", figure="val_loss", space=SPACE)
 
 
 @pytest.mark.parametrize(
