@@ -136,13 +136,8 @@ def rows_of(text):
 def test_runs_are_listed_with_their_state(tmp_path, monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", "80")
     interrupted = ev.RunPreempted(time_s=9.0, reason="SIGUSR1")
-    stories = {
-        "finished": EVENTS,
-        "interrupted": [*EVENTS[:-1], interrupted],
-        "dead": EVENTS[:7],
-        "stopped": EVENTS[:7],
-        "running": EVENTS[:7],
-    }
+    stories = {"finished": EVENTS, "interrupted": [*EVENTS[:-1], interrupted]}
+    stories |= dict.fromkeys(("dead", "stopped", "running"), EVENTS[:7])
     for name, events in stories.items():
         write_run(tmp_path / name, events, reports=name != "dead")
     (tmp_path / "running/summary.json").write_text("{}")  # it may be of any content

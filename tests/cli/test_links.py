@@ -11,18 +11,8 @@ from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
 from tests.helpers.stories import START, failed, trial, write_journal
 
 #: folders and files of a run that may be links; the journal itself has a test of its own
-FOLDERS = (
-    "trials",
-    "trials/0000",
-    "trials/0000/fold0",
-    "logs",
-    "timeline",
-    "figures",
-    "tensorboard",
-    "inbox",
-    "deaths",
-)
-FOLDERS += ("unrecorded", "csv", "parquet", "mlruns", "wandb-offline", ".checkpoint-1.0123456789ab")
+FOLDERS = ("trials", "trials/0000", "trials/0000/fold0", "logs", "timeline", "figures", "tensorboard", "inbox")
+FOLDERS += ("deaths", "unrecorded", "csv", "parquet", "mlruns", "wandb-offline", ".checkpoint-1.0123456789ab")
 FILES = ("config.json", "results.csv", "summary.json", "report.html", "timeline.json", "optuna.log", "journal.synced")
 FILES += ("best_model.keras", "run.owner", "run.lock", "launch.lock", "launch.begins", "net_x_history.json")
 #: names of files that commands write, or remove, in folders of a run
@@ -35,6 +25,8 @@ COMMANDS = [
     *(["enqueue", "{}", "x=3"], ["stop", "{}"], ["best", "{}"], ["ensemble", "{}"], ["list", "{}"], ["list", "{}/.."]),
     *(["compare", "{}", "{}"], ["clean", "{}", "--yes", "--keep-weights", "best:1"], ["clean", "{}/..", "--yes"]),
 ]
+#: those that need no package; plots take their time
+PLAIN = [pytest.param(argv, marks=[pytest.mark.proof] * ("--figures" in argv)) for argv in COMMANDS]
 EXPORTS = ["optuna", "tensorboard", "parquet", "mlflow", "wandb-offline"]
 PACKAGES = {"parquet": "pyarrow", "wandb-offline": "wandb"}
 COMMANDS += [
@@ -102,15 +94,7 @@ SPECIAL = (*FILES, "inbox/1.json", "inbox/2.json", "deaths/1.json", "unrecorded/
 SPECIAL += ("timeline/rank-00000.json", "trials/0000/fold0/history.json", "trials/0000/fold0/weights.npz")
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        pytest.param(argv, marks=[pytest.mark.proof] * ("--figures" in argv))
-        for argv in COMMANDS
-        if isinstance(argv, list)
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("argv", PLAIN, ids=" ".join)
 @pytest.mark.parametrize("make", [os.mkfifo, huge], ids=["FIFO", "4 TB"])
 def test_no_command_waits_for_a_special_file_or_reads_a_huge_one(tmp_path, argv, make, monkeypatch, capsys):
     run = run_of_links(tmp_path / "runs", tmp_path, ())
