@@ -3,18 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from nnlo_opt.reporting import status_lines as text
 from nnlo_opt.reporting.status import Progress, status_of
-from nnlo_opt.reporting.status_lines import (
-    aligned,
-    bar,
-    best_text,
-    bottom_line,
-    curve_text,
-    progress_text,
-    state_text,
-    status_lines,
-    with_bar,
-)
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_state import RunState
@@ -77,7 +67,7 @@ def test_the_state_of_a_run(events, at_work, state, words):
     seen = status(*events, at_work=at_work)
     assert seen.state == state
     assert seen.state.is_over == (state in ("dead", "interrupted", "finished"))
-    assert words in state_text(seen)
+    assert words in text.state_text(seen)
     assert json.loads(json.dumps(seen.to_json()))["state"] == state
 
 
@@ -112,56 +102,56 @@ def test_the_curve_is_of_the_best_in_the_order_of_ends_and_follows_the_direction
 def test_failures_are_grouped_by_their_reasons():
     seen = status(SEARCH, *failed(0, "b"), *failed(1, "a\nb"), *failed(2, "b"))
     assert [(failure["reason"], failure["trials"]) for failure in seen.failures] == [("b", [0, 2]), ("a\nb", [1])]
-    assert status_lines(seen)[-2:] == ["Failed: 2 trials, first 0: b", "Failed: trial 1: a b"]
+    assert text.status_lines(seen)[-2:] == ["Failed: 2 trials, first 0: b", "Failed: trial 1: a b"]
 
 
 def test_lost_ranks_are_in_a_sentence():
     lost = ev.RanksLost(time_s=3.0, ranks=[3], block=1, team=0, n_alive=1, n_ranks=1)
-    assert status_lines(status(SEARCH, lost))[-1] == "Died: rank 3 of block 1 (the block continues with 1 rank)."
+    assert text.status_lines(status(SEARCH, lost))[-1] == "Died: rank 3 of block 1 (the block continues with 1 rank)."
 
 
 def test_a_status_on_a_few_lines():
-    assert status_lines(status(*UNDER_WAY)) == [
+    assert text.status_lines(status(*UNDER_WAY)) == [
         "`run`, random search of net: running for 0:00:20.",
         "Done: 1/4 trials, about 0:00:23 left (1 running, 1 complete; 1 of 2 blocks busy, 18% of the time).",
         "Best: 0.5 (trial 0), at x=0.",
         "Trial 1 on block 2: epoch 2/5, figure of merit 0.75, for 0:00:10.",
     ]
     many = [event for number in range(9) for event in begun(number)]
-    assert status_lines(status(SEARCH, *many))[-1] == "… and 4 more."
+    assert text.status_lines(status(SEARCH, *many))[-1] == "… and 4 more."
 
 
 # ---------------------------------------------------------------- text
 
 
 def test_a_bar_is_full_when_all_is_done_and_not_before():
-    assert (bar(0.0, 4), bar(0.99, 4), bar(1.0, 4)) == ("────", "━━━─", "━━━━")
-    assert bar(0.5, 4, ascii_only=True) == "==.."
-    assert with_bar(0.5, "text", 10) == "━━─── text"
-    assert with_bar(0.5, "text", 9) == "text"
-    assert with_bar(0.5, "text", 3) == "tex"
+    assert (text.bar(0.0, 4), text.bar(0.99, 4), text.bar(1.0, 4)) == ("────", "━━━─", "━━━━")
+    assert text.bar(0.5, 4, ascii_only=True) == "==.."
+    assert text.with_bar(0.5, "text", 10) == "━━─── text"
+    assert text.with_bar(0.5, "text", 9) == "text"
+    assert text.with_bar(0.5, "text", 3) == "tex"
 
 
 def test_a_curve_has_a_character_for_each_value_or_for_the_last_of_some():
-    assert curve_text([1.0, 0.5, 0.0], 9) == "█▅▁"
-    assert curve_text(list(range(8)), 4, ascii_only=True) == "_-*#"
-    assert curve_text([1.0, 0.1, 0.01], 9) == "█▅▁"
-    assert curve_text([0.01, 0.1, 1.0], 9) == "▁▂█"
-    assert curve_text([2.0] * 3, 9) == "▁▁▁"
-    assert curve_text([], 9) == curve_text([1.0], 0) == ""
+    assert text.curve_text([1.0, 0.5, 0.0], 9) == "█▅▁"
+    assert text.curve_text(list(range(8)), 4, ascii_only=True) == "_-*#"
+    assert text.curve_text([1.0, 0.1, 0.01], 9) == "█▅▁"
+    assert text.curve_text([0.01, 0.1, 1.0], 9) == "▁▂█"
+    assert text.curve_text([2.0] * 3, 9) == "▁▁▁"
+    assert text.curve_text([], 9) == text.curve_text([1.0], 0) == ""
 
 
 def test_columns_are_aligned_and_the_last_one_is_free():
-    assert aligned([["trial", "state"], ["7", "failed"], ["12", ""]]) == ["trial  state", "    7  failed", "   12"]
+    assert text.aligned([["trial", "state"], ["7", "failed"], ["12", ""]]) == ["trial  state", "    7  failed", "   12"]
 
 
 def test_progress_without_an_end_in_sight():
-    assert progress_text(Progress(unit="trial", n_done=3, n_all=None), None) == "3 trials"
+    assert text.progress_text(Progress(unit="trial", n_done=3, n_all=None), None) == "3 trials"
 
 
 def test_the_line_at_the_bottom_fits():
     ledger = Ledger(UNDER_WAY)
-    assert bottom_line(ledger, 3.0, 70) == "━━━━────────────── 1/4 trials, about 0:00:40 left | best 0.5 (trial 0)"
-    assert all(len(bottom_line(ledger, 3.0, n)) <= n for n in range(100))
-    assert bottom_line(Ledger([SEARCH]), 3.0, 20, ascii_only=True) == "......... 0/4 trials"
-    assert best_text(status(SEARCH)) == "no complete trial yet"
+    assert text.bottom_line(ledger, 3.0, 70) == "━━━━────────────── 1/4 trials, about 0:00:40 left | best 0.5 (trial 0)"
+    assert all(len(text.bottom_line(ledger, 3.0, n)) <= n for n in range(100))
+    assert text.bottom_line(Ledger([SEARCH]), 3.0, 20, ascii_only=True) == "......... 0/4 trials"
+    assert text.best_text(status(SEARCH)) == "no complete trial yet"

@@ -5,15 +5,7 @@ import pytest
 from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.files import make_directory
 from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.run.afterwards import last_steps as closing
-from nnlo_opt.run.afterwards.last_steps import (
-    ask_mirrors,
-    end_if_stuck,
-    end_mirrors,
-    remove_stale_checkpoints,
-    run_at_end,
-    write_last_reports,
-)
+from nnlo_opt.run.afterwards import last_steps
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
 from tests.helpers.manual_clock import ManualClock
@@ -28,10 +20,10 @@ def test_checkpoints_of_folds_that_continue_are_kept(tmp_path):
     ledger = story.ledger
     for fold in (0, 1):
         make_directory(fold_directory(tmp_path, 0, fold) / "checkpoint-1")
-    remove_stale_checkpoints(tmp_path, ledger)
+    last_steps.remove_stale_checkpoints(tmp_path, ledger)
     assert list(tmp_path.rglob("checkpoint-1")) == [tmp_path / "trials/0000/fold1/checkpoint-1"]
     ledger.apply(ev.TrialFailed(time_s=2.0, trial=0, reason="no memory"))
-    remove_stale_checkpoints(tmp_path, ledger)
+    last_steps.remove_stale_checkpoints(tmp_path, ledger)
     assert not list(tmp_path.rglob("checkpoint-1"))
 
 
@@ -52,13 +44,13 @@ def test_blocks_that_are_stuck_are_waited_for_as_long_as_a_trial_may_take_and_no
         timers.append(Timer(*given))
         return timers[-1]
 
-    monkeypatch.setattr(closing.threading, "Timer", timer)
-    monkeypatch.setattr(closing.os, "_exit", codes.append)
-    end_if_stuck(set(), 900.0, lambda text, stream: said.append(text))
+    monkeypatch.setattr(last_steps.threading, "Timer", timer)
+    monkeypatch.setattr(last_steps.os, "_exit", codes.append)
+    last_steps.end_if_stuck(set(), 900.0, lambda text, stream: said.append(text))
     assert not timers
-    end_if_stuck({3, 1}, 900.0, lambda text, stream: said.append(text))
-    end_if_stuck({2}, 1.0, lambda text, stream: said.append(text))
-    assert [made.seconds for made in timers] == [900.0, closing.LEAVE_S]
+    last_steps.end_if_stuck({3, 1}, 900.0, lambda text, stream: said.append(text))
+    last_steps.end_if_stuck({2}, 1.0, lambda text, stream: said.append(text))
+    assert [made.seconds for made in timers] == [900.0, last_steps.LEAVE_S]
     assert not said
     timers[0].function()
     assert codes == [EXIT_FAILURE]
@@ -68,12 +60,8 @@ def test_blocks_that_are_stuck_are_waited_for_as_long_as_a_trial_may_take_and_no
 # ---------------------------------------------------------------- mirrors
 
 
-@pytest.mark.parametrize(
-    ("left_s", "reports_s", "waits_s"), [(None, 0, 30), (1000.0, 20, 10), (8.0, 0, 2), (8.0, 9, 0)]
-)
-def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(
-    monkeypatch, left_s, reports_s, waits_s
-):
+@pytest.mark.parametrize(("left_s", "report_s", "waits_s"), [(None, 0, 30), (1000.0, 20, 10), (8.0, 0, 2), (8.0, 9, 0)])
+def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(monkeypatch, left_s, report_s, waits_s):
     clock, said, waited = ManualClock(), [], []
 
     def wait(timeout_s):
@@ -81,15 +69,15 @@ def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(
         clock.advance(timeout_s)
         return False
 
-    monkeypatch.setattr(closing.time, "monotonic", clock.monotonic_s)
+    monkeypatch.setattr(last_steps.time, "monotonic", clock.monotonic_s)
     asked = []
-    mirrors = [
-        SimpleNamespace(tool=tool, ask=lambda: asked.append(1), finish=wait) for tool in ("optuna", "tensorboard")
-    ]
-    until_s = ask_mirrors(mirrors, left_s)
+    tools = ("optuna", "tensorboard")
+    mirrors = [SimpleNamespace(tool=tool, ask=lambda: asked.append(1), finish=wait) for tool in tools]
+    until_s = last_steps.ask_mirrors(mirrors, left_s)
     assert len(asked) == 2
-    clock.advance(reports_s)
-    end_mirrors(mirrors, SimpleNamespace(shown="checkpoints/S"), until_s, lambda text, stream: said.append(text))
+    clock.advance(report_s)
+    directory = SimpleNamespace(shown="checkpoints/S")
+    last_steps.end_mirrors(mirrors, directory, until_s, lambda text, stream: said.append(text))
     assert waited == [waits_s, 0]
     assert said[1] == (
         "The mirror for tensorboard is behind: `nnlo-opt export checkpoints/S --to tensorboard --overwrite` brings it "
@@ -107,7 +95,7 @@ def told_at_end(tmp_path, command, code=0, left_s=None, events=()):
     story.complete(1.0, 0, 0.25)
     story.ledger.replay(events)
     directory = SimpleNamespace(ledger=story.ledger, path=tmp_path)
-    run_at_end(command, directory, code, left_s, lambda text, stream: said.append(text))
+    last_steps.run_at_end(command, directory, code, left_s, lambda text, stream: said.append(text))
     return said
 
 
@@ -123,9 +111,8 @@ def test_a_command_at_the_end_finds_the_run_its_state_and_its_best_trial(tmp_pat
     names = "RUN STATE CODE TRIALS BEST_TRIAL BEST_FIGURE BEST_POINT"
     command = f'cd {tmp_path}; for n in {names}; do eval echo \\"\\$NNLO_OPT_$n\\"; done > facts'
     assert not told_at_end(tmp_path, command, code, events=events)
-    assert (tmp_path / "facts").read_text().split("\n") == [
-        str(tmp_path), state, str(code), "1", "0", "0.25", '{"n": 0}', ""
-    ]  # fmt: skip
+    facts = [str(tmp_path), state, str(code), "1", "0", "0.25", '{"n": 0}', ""]
+    assert (tmp_path / "facts").read_text().split("\n") == facts
 
 
 @pytest.mark.parametrize(
@@ -142,7 +129,7 @@ def test_a_reporter_that_failed_leaves_the_tables_to_rank_0_and_the_page_to_the_
     story.trial(0.0, 5.0)
     reporter = Reporter(tmp_path) if starts_reporter else None  # which fails, as there is no journal
     directory = SimpleNamespace(path=tmp_path, shown="runs/a", ledger=story.ledger)
-    write_last_reports(reporter, directory, lambda text, file: said.append(text))
+    last_steps.write_last_reports(reporter, directory, lambda text, file: said.append(text))
     assert (tmp_path / "results.csv").is_file()
     assert (tmp_path / "report.html").is_file() != starts_reporter
     assert said == ["report.html is not written: `nnlo-opt report runs/a` writes it, or says why."] * starts_reporter
