@@ -9,7 +9,7 @@ from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from tests.helpers.stories import assigned, completed, finished, suggested
+from tests.helpers.stories import assigned, completed, failed, finished, suggested
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,10 @@ def ended(trial=0, figure=1.0, time_s=20.0, std=0.0):
 class Screen:
     """A search as rank 0 shows it."""
 
-    def __init__(
-        self, num_iterations=3, *, n_fold=1, direction="min", start_s=0.0, ledger=None, pruning=None, identity=None
-    ):
+    def __init__(self, num_iterations=3, *, start_s=0.0, ledger=None, identity=None, **plan):
         self.ledger = ledger or Ledger()
         self.ledger.apply(ev.RunStarted(time_s=start_s, unix_s=start_s, n_ranks=3, n_blocks=1, identity=identity or {}))
-        plan = SearchPlan(num_iterations=num_iterations, n_fold=n_fold, direction=direction, pruning=pruning)
-        state = CoordinatorState(plan, Topology.plan(3, 2), self.ledger)
+        state = CoordinatorState(SearchPlan(num_iterations=num_iterations, **plan), Topology.plan(3, 2), self.ledger)
         self.policy = state.policy
         self.lines, self.styles = [], []
         self.progress = ProgressLines(self.write, state.plan, self.ledger, self.policy)
@@ -80,16 +77,13 @@ class Screen:
 
 def test_a_line_as_a_trial_starts_reports_and_ends():
     screen = Screen()
-    assert screen(*started(point={"n": 3, "rate": 0.5}, block=2)) == [
-        "[      1.0 s] trial 0 starts on block 2: n=3 rate=0.5"
-    ]
+    (line,) = screen(*started(point={"n": 3, "rate": 0.5}, block=2))
+    assert line == "[      1.0 s] trial 0 starts on block 2: n=3 rate=0.5"
     assert screen(ev.FoldBegan(time_s=2.0, assignment=0)) == []
-    assert screen(ev.EpochEnded(time_s=3.0, assignment=0, epoch=1, metrics={"loss": 0.5})) == [
-        "[      3.0 s] trial 0 epoch 1: loss 0.5000"
-    ]
-    assert screen(*ended(figure=0.125)) == [
-        "[     20.0 s] trial 0 complete: 0.125 | new best | 1/3 done | about 0:00:40 left"
-    ]
+    (line,) = screen(ev.EpochEnded(time_s=3.0, assignment=0, epoch=1, metrics={"loss": 0.5}))
+    assert line == "[      3.0 s] trial 0 epoch 1: loss 0.5000"
+    (line,) = screen(*ended(figure=0.125))
+    assert line == "[     20.0 s] trial 0 complete: 0.125 | new best | 1/3 done | about 0:00:40 left"
 
 
 @pytest.mark.parametrize("n_fold", [1, 2])
@@ -113,21 +107,15 @@ def test_a_trial_has_a_line_of_epochs_a_second_and_one_of_its_last_epoch(n_fold)
 
 def test_a_failed_trial_says_why_and_that_there_is_no_figure_yet():
     screen = Screen(num_iterations=1)
-    screen(*started())
-    lines = screen(
-        ev.AssignmentFailed(time_s=5.0, assignment=0, reason="no memory"),
-        ev.TrialFailed(time_s=5.0, trial=0, reason="no memory"),
-    )
-    assert lines == ["[      5.0 s] trial 0 failed: no memory | no figure of merit yet | 1/1 done"]
+    _, line = screen(*failed(0))
+    assert line == "[     20.0 s] trial 0 failed: no memory | no figure of merit yet | 1/1 done"
     assert screen.styles[-1] == "bad"
 
 
 def test_a_reason_is_printed_once():
     screen = Screen()
-    for trial in range(2):
-        failed = ev.AssignmentFailed(time_s=1.0, assignment=trial, reason="no memory")
-        line = screen(*started(trial), failed, ev.TrialFailed(time_s=1.0, trial=trial, reason="no memory"))[-1]
-    assert "trial 1 failed as trial 0 did |" in line
+    screen(*failed(0))
+    assert "trial 1 failed as trial 0 did |" in screen(*failed(1))[-1]
 
 
 def test_folds_are_named_and_their_spread_is_shown_only_where_there_are_folds():

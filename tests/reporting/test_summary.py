@@ -48,13 +48,8 @@ def test_a_summary_tells_the_best_trial_its_times_and_its_end():
     assert summary["complete"] is True
     assert summary["reason"] == "all 3 trials are done"
     assert summary["n_trials"]["complete"] == 3
-    assert summary["best"] == {
-        "trial": 1,
-        "figure_of_merit": 0.25,
-        "figure_of_merit_std": 0.125,
-        "parameters": {"n": 1},
-        "metrics": {},
-    }
+    best = {"trial": 1, "figure_of_merit": 0.25, "figure_of_merit_std": 0.125, "parameters": {"n": 1}, "metrics": {}}
+    assert summary["best"] == best
     assert summary["suggest_s"] == {"median": 0.2, "max": 0.9}
     assert summary["dispatch_gap_s"] == {"median": pytest.approx(0.003), "max": 0.004}
     assert summary["wall_s"] == 30.0

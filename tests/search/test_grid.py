@@ -35,17 +35,10 @@ def test_continuous_parameters_are_cut_along_their_priors_and_the_last_varies_fa
 
 
 def test_a_parameter_that_is_absent_makes_no_further_points():
-    space = Space(
-        [
-            Categorical(["sgd", "adam"], name="optimizer"),
-            Real(0.0, 0.8, name="momentum", condition=When("optimizer", "sgd")),
-        ]
-    )
-    assert points_of(space, 2) == [
-        {"optimizer": "sgd", "momentum": 0.0},
-        {"optimizer": "sgd", "momentum": 0.8},
-        {"optimizer": "adam"},
-    ]
+    momentum = Real(0.0, 0.8, name="momentum", condition=When("optimizer", "sgd"))
+    space = Space([Categorical(["sgd", "adam"], name="optimizer"), momentum])
+    of_sgd = [{"optimizer": "sgd", "momentum": value} for value in (0.0, 0.8)]
+    assert points_of(space, 2) == [*of_sgd, {"optimizer": "adam"}]
 
 
 def test_points_that_were_tried_from_elsewhere_are_left_out_and_the_rest_keeps_its_order():
