@@ -320,17 +320,11 @@ def test_a_trial_is_preempted_when_its_other_folds_finish_at_the_last_moment():
 
 # ---------------------------------------------------------------- several objectives
 
-SEVERAL = ev.RunStarted(
-    time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity={"objectives": ["val_acc:max", "n_weights:min"]}
-)
+SEVERAL = STARTED.replaced(identity={"objectives": ["val_acc:max", "n_weights:min"]})
 
 
 def complete_trial(trial, acc, size):
-    values = {"val_acc": acc, "n_weights": size}
-    return [
-        suggested(trial),
-        ev.TrialCompleted(time_s=4.0, trial=trial, figure_of_merit=acc, figure_of_merit_std=0.0, objectives=values),
-    ]
+    return [suggested(trial), stories.completed(trial, acc, objectives={"val_acc": acc, "n_weights": size})]
 
 
 def test_the_pareto_set_comes_back_with_the_journal():
@@ -350,8 +344,7 @@ def test_among_the_best_of_the_first_objective_that_of_the_pareto_set_is_the_bes
 
 
 def test_one_objective_makes_no_pareto_set():
-    started = ev.RunStarted(time_s=0.0, unix_s=1.0, n_ranks=5, n_blocks=2, identity={"objectives": ["1 - val_acc:min"]})
-    ledger = ledger_of(started, suggested(0), completed(0))
+    ledger = ledger_of(STARTED.replaced(identity={"objectives": ["1 - val_acc:min"]}), suggested(0), completed(0))
     assert (ledger.objectives, len(ledger.pareto)) == ((), 0)
 
 
@@ -387,13 +380,12 @@ def measured_trial(trial, figure, sizes, **objectives):
         number = 2 * trial + fold
         end = stories.finished(number, figure, 3.0, metrics={"size": size}, n_epochs=1, train_s=0.5)
         events += [assigned(number, trial, fold), end]
-    ended = {"figure_of_merit": figure, "figure_of_merit_std": 0.0, "objectives": objectives}
-    return [*events, ev.TrialCompleted(time_s=4.0, trial=trial, **ended)]
+    return [*events, stories.completed(trial, figure, time_s=4.0, objectives=objectives)]
 
 
 def test_only_a_trial_whose_mean_keeps_the_constraints_is_the_best_or_in_the_pareto_set():
     bounds = {"constraints": ["size<5"], "objectives": ["loss:min", "acc:max"]}
-    events = [ev.RunStarted(time_s=0.0, unix_s=1.0, n_ranks=5, n_blocks=2, identity=bounds)]
+    events = [STARTED.replaced(identity=bounds)]
     for trial, (loss, sizes) in enumerate([(0.1, (6, 6)), (0.2, (1, 9)), (0.4, (1, 8)), (0.3, (6, 3)), (0.0, (1,))]):
         events += measured_trial(trial, loss, sizes, loss=loss, acc=0.5)
     events += [suggested(5), trial_failed(5)]

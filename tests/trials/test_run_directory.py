@@ -146,13 +146,8 @@ def test_a_request_that_is_refused_leaves_no_run_but_a_users_files(tmp_path):
         run = open_run(request(tmp_path, name), name)
         run.journal.append([STARTED] * (name == "c"))
         run.abandon()
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.name != "run.lock") == [
-        "b",
-        "b/mine",
-        "c",
-        "c/journal.jsonl",
-        "c/journal.synced",
-    ]
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.name != "run.lock")
+    assert left == ["b", "b/mine", "c", "c/journal.jsonl", "c/journal.synced"]
     refuse_existing(request(tmp_path, "b"))
 
 
@@ -242,28 +237,18 @@ def test_config_is_written_for_people_to_read(tmp_path):
 # ---------------------------------------------------------------- overwrite
 
 OF_A_RUN = ("config.json", "results.csv", "summary.json", "best_model.keras", "trials/0000/fold0/w", "logs/rank-0.log")
-OF_THE_USER = (
-    "notes.txt",
-    "data/x.h5",
-    "journal.jsonl.bak",
-    "my_results.csv",
-    "trials.txt",
-    "best_model_of_mine.keras",
-)
+OF_A_USER = ("notes.txt", "data/x.h5", "journal.jsonl.bak", "my_results.csv", "trials.txt", "best_model_of_mine.keras")
 
 
 def fill(path):
-    for name in (*OF_A_RUN, *OF_THE_USER):
+    for name in (*OF_A_RUN, *OF_A_USER):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(name)
 
 
 def files_of(path):
-    return {
-        str(p.relative_to(path))
-        for p in path.rglob("*")
-        if p.is_file() and p.name not in ("run.lock", "run.owner", "journal.synced")
-    }
+    aside = ("run.lock", "run.owner", "journal.synced")
+    return {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and p.name not in aside}
 
 
 def test_overwrite_removes_what_a_run_writes_and_nothing_else(tmp_path):
@@ -273,7 +258,7 @@ def test_overwrite_removes_what_a_run_writes_and_nothing_else(tmp_path):
     assert run.ledger.sessions == []
     run.begin_anew()
     run.close()
-    assert files_of(path) == {*OF_THE_USER, "journal.jsonl"}
+    assert files_of(path) == {*OF_A_USER, "journal.jsonl"}
     assert not (path / "trials").exists()
     assert not (path / "logs").exists()
 
@@ -283,7 +268,7 @@ def test_overwrite_removes_nothing_from_a_directory_that_is_no_run(tmp_path):
     fill(path)
     with closing(open_run(request(tmp_path, "project", overwrite=True), "project")) as run:
         run.begin_anew()
-    assert files_of(path) == {*OF_A_RUN, *OF_THE_USER, "journal.jsonl"}
+    assert files_of(path) == {*OF_A_RUN, *OF_A_USER, "journal.jsonl"}
 
 
 def test_overwrite_that_was_cut_short_is_finished_by_the_next_one(tmp_path):
@@ -297,7 +282,7 @@ def test_overwrite_that_was_cut_short_is_finished_by_the_next_one(tmp_path):
     (path / "results.csv").rmdir()
     with closing(open_run(request(tmp_path, "a", overwrite=True), "a")) as run:
         run.begin_anew()
-    assert files_of(path) == {*OF_THE_USER, "journal.jsonl"}
+    assert files_of(path) == {*OF_A_USER, "journal.jsonl"}
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -315,7 +300,7 @@ def test_without_overwrite_nothing_is_removed(tmp_path):
     path = make_run(tmp_path, "a", STARTED)
     fill(path)
     open_run(request(tmp_path, "a", restore=True), "a").close()
-    assert files_of(path) == {*OF_A_RUN, *OF_THE_USER, "journal.jsonl"}
+    assert files_of(path) == {*OF_A_RUN, *OF_A_USER, "journal.jsonl"}
 
 
 def test_a_run_stays_where_the_command_was_started(here, monkeypatch):
@@ -348,17 +333,13 @@ sys.stdin.read()
 
 @contextmanager
 def held_by_another_process(root, name):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(root), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline() == "held\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    command = [sys.executable, "-c", HOLDER, str(root), name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("flags", [{}, {"restore": True}, {"overwrite": True}])

@@ -82,9 +82,7 @@ def test_a_lost_first_start_is_told_by_a_later_one():
     assert len(ledger.trials) == 3
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"hello\n", b"".join(lines_of(EVENTS)[1:]), bytes(1000)], ids=["1", "2", "3", "4"]
-)
+@pytest.mark.parametrize("data", [b"", b"hello\n", b"".join(lines_of(EVENTS)[1:]), bytes(1000)], ids=list("1234"))
 def test_without_a_start_nothing_can_be_resumed(data):
     with pytest.raises(JournalError, match="sound RunStarted"):
         salvage(data, "j")
