@@ -14,8 +14,8 @@ from nnlo_opt.search.pruning import Decision, Pruner, Verdict
 from nnlo_opt.space.constraint import fingerprint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import plain
-from nnlo_opt.update_rules.rule import UpdateRule
-from nnlo_opt.user_files import importing, load_module, reason_of, takes_arguments
+from nnlo_opt.update_rules.rule import MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.user_files import load_module, reason_of, takes_arguments
 
 #: characters of a fingerprint that a name shows
 _SHOWN = 12
@@ -67,7 +67,7 @@ def own_search(part: str | SearchAlgorithm, space: Space, seed: int) -> SearchAl
     Raises:
         ConfigurationError: there is no such class, it cannot be made, or it lacks `suggest`.
     """
-    made = _made(part, "search algorithm", space=space, seed=seed)
+    made = _made(part, "A search algorithm", space=space, seed=seed)
     check_search(made)
     return CheckedSearch(made, space)
 
@@ -78,7 +78,7 @@ def own_pruner(part: str | Pruner) -> Pruner:
     Raises:
         ConfigurationError: there is no such class, it cannot be made, or it is no pruner.
     """
-    made = _made(part, "pruner")
+    made = _made(part, "A pruner")
     check_pruner(made)
     return CheckedPruner(made)
 
@@ -89,30 +89,46 @@ def own_rule(part: str) -> UpdateRule:
     Raises:
         ConfigurationError: there is no such class, it cannot be made, or it is no update rule.
     """
-    made = _made(part, "update rule")
-    if not isinstance(made, UpdateRule) or made.options:
+    made = _made(part, "An update rule")
+    if not isinstance(made, UpdateRule) or made.options or not isinstance(getattr(made, "name", None), str):
         raise ConfigurationError(
-            "An update rule of one's own must be a `nnlo_opt.update_rules.rule.UpdateRule` without `options`. "
-            f"Received: {made!r} of {part}. Inherit from this class, and make numbers of the rule constants."
+            "An update rule of one's own must be a `nnlo_opt.update_rules.rule.UpdateRule` with a `name` and without "
+            f"`options`. Received: {made!r} of {part}. Inherit from this class, and make numbers of the rule constants."
         )
     return made
 
 
+def check_halves(rule: UpdateRule, options: Any) -> None:
+    """Raise ConfigurationError if a rule of one's own cannot make its halves; `options` are `TrainingOptions`."""
+    try:
+        halves: Any = rule.worker_half(options, 1), rule.master_half(options, 1, 1)
+    except Exception as error:
+        halves = reason_of(error)
+    if isinstance(halves, str) or not all(map(isinstance, halves, (WorkerHalf, MasterHalf))):
+        raise ConfigurationError(
+            "An update rule of one's own must return a `WorkerHalf` by `worker_half`, and a `MasterHalf` by "
+            f"`master_half`. Received: {halves} of {options.mode}. Correct it."
+        )
+
+
 class CheckedSearch:
-    """A user's algorithm, whose points must lie in the space; other points end the search with a sentence."""
+    """A user's algorithm, whose errors and points outside of the space end the search with a sentence."""
 
     def __init__(self, algorithm: SearchAlgorithm, space: Space) -> None:
         self._algorithm = algorithm
         self._space = space
 
     def suggest(self, history: History) -> Point | None:
-        point = self._algorithm.suggest(history)
+        try:
+            point: object = self._algorithm.suggest(history)
+        except Exception as error:
+            point = reason_of(error)
         if point is None:
             return None
         if not isinstance(point, dict) or not self._space.contains(point):
             raise ConfigurationError(
                 f"`{type(self._algorithm).__qualname__}.suggest` must return a point of the search space as a dict, or "
-                f"None at its end. Received: {point!r}. `history.space` has the parameters "
+                f"None at its end. Received: {point}. `history.space` has the parameters "
                 f"{', '.join(self._space.names)}."
             )
         return {name: plain(value) for name, value in point.items()}
@@ -129,10 +145,12 @@ class CheckedPruner(Pruner):
             answer: object = self._pruner.decide(trial, fold, epoch, reports)
         except Exception as error:
             answer = reason_of(error)
-        if isinstance(answer, Decision) and answer.verdict != Verdict.PAUSE:
-            return answer
+        match answer:
+            case Decision(Verdict.GO_ON | Verdict.PRUNE, 0, str()):
+                return answer
         raise ConfigurationError(
-            f"`{type(self._pruner).__qualname__}.decide` must return a `Decision` to go on or to prune. Received: "
+            f"`{type(self._pruner).__qualname__}.decide` must return a `Decision` to go on or to prune, as "
+            '`Decision(Verdict.PRUNE, reason="no better")`. Received: '
             f"{answer} for trial {trial} after epoch {epoch}. Correct it, and start a new run."
         )
 
@@ -142,13 +160,15 @@ def _made(part: Any, what: str, **arguments: object) -> Any:
     if not isinstance(part, str):
         return part
     source, _, name = part.rpartition(":")
-    rule = f"A {what} of one's own must be FILE.py:CLASS, and is made by `CLASS({', '.join(arguments)})`"
+    rule = f"{what} of one's own must be FILE.py:CLASS, and is made by `CLASS({', '.join(arguments)})`"
     maker: Any = getattr(load_module(source, rule), name, None)
     if not takes_arguments(maker, len(arguments)):
         received = "which cannot be called like that" if callable(maker) else "and the file has no such class"
         raise ConfigurationError(f"{rule}. Received: {part}, {received}. Correct the file, or the name.")
-    with importing(Path(source)):
+    try:
         return maker(*arguments.values())
+    except Exception as error:
+        raise ConfigurationError(f"{rule}. Received: {part}, with {reason_of(error)}. Correct the class.") from error
 
 
 def _methods(kind: type) -> Iterator[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.run.options.values import training_options
+from nnlo_opt.run.options.values import check_training, training_options
 from nnlo_opt.update_rules.registry import RULES
 from tests.helpers import launcher, linear_teams
 from tests.helpers.launcher import data_of, events_of
@@ -57,6 +57,26 @@ def test_examples_pass_the_suites_that_the_page_names(files):
     assert not re.search("failed|error", done.stdout)
 
 
+#: rules that lack something
+HALVES = """
+from sign import SignSgd
+
+
+class NoName(SignSgd):
+    name = None
+
+
+class NoMaster(SignSgd):
+    def master_half(self, options, n_weights, n_workers):
+        pass
+
+
+class NoWorker(SignSgd):
+    def worker_half(self, options, n_weights):
+        return 1 / 0
+"""
+
+
 def options_of(mode, **more):
     return training_options({"model": "m.py", "mode": mode, **more}).training
 
@@ -77,11 +97,19 @@ def test_the_update_rule_trains(files, monkeypatch, shares, workers):
         ("nowhere.py:SignSgd", "no such file"),
         ("sign.py:Sign", "no such class"),
         ("sign.py:SignMaster", r"made by `CLASS()`"),
-        ("worse_half.py:WorseHalf", "`nnlo_opt.update_rules.rule.UpdateRule` without `options`"),
+        ("worse_half.py:WorseHalf", "`nnlo_opt.update_rules.rule.UpdateRule` with a `name`"),
+        ("halves.py:NoName", "`nnlo_opt.update_rules.rule.UpdateRule` with a `name`"),
     ],
 )
 def test_what_is_no_update_rule_is_refused(files, mode, words):
+    (files / "halves.py").write_text(HALVES)
     check_refused(words, options_of, mode)
+
+
+@pytest.mark.parametrize(("name", "words"), [("NoMaster", ", None) of"), ("NoWorker", "ZeroDivisionError: ")])
+def test_a_rule_without_its_halves_is_refused_before_it_trains(files, name, words):
+    (files / "halves.py").write_text(HALVES)
+    check_refused(words, check_training, options_of(f"halves.py:{name}"))
 
 
 @trained("dense", "torch")

@@ -33,7 +33,7 @@ from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.genetic import DEFAULT_POPULATION
-from nnlo_opt.search.own import is_own, name_of, own_rule
+from nnlo_opt.search.own import check_halves, is_own, name_of, own_rule
 from nnlo_opt.search.pruning import FREEZE_THAW, PRUNERS, Pruner, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
 from nnlo_opt.search.registry import options_of, search_names
@@ -467,6 +467,8 @@ def check_rungs(plan: PruningPlan) -> None:
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
     """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
+    if is_own(options.mode):
+        check_halves(options.rule, options)
     options.rule.worker_half(options, 1)
     if options.loss:
         for name in map(str.strip, options.loss.split(",")):
