@@ -98,10 +98,12 @@ def own_rule(part: str) -> UpdateRule:
     return made
 
 
-def check_halves(rule: UpdateRule, options: Any) -> None:
-    """Raise ConfigurationError if a rule of one's own cannot make its halves; `options` are `TrainingOptions`."""
+def check_halves(options: Any) -> None:
+    """Raise ConfigurationError if the rule of one's own in `TrainingOptions` cannot make its halves."""
     try:
-        halves: Any = rule.worker_half(options, 1), rule.master_half(options, 1, 1)
+        halves: Any = options.rule.worker_half(options, 1), options.rule.master_half(options, 1, 1)
+    except ConfigurationError:  # a value of an option, in words for the user
+        raise
     except Exception as error:
         halves = reason_of(error)
     if isinstance(halves, str) or not all(map(isinstance, halves, (WorkerHalf, MasterHalf))):
@@ -167,7 +169,7 @@ def _made(part: Any, what: str, **arguments: object) -> Any:
         raise ConfigurationError(f"{rule}. Received: {part}, {received}. Correct the file, or the name.")
     try:
         return maker(*arguments.values())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigurationError(f"{rule}. Received: {part}, with {reason_of(error)}. Correct the class.") from error
 
 
