@@ -43,6 +43,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import Budget, SearchPlan
+from nnlo_opt.search.design import design_size
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.simulate.clock import MEASURED
@@ -63,6 +64,7 @@ TASKS = {
 METHODS = {
     "random": ("random", "none"),
     "random-asha": ("random", "asha"),
+    "random-median": ("random", "median"),
     "random-hyperband": ("random", "hyperband"),
     "random-one-epoch": ("random", "one-epoch"),
     "bayesian": ("bayesian", "none"),
@@ -241,7 +243,10 @@ def search(run: Run, task: Task, budget_s: float) -> Reported:
         first_s = START_S + np.mean([task.curve(task.space.from_unit(units))[1][0] for units in drawn])
         own = curves_peers.OneEpoch(int(run.n_blocks * ONE_EPOCH_SHARE * budget_s / first_s))
     asked = InlineSearch()
-    asked.start(algorithm, task.space, run.seed, {"max_epochs": N_EPOCHS})
+    options = {"max_epochs": N_EPOCHS}
+    if algorithm == "bayesian" and pruner in ("none", "median"):  # users who can foretell the number of trials give it
+        options["n_initial_points"] = design_size(task.space, run.n_blocks * TRAININGS[run.n_blocks])
+    asked.start(algorithm, task.space, run.seed, options)
     with h.temporary_folder() as folder:
         with closing(Journal(folder / "journal.jsonl", syncs=False)) as journal:
             topology = Topology.plan(1 + run.n_blocks, 1)

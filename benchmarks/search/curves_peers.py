@@ -2,9 +2,9 @@
 
 `OneEpoch` is a rule of others for our coordinator.
 
-`curves.py --methods syne-asha` wants a Python that has `syne-tune` (0.16) beside `onnxruntime`, and the methods of
-Optuna want `optuna`; a virtual environment of their own serves, with this checkout in PYTHONPATH. All have their
-defaults. These searches stop trials rather than pause them. A search works on one request after another, whose CPU
+`curves.py --methods syne-asha` wants a Python that has `syne-tune` (0.16; 0.13 with `gpsearchers` for `syne-mobster`)
+beside `onnxruntime`, and the methods of Optuna want `optuna`; virtual environments of their own serve, with this
+checkout in PYTHONPATH. All have their defaults. These searches stop trials rather than pause them. A search works on one request after another, whose CPU
 time is charged: to the block that waits for a point, or for the word that its trial is stopped.
 """
 
@@ -54,6 +54,9 @@ class Peer(Protocol):
 
 
 class _SyneTune:
+    #: its name for what counts epochs
+    attribute = "time_attr"
+
     def __init__(self, name: str, n_parameters: int, seed: int) -> None:
         from syne_tune.backend.trial_status import Trial
         from syne_tune.config_space import uniform
@@ -64,10 +67,14 @@ class _SyneTune:
         self._trials: list[Any] = []
         space = {f"x{i}": uniform(0.0, 1.0) for i in range(n_parameters)}
         kind = getattr(baselines, name)
-        self._scheduler = kind(space, metric="error", time_attr="epoch", max_t=N_EPOCHS, random_seed=seed)
+        options = {"metric": "error", self.attribute: "epoch", "max_t": N_EPOCHS, "random_seed": seed}
+        self._scheduler = kind(space, **options)
+
+    def _suggest(self, trial: int) -> Any:
+        return self._scheduler.suggest()
 
     def ask(self, trial: int) -> list[float]:
-        config = self._scheduler.suggest().config
+        config = self._suggest(trial).config
         self._trials.append(self._make_trial(trial_id=trial, config=config, creation_time=datetime.now()))
         self._scheduler.on_trial_add(self._trials[trial])
         return list(config.values())
@@ -81,6 +88,15 @@ class _SyneTune:
             self._scheduler.on_trial_remove(self._trials[trial])
             return False
         return True
+
+
+class _OldSyneTune(_SyneTune):
+    """Syne Tune up to 0.13, the last that has MOBSTER; it minimises, too."""
+
+    attribute = "resource_attr"
+
+    def _suggest(self, trial: int) -> Any:
+        return self._scheduler.suggest(trial)
 
 
 class _Optuna:
@@ -114,6 +130,7 @@ class _Optuna:
 METHODS: dict[str, tuple[Callable[[str, int, int], Peer], str]] = {
     "syne-asha": (_SyneTune, "ASHA"),
     "syne-asha-cqr": (_SyneTune, "ASHACQR"),
+    "syne-mobster": (_OldSyneTune, "MOBSTER"),
     "optuna-tpe": (_Optuna, "none"),
     "optuna-tpe-hyperband": (_Optuna, "hyperband"),
 }
