@@ -68,10 +68,10 @@ class World:
                 self.run(promoted)
 
 
-class PrunerConformance:
-    """Tests of a pruner; a subclass is called `Test...` and defines `make`.
+class CurvePrunerConformance:
+    """Tests of a pruner that looks at single curves; a subclass is called `Test...` and defines `make`.
 
-    >>> class TestMine(PrunerConformance):
+    >>> class TestMine(CurvePrunerConformance):
     ...     @staticmethod
     ...     def make():
     ...         return MyPruner()
@@ -83,18 +83,6 @@ class PrunerConformance:
     def make() -> Pruner:
         """Return the pruner under test, for trainings of N_EPOCHS epochs."""
         raise NotImplementedError
-
-    @pytest.mark.parametrize("seed", range(5))
-    def test_the_best_trial_is_trained_to_its_end_and_others_are_not(self, seed: int) -> None:
-        world = World(self.make(), curves(seed))
-        world.run_all()
-        last = world.pruner.last_resort(world.reports)
-        while "complete" not in world.ends.values() and last is not None:
-            world.reports.promote(last, world.reports.n_rungs(last) + 1)
-            world.run(last)
-            last = world.pruner.last_resort(world.reports)
-        assert world.ends.get(0) == "complete"
-        assert sum(world.epochs.values()) < 0.8 * world.values.size
 
     def test_decisions_are_functions_of_the_reports_alone(self) -> None:
         world = World(self.make(), curves(7))
@@ -112,6 +100,37 @@ class PrunerConformance:
         high.run_all()
         assert low.epochs == high.epochs
 
+    def test_what_has_ended_is_not_promoted(self) -> None:
+        world = World(self.make(), curves(2))
+        for trial in range(N_TRIALS):
+            world.run(trial)
+        for trial in range(N_TRIALS):
+            world.reports.end(trial)
+        assert world.pruner.promotion(world.reports) is None
+        assert world.pruner.last_resort(world.reports) is None
+
+
+class PrunerConformance(CurvePrunerConformance):
+    """Tests of a pruner that compares trials.
+
+    >>> class TestMine(PrunerConformance):
+    ...     make = MyPruner
+
+    A test that fails raises AssertionError.
+    """
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_the_best_trial_is_trained_to_its_end_and_others_are_not(self, seed: int) -> None:
+        world = World(self.make(), curves(seed))
+        world.run_all()
+        last = world.pruner.last_resort(world.reports)
+        while "complete" not in world.ends.values() and last is not None:
+            world.reports.promote(last, world.reports.n_rungs(last) + 1)
+            world.run(last)
+            last = world.pruner.last_resort(world.reports)
+        assert world.ends.get(0) == "complete"
+        assert sum(world.epochs.values()) < 0.8 * world.values.size
+
     def test_a_trial_alone_is_never_pruned(self) -> None:
         world = World(self.make(), curves(1)[:1])
         world.run_all()
@@ -121,12 +140,3 @@ class PrunerConformance:
         world = World(self.make(), np.ones((N_TRIALS, N_EPOCHS)))
         world.run_all()
         assert "complete" in world.ends.values() or world.pruner.last_resort(world.reports) is not None
-
-    def test_what_has_ended_is_not_promoted(self) -> None:
-        world = World(self.make(), curves(2))
-        for trial in range(N_TRIALS):
-            world.run(trial)
-        for trial in range(N_TRIALS):
-            world.reports.end(trial)
-        assert world.pruner.promotion(world.reports) is None
-        assert world.pruner.last_resort(world.reports) is None
