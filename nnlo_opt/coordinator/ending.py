@@ -128,7 +128,7 @@ class Ending:
             self.drain(f"the target of {target:g} is reached: trial {trial.number} has {figure:g}")
 
     def check_count(self, n_trials: int, *, is_used_up: bool, n_adopted: int = 0) -> None:
-        """Drain if as many trials have begun as were asked for, or if all points of the space have been tried.
+        """Drain if as many trials have begun as were asked for, or if the search has no other point.
 
         Args:
             n_trials: trials begun.
@@ -140,7 +140,7 @@ class Ending:
         if is_used_up:
             which = f", {n_trials} here and the rest by earlier runs" if n_adopted else ""
             n_points = "" if n_adopted else f"{n_trials} "
-            self.drain(f"the search space is used up: all its {n_points}points have been tried{which}")
+            self.drain(f"the search has no new point: all its {n_points}points have been tried{which}")
 
     def only_fails(self, trials: Iterable[Trial]) -> bool:
         """Return True if too many trials have failed for the same reason, and no other of `trials` shows a result."""

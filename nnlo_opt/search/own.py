@@ -7,6 +7,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.curves import Reports
@@ -14,7 +16,7 @@ from nnlo_opt.search.pruning import Decision, Pruner, Verdict
 from nnlo_opt.space.constraint import fingerprint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import plain
-from nnlo_opt.update_rules.rule import MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.update_rules.rule import Answer, MasterHalf, UpdateRule, WorkerHalf
 from nnlo_opt.user_files import load_module, reason_of, takes_arguments
 
 #: characters of a fingerprint that a name shows
@@ -99,18 +101,30 @@ def own_rule(part: str) -> UpdateRule:
 
 
 def check_halves(options: Any) -> None:
-    """Raise ConfigurationError if the rule of one's own in `TrainingOptions` cannot make its halves."""
+    """Raise ConfigurationError if the rule of one's own in `TrainingOptions` cannot move two weights once."""
+    rule, weights = options.rule, np.zeros(2, np.float32)
+    demand = "return a `WorkerHalf` by `worker_half`, and a `MasterHalf` by `master_half`"
+    received: Any
     try:
-        halves: Any = options.rule.worker_half(options, 1), options.rule.master_half(options, 1, 1)
+        received = worker, master = rule.worker_half(options, 2), rule.master_half(options, 2, 1)
+        if isinstance(worker, WorkerHalf) and isinstance(master, MasterHalf):
+            demand = "return an update of all weights by `finish` of its worker, a float32 vector that `apply` takes"
+            worker.adopt(Answer.WEIGHTS, weights)
+            worker.gradient[:] = 1.0
+            worker.step(1)
+            received = worker.finish()
+            if isinstance(received, np.ndarray) and (received.shape, received.dtype) == (weights.shape, weights.dtype):
+                master.apply(weights, received.copy(), 1.0)
+                return
     except ConfigurationError:  # a value of an option, in words for the user
         raise
-    except Exception as error:
-        halves = reason_of(error)
-    if isinstance(halves, str) or not all(map(isinstance, halves, (WorkerHalf, MasterHalf))):
-        raise ConfigurationError(
-            "An update rule of one's own must return a `WorkerHalf` by `worker_half`, and a `MasterHalf` by "
-            f"`master_half`. Received: {halves} of {options.mode}. Correct it."
-        )
+    except (Exception, SystemExit) as error:
+        received = reason_of(error)
+    if isinstance(received, np.ndarray):
+        received = f"{received.dtype} of shape {received.shape} for {weights.shape}"
+    raise ConfigurationError(
+        f"An update rule of one's own must {demand}. Received: {received} of {options.mode}. Correct it."
+    )
 
 
 class CheckedSearch:
@@ -123,17 +137,19 @@ class CheckedSearch:
     def suggest(self, history: History) -> Point | None:
         try:
             point: object = self._algorithm.suggest(history)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             point = reason_of(error)
         if point is None:
             return None
-        if not isinstance(point, dict) or not self._space.contains(point):
+        space, given = self._space, point.items() if isinstance(point, dict) else ()
+        wrong = [repr(name) for name, value in given if name not in space.names or not space[name].contains(value)]
+        if not isinstance(point, dict) or not space.contains(point):
             raise ConfigurationError(
                 f"`{type(self._algorithm).__qualname__}.suggest` must return a point of the search space as a dict, or "
-                f"None at its end. Received: {point}. `history.space` has the parameters "
-                f"{', '.join(self._space.names)}."
+                f"None at its end. Received: {point}{', wrong in ' * bool(wrong)}{', '.join(wrong)}. `history.space` "
+                f"has the parameters {', '.join(space.names)}."
             )
-        return {name: plain(value) for name, value in point.items()}
+        return {name: plain(value) for name, value in given}
 
 
 class CheckedPruner(Pruner):
@@ -145,7 +161,7 @@ class CheckedPruner(Pruner):
     def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
         try:
             answer: object = self._pruner.decide(trial, fold, epoch, reports)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             answer = reason_of(error)
         match answer:
             case Decision(Verdict.GO_ON | Verdict.PRUNE, 0, str()):

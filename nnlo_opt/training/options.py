@@ -86,7 +86,7 @@ class TrainingOptions:
         object.__setattr__(self, "of_rules", {**default_values(), **self.of_rules})
         for name, unit in _COUNTS.items():
             check_whole(option_name(name), getattr(self, name), unit=unit)
-        for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
+        for name, choices in (("optimizer", OPTIMIZERS), ("mode", (*RULES, "FILE.py:CLASS")), ("exchange", EXCHANGES)):
             require_known(f"`{option_name(name)}`", getattr(self, name), choices)
         if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(
@@ -156,7 +156,7 @@ class TrainingOptions:
             ("synchronous", self.synchronous and not rule.may_be_synchronous, f"must be left out with {mode}"),
             ("overlap", self.overlap and self.waits, f"must be left out with {together}"),
             ("staleness", weighs, drop_it),
-            ("sync_every", counts, f"must be 1 with {mode}, which averages every batch"),
+            ("sync_every", counts, f"must be 1 with {mode}, whose workers make no steps of their own"),
         ):
             if given:
                 value = getattr(self, name)

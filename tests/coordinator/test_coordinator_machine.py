@@ -613,7 +613,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert reason is not None
         if reason.startswith("all "):
             assert len(trials) == self.plan.num_iterations
-        elif reason.startswith("the search space is used up"):
+        elif reason.startswith("the search has no new point"):
             assert len(trials) == self.space.n_points < self.plan.num_iterations
         elif reason.startswith("`--timeout` of"):
             assert self.now_s >= self.plan.budget.timeout_s

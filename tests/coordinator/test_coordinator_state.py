@@ -260,7 +260,7 @@ def test_a_space_that_is_used_up_ends_the_search_when_its_last_trial_has_ended()
     assert state.phase is Phase.DRAINING
     out = finish(state, 0, 1)
     (end,) = of_type(out, ins.Finish)
-    assert end == ins.Finish(reason="the search space is used up: all its 2 points have been tried")
+    assert end == ins.Finish(reason="the search has no new point: all its 2 points have been tried")
 
 
 def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():

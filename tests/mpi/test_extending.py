@@ -57,6 +57,36 @@ def test_examples_pass_the_suites_that_the_page_names(files):
     assert not re.search("failed|error", done.stdout)
 
 
+#: a pruner that looks at one curve, and two suites for it
+ALONE = """
+from nnlo_opt.search.pruning import Decision, Pruner, Verdict
+from nnlo_opt.testing.pruner_conformance import CurvePrunerConformance, PrunerConformance
+
+
+class Flat(Pruner):
+    def decide(self, trial, fold, epoch, reports):
+        curve = reports.curve(trial, fold)
+        worse = epoch > 1 and curve.value_at(epoch) >= curve.value_at(epoch - 1)
+        return Decision(Verdict.PRUNE, reason="no better") if worse else Decision(Verdict.GO_ON)
+
+
+class TestFlat(CurvePrunerConformance):
+    make = Flat
+
+
+class TestAsIfItCompared(PrunerConformance):
+    make = Flat
+"""
+
+
+def test_a_suite_for_pruners_of_single_curves_tells_what_it_found(here):
+    (here / "test_flat.py").write_text(ALONE)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_flat.py"]
+    said = subprocess.run(words, cwd=here, check=False, timeout=120, capture_output=True, text=True).stdout
+    assert "TestFlat::" not in said
+    assert re.search(r"assert 'no better' == 'complete'", said)
+
+
 #: rules that lack something
 HALVES = """
 from sign import SignSgd
@@ -74,6 +104,20 @@ class NoMaster(SignSgd):
 class NoWorker(SignSgd):
     def worker_half(self, options, n_weights):
         return 1 / 0
+
+
+class NoUpdate(SignSgd):
+    def worker_half(self, options, n_weights):
+        half = super().worker_half(options, n_weights)
+        half.finish = lambda: None
+        return half
+
+
+class Doubles(SignSgd):
+    def worker_half(self, options, n_weights):
+        half = super().worker_half(options, n_weights)
+        half.finish = lambda: half.gradient.astype(float)
+        return half
 """
 
 
@@ -94,6 +138,7 @@ def test_the_update_rule_trains(files, monkeypatch, shares, workers):
     ("mode", "words"),
     [
         ("sing", "`--mode` must be one of"),
+        ("sign.py", "allreduce, FILE.py:CLASS. Received: 'sign.py'"),
         ("nowhere.py:SignSgd", "no such file"),
         ("sign.py:Sign", "no such class"),
         ("sign.py:SignMaster", r"made by `CLASS()`"),
@@ -106,8 +151,16 @@ def test_what_is_no_update_rule_is_refused(files, mode, words):
     check_refused(words, options_of, mode)
 
 
-@pytest.mark.parametrize(("name", "words"), [("NoMaster", ", None) of"), ("NoWorker", "ZeroDivisionError: ")])
-def test_a_rule_without_its_halves_is_refused_before_it_trains(files, name, words):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NoMaster", ", None) of"),
+        ("NoWorker", "ZeroDivisionError: "),
+        ("NoUpdate", "by `finish` of its worker, a float32 vector that `apply` takes. Received: None of"),
+        ("Doubles", "Received: float64 of shape (2,) for (2,) of"),
+    ],
+)
+def test_a_rule_without_its_halves_or_updates_is_refused_before_it_trains(files, name, words):
     (files / "halves.py").write_text(HALVES)
     check_refused(words, check_training, options_of(f"halves.py:{name}"))
 

@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ class Judge(Strict):
 
 class Broken(Middle):
     def suggest(self, history):
-        return history.nothing
+        return history.nothing if self.points else sys.exit("enough")
 
 
 class Drawn:
@@ -97,10 +98,13 @@ def test_its_name_in_the_journal_tells_one_code_and_one_setting_from_another(tmp
     [
         ({"hyper_opt": object()}, r"a method `suggest\(history\)`"),
         ({"hyper_opt": Middle}, r"a method `suggest\(history\)`"),
-        ({"hyper_opt": Middle({"y": 1.0})}, r"`Middle.suggest` must return a point"),
+        ({"hyper_opt": Middle({"y": 1.0})}, r"`Middle.suggest` must return a point .* wrong in 'y'\. "),
+        ({"hyper_opt": Middle({"x": 9.0})}, r"Received: {'x': 9.0}, wrong in 'x'\. "),
         ({"hyper_opt": Middle(1.0)}, r"`Middle.suggest` must return a point"),
-        ({"hyper_opt": Broken()}, "`Broken.suggest` must .* Received: AttributeError: .*nothing.*line"),
+        ({"hyper_opt": Broken(1)}, "`Broken.suggest` must .* Received: AttributeError: .*nothing.*line"),
+        ({"hyper_opt": Broken()}, "`Broken.suggest` must .* Received: SystemExit: enough .*line"),
         ({"hyper_opt": "nowhere.py:Mine"}, "no such file"),
+        ({"hyper_opt": "nowhere.py"}, "grid, or FILE.py:CLASS. Received: nowhere.py"),
         ({"pruner": object()}, r"with a method `decide\("),
         ({"pruner": Pausing()}, "does not pause"),
         ({"pruner": Strict(), "pruner_min_epochs": 2}, r"`pruner_min_epochs` .* Received: Strict \("),
@@ -125,7 +129,7 @@ def test_a_pruner_of_ones_own_decides_and_another_one_may_not_resume_the_run(pru
         assert [trial.report(epoch, 1.0) for epoch in (1, 2)] == [True, False]
         study.tell(trial, 1.0)
     assert study.result.trials[0].state == "pruned"
-    with pytest.raises(ConfigurationError, match="pruner"):
+    with pytest.raises(ConfigurationError, match=r"`pruner` differs: it was [^{]*Strict \(.*, now [^{]* \("):
         nnlo_opt.Study(SPACE, pruner=other, opt_restore=True, **run)
     with nnlo_opt.Study(SPACE, pruner=pruner, opt_restore=True, **run) as study:
         assert study.ask().number == 1

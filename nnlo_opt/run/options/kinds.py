@@ -109,7 +109,10 @@ def or_own(names: Kind, check: Callable[[object], None]) -> Kind:
 
     def convert(value: Any) -> Any:
         if not is_own(value):
-            return names(value)
+            try:
+                return names(value)
+            except WrongValueError as error:
+                raise WrongValueError(str(error).replace(names.rule, rule, 1)) from None
         if not isinstance(value, str):
             check(value)
             return value

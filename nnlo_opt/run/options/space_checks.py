@@ -115,14 +115,14 @@ def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = 
     # Each model of a composite, and a worker that steps by itself, has the optimizer of the worker if there is one.
     of_worker = None not in known("worker_optimizer")
     named = [not of_worker if own or rule.steps_at_workers else rule.takes_optimizer for rule in rules]
-    without = [rule for rule in RULES.values() if not rule.takes_optimizer]
     idle: list[tuple[list[str], str]] = []
     if not any(named):
-        others = " or of ".join(["`--worker-optimizer`", *(rule.name for rule in without)])
-        idle.append((["optimizer", "optimizer_params"], f"the steps are those of {others}"))
+        steps = ["`--worker-optimizer`"] * (of_worker and takes_steps)
+        steps += [rule.name for rule in rules if not rule.takes_optimizer]
+        idle.append((["optimizer", "optimizer_params"], f"the steps are those of {' or of '.join(steps)}"))
     if not own and not any(rule.takes_optimizer for rule in rules):
         rates = [f"`{option_name(o.name)}` is that of {rule.name}" for rule in rules for o in rule.options if o.is_rate]
-        idle.append((["learning_rate"], ", ".join(rates)))
+        idle.append((["learning_rate"], ", ".join(rates) or f"the steps are those of {rules[0].name}"))
     if not takes_steps:
         reason = f"for `--mode {' or '.join(stepping)}` and `--sync-every` above 1"
         idle.append((["worker_optimizer", "worker_optimizer_params"], reason))

@@ -155,6 +155,8 @@ def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[s
     for key, value in asked.plain.items():
         # An option that came later than the run is no difference.
         if known.plain.get(key, value) != value and key not in _BY_ITSELF | _DERIVED:
+            if key == "pruner":
+                return _pruner_difference(known.plain[key], value)
             return _differing(_OPTIONS.get(key, option_name(key)), known.plain[key], value)
     if asked.warm_start not in ([], known.warm_start):
         return _differing("--warm-start", ", ".join(known.warm_start) or None, ", ".join(asked.warm_start))
@@ -170,6 +172,12 @@ def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[s
 def _differing(option: str, before: object, now: object) -> str:
     was, is_now = ("not given" if value is None else value for value in (before, now))
     return f"`{option}` differs: it was {was}, now {is_now}"
+
+
+def _pruner_difference(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
+    was, is_now = ({"name": None, **(plan or {})} for plan in (before, now))
+    name = next(name for name in was | is_now if was.get(name) != is_now.get(name))
+    return _differing("--pruner" if name == "name" else option_name(f"pruner_{name}"), was.get(name), is_now.get(name))
 
 
 def _objectives(identity: RunIdentity) -> list[Objective]:
