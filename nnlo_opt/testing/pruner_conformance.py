@@ -114,7 +114,9 @@ class PrunerConformance(CurvePrunerConformance):
     """Tests of a pruner that compares trials.
 
     >>> class TestMine(PrunerConformance):
-    ...     make = MyPruner
+    ...     @staticmethod
+    ...     def make():
+    ...         return MyPruner()
 
     A test that fails raises AssertionError.
     """

@@ -250,7 +250,10 @@ def test_a_constraint_that_breaks_down_during_a_search_ends_it_with_its_sentence
 @pytest.mark.proof
 def test_points_of_earlier_runs_are_left_out_and_a_space_without_any_other_is_refused(tmp_path):
     runs = []
-    for said in ("all trials are done", "no new point: all its points have been tried, 3 here and the rest by earlier runs"):
+    for said in (
+        "all trials are done",
+        "no new point: all its points have been tried, 3 here and the rest by earlier runs",
+    ):
         options = [*(["--warm-start", *runs] if runs else ["--num-iterations", "2"])]
         assert said in search(tmp_path, objectives.FINITE, 1, *options).out
         runs.append(str((tmp_path / "checkpoints/S").rename(tmp_path / f"run-{len(runs)}")))
