@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 35_297
+MOST_LINES = 35_296
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630, 633),
@@ -32,13 +32,13 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "models": (3152, 3146),
     "objective": (343, 347, 565, 1380, 1381),
     "reporting": (1685, 1692, 1718, 1725),
-    "run": (4294, 4415, 4476, 4478, 4495, 4509, 4516, 4519, 4530),
+    "run": (4294, 4415, 4476, 4478, 4495, 4509, 4516, 4519, 4523),
     "runtime": (1024, 1026),
-    "search": (1983, 2098, 2112, 2180, 2189, 2208, 2223),
+    "search": (1983, 2098, 2112, 2180, 2189, 2208, 2225),
     "simulate": (501, 582),
     "space": (942, 953),
     "testing": (710, 701, 706),
-    "training": (382, 404),
+    "training": (382, 404, 408),
     "trials": (1824, 1857, 1904),
     "update_rules": (898,),
 }

@@ -4,9 +4,9 @@
 
 `curves.py --methods syne-asha` wants a Python that has `syne-tune` (0.16; for `syne-mobster` 0.13 with `gpsearchers`)
 beside `onnxruntime`, and the methods of Optuna want `optuna`. Virtual environments of their own serve, with this
-checkout in PYTHONPATH. All have their defaults.
-These searches stop trials rather than pause them. A search works on one request after another, whose CPU
-time is charged: to the block that waits for a point, or for the word that its trial is stopped.
+checkout in PYTHONPATH. All have their defaults. These searches stop trials rather than pause them. A search works on
+one request after another, whose CPU time is charged: to the block that waits for a point, or for the word that its
+trial is stopped.
 """
 
 import heapq

@@ -41,7 +41,7 @@ class SearchArguments(TypedDict, total=False):
     # training
     batch: int
     epochs: int
-    mode: str
+    mode: Literal["downpour", "easgd", "gem", "allreduce"] | str
     synchronous: bool
     sync_every: int
     optimizer: str

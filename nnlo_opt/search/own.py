@@ -101,13 +101,15 @@ def own_rule(part: str) -> UpdateRule:
 
 
 def check_halves(options: Any) -> None:
-    """Raise ConfigurationError if the rule of one's own in `TrainingOptions` cannot move two weights once."""
+    """Raise ConfigurationError if the rule of `TrainingOptions`, one of one's own, cannot move two weights once."""
     rule, weights = options.rule, np.zeros(2, np.float32)
-    demand = "return a `WorkerHalf` by `worker_half`, and a `MasterHalf` by `master_half`"
     received: Any
+    demand = "return a `WorkerHalf` by `worker_half`, and a `MasterHalf` by `master_half`"
     try:
         received = worker, master = rule.worker_half(options, 2), rule.master_half(options, 2, 1)
         if isinstance(worker, WorkerHalf) and isinstance(master, MasterHalf):
+            if rule.averages_every_batch:  # no worker has an update of its own
+                return
             demand = "return an update of all weights by `finish` of its worker, a float32 vector that `apply` takes"
             worker.adopt(Answer.WEIGHTS, weights)
             worker.gradient[:] = 1.0
@@ -141,15 +143,15 @@ class CheckedSearch:
             point = reason_of(error)
         if point is None:
             return None
-        space, given = self._space, point.items() if isinstance(point, dict) else ()
-        wrong = [repr(name) for name, value in given if name not in space.names or not space[name].contains(value)]
-        if not isinstance(point, dict) or not space.contains(point):
-            raise ConfigurationError(
-                f"`{type(self._algorithm).__qualname__}.suggest` must return a point of the search space as a dict, or "
-                f"None at its end. Received: {point}{', wrong in ' * bool(wrong)}{', '.join(wrong)}. `history.space` "
-                f"has the parameters {', '.join(space.names)}."
-            )
-        return {name: plain(value) for name, value in given}
+        space, given = self._space, point if isinstance(point, dict) else {}
+        if given and space.contains(given):
+            return {name: plain(value) for name, value in given.items()}
+        wrong = [f"{name!r}" for name in given if name not in space.names or not space[name].contains(given[name])]
+        raise ConfigurationError(
+            f"`{type(self._algorithm).__qualname__}.suggest` must return a point of the search space as a dict, or "
+            f"None at its end. Received: {point}{', wrong in ' * bool(wrong)}{', '.join(wrong)}. `history.space` has "
+            f"the parameters {', '.join(space.names)}."
+        )
 
 
 class CheckedPruner(Pruner):

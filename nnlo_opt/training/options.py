@@ -86,7 +86,7 @@ class TrainingOptions:
         object.__setattr__(self, "of_rules", {**default_values(), **self.of_rules})
         for name, unit in _COUNTS.items():
             check_whole(option_name(name), getattr(self, name), unit=unit)
-        for name, choices in (("optimizer", OPTIMIZERS), ("mode", (*RULES, "FILE.py:CLASS")), ("exchange", EXCHANGES)):
+        for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
             require_known(f"`{option_name(name)}`", getattr(self, name), choices)
         if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(
@@ -129,6 +129,12 @@ class TrainingOptions:
     def waits(self) -> bool:
         """True if the workers of an assignment wait for each other."""
         return self.synchronous or self.rule.averages_every_batch
+
+    def steps_by(self, *, own: bool) -> str:
+        """Return the optimizer that makes the steps, "" if the rule has a formula; `own`: the model makes its own."""
+        if own or self.rule.steps_at_workers:
+            return self.worker_optimizer or self.optimizer
+        return self.optimizer if self.rule.takes_optimizer else ""
 
     @property
     def shares_weights(self) -> bool:

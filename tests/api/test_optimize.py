@@ -51,7 +51,8 @@ def test_the_arguments_are_the_options_of_the_table_with_their_types():
     types = {o.name: o.kind.type | None if o.default is None else o.kind.type for o in OPTIMIZATION_OPTIONS if o.python}
     types["shuffle"] = types.pop("no_shuffle")
     types["direction"] = Literal["min", "max", "minimize", "maximize"] | None
-    types["hyper_opt"] |= str | SearchAlgorithm  # one's own, as FILE.py:CLASS or as an object
+    types["mode"] |= str  # one's own, as FILE.py:CLASS
+    types["hyper_opt"] |= str | SearchAlgorithm  # or as an object
     types["pruner"] |= str | Pruner
     assert get_type_hints(SearchArguments) == types
 

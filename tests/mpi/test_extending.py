@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nnlo_opt
+from nnlo_opt.run.options.space_checks import idle_options
 from nnlo_opt.run.options.values import check_training, training_options
 from nnlo_opt.update_rules.registry import RULES
 from tests.helpers import launcher, linear_teams
@@ -87,9 +88,18 @@ def test_a_suite_for_pruners_of_single_curves_tells_what_it_found(here):
     assert re.search(r"assert 'no better' == 'complete'", said)
 
 
-#: rules that lack something
+#: rules that lack something, and two that lack nothing
 HALVES = """
+from nnlo_opt.update_rules.allreduce import Allreduce
 from sign import SignSgd
+
+
+class Together(Allreduce):
+    name = "together"
+
+
+class Formula(SignSgd):
+    takes_optimizer = False
 
 
 class NoName(SignSgd):
@@ -138,7 +148,8 @@ def test_the_update_rule_trains(files, monkeypatch, shares, workers):
     ("mode", "words"),
     [
         ("sing", "`--mode` must be one of"),
-        ("sign.py", "allreduce, FILE.py:CLASS. Received: 'sign.py'"),
+        ("sign.py", "allreduce, or FILE.py:CLASS. Received: sign.py"),
+        ("FILE.py:CLASS", "no such file"),
         ("nowhere.py:SignSgd", "no such file"),
         ("sign.py:Sign", "no such class"),
         ("sign.py:SignMaster", r"made by `CLASS()`"),
@@ -163,6 +174,15 @@ def test_what_is_no_update_rule_is_refused(files, mode, words):
 def test_a_rule_without_its_halves_or_updates_is_refused_before_it_trains(files, name, words):
     (files / "halves.py").write_text(HALVES)
     check_refused(words, check_training, options_of(f"halves.py:{name}"))
+
+
+def test_a_rule_without_updates_of_workers_or_without_an_optimizer_is_taken(files):
+    (files / "halves.py").write_text(HALVES)
+    assert check_training(options_of("halves.py:Together")) == (None, None)
+    options = options_of("halves.py:Formula", learning_rate=0.1)
+    assert check_training(options) == (None, None)
+    assert options.steps_by(own=False) == ""
+    assert idle_options(options, None) == ("Without effect here: `--learning-rate` (the steps are those of sign).",)
 
 
 @trained("dense", "torch")

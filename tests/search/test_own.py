@@ -135,6 +135,16 @@ def test_a_pruner_of_ones_own_decides_and_another_one_may_not_resume_the_run(pru
         assert study.ask().number == 1
 
 
+def test_a_resume_names_the_setting_of_the_pruner_that_differs(tmp_path):
+    run = {"num_iterations": 2, "checkpoint": tmp_path / "run"}
+    nnlo_opt.Study(SPACE, pruner="asha", **run).close()
+    changes = {"`pruner_eta` differs: it was 3, now 4": {"pruner": "asha", "pruner_eta": 4}}
+    changes |= {"`pruner` differs: it was asha, now median": {"pruner": "median"}, "asha, now not given": {}}
+    for words, given in changes.items():
+        with pytest.raises(ConfigurationError, match=words):
+            nnlo_opt.Study(SPACE, opt_restore=True, **given, **run)
+
+
 @pytest.mark.parametrize("received", WRONG)
 def test_a_wrong_answer_of_a_pruner_ends_the_search_with_a_sentence(received):
     with pytest.raises(ConfigurationError, match=rf"`Judge.decide` must return .* Received: {received}"):

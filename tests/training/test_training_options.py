@@ -177,6 +177,22 @@ def test_options_without_effect_depend_on_the_rank_that_makes_the_steps(options,
     assert set(re.findall("`(.+?)`", re.sub(r"\(.*?\)", "", line))) == named
 
 
+@pytest.mark.parametrize(
+    ("options", "own", "optimizer"),
+    [
+        ({}, False, "adam"),
+        ({"worker_optimizer": "sgd", "sync_every": 2}, False, "adam"),
+        ({"mode": "easgd"}, False, "adam"),
+        ({"mode": "easgd", "worker_optimizer": "sgd"}, False, "sgd"),
+        ({"mode": "gem"}, False, ""),
+        ({"mode": "gem"}, True, "adam"),
+        ({"worker_optimizer": "sgd"}, True, "sgd"),
+    ],
+)
+def test_the_optimizer_that_makes_the_steps_is_that_of_the_rank_that_makes_them(options, own, optimizer):
+    assert TrainingOptions.of(options).steps_by(own=own) == optimizer
+
+
 def test_rules_that_end_a_training_are_read_from_its_options():
     options = TrainingOptions(early_stopping="val_loss,~<,3", target_metric="val_acc,>,0.9")
     assert options.stopping == EarlyStopping(metric="val_loss", better="<", patience=3, smoothed=True)

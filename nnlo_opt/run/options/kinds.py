@@ -91,9 +91,9 @@ def duration(low_s: float = math.ulp(0.0)) -> Kind:
     return Kind(rule=f"a time {least}, in seconds or as 90m, 2h or 1:30:00", type=float | str, convert=convert)
 
 
-def one_of(*choices: str) -> Kind:
-    """Return the kind of names, each one of `choices`."""
-    rule = f"one of {', '.join(choices)}"
+def one_of(*choices: str, other: str = "") -> Kind:
+    """Return the kind of names, each one of `choices`; `other` ends the rule."""
+    rule = f"one of {', '.join(choices)}{other}"
 
     def convert(value: Any) -> str:
         if value not in choices:
@@ -103,24 +103,21 @@ def one_of(*choices: str) -> Kind:
     return Kind(rule=rule, type=Literal[choices], convert=convert)
 
 
-def or_own(names: Kind, check: Callable[[object], None]) -> Kind:
-    """Return the kind of names of `names`, of one's own classes as FILE.py:CLASS, and of objects that pass `check`."""
-    rule = f"{names.rule}, or FILE.py:CLASS"
+def or_own(choices: Sequence[str], check: Callable[[object], None]) -> Kind:
+    """Return the kind of `choices`, of one's own classes as FILE.py:CLASS, and of objects that pass `check`."""
+    names = one_of(*choices, other=", or FILE.py:CLASS")
 
     def convert(value: Any) -> Any:
         if not is_own(value):
-            try:
-                return names(value)
-            except WrongValueError as error:
-                raise WrongValueError(str(error).replace(names.rule, rule, 1)) from None
+            return names(value)
         if not isinstance(value, str):
             check(value)
             return value
         if not os.path.isfile(value.rpartition(":")[0]):
-            raise WrongValueError(f"must be {rule}. Received: {value}, and there is no such file.")
+            raise WrongValueError(f"must be {names.rule}. Received: {value}, and there is no such file.")
         return os.path.abspath(value)  # the module of the model may change the working folder
 
-    return Kind(rule=rule, type=names.type, convert=convert)
+    return Kind(rule=names.rule, type=names.type, convert=convert)
 
 
 def many(each: Kind, action: str = "append") -> Kind:

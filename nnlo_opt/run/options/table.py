@@ -208,7 +208,7 @@ TRAINING = _group(
         help="samples of one gradient; each worker takes its own"),
     _training("epochs", "EPOCHS", whole(unit="epochs"), example="10", common=True,
         help="passes over the training data; counted over all workers"),
-    _training("mode", "RULE", kinds.or_own(TEXT, TEXT.convert), example="allreduce",
+    _training("mode", "RULE", kinds.or_own([*RULES], TEXT.convert), example="allreduce",
         help=f"update rule: {', '.join(_EACH)}, or {' or '.join(_TOGETHER)}, in which every rank trains"),
     _training("synchronous", "", FLAG, shown="each worker trains at its own pace",
         help="average the gradients of all workers"),
@@ -316,7 +316,7 @@ SEARCH = _group(
              "prints"),
     Option("fix", "NAME=VALUE", kinds.FIXED, default={}, example="dropout=0.5",
         help="fix a parameter of the search space to one value; repeatable"),
-    Option("hyper_opt", "NAME", kinds.or_own(one_of(*search_names()), check_search), default="bayesian",
+    Option("hyper_opt", "NAME", kinds.or_own(search_names(), check_search), default="bayesian",
         example="sobol", common=True,
         help="bayesian, freeze-thaw, bayesian-skopt, genetic, random, sobol or grid; freeze-thaw brings its own "
              "pruner; with the extra [optuna] tpe, gp and cmaes; or one's own, FILE.py:CLASS"),
@@ -365,7 +365,7 @@ SEARCH = _group(
 )
 PRUNING = _group(
     "stopping trials early",
-    Option("pruner", "NAME", kinds.or_own(one_of("none", *PRUNERS), check_pruner), default="none", example="asha",
+    Option("pruner", "NAME", kinds.or_own(("none", *PRUNERS), check_pruner), default="none", example="asha",
         common=True,
         help="none, median, asha or hyperband; median: stop a trial that is worse than the median of the others at the "
              "same epoch; asha: pause all but the best trials at rungs of more and more epochs, and resume a trial "

@@ -467,10 +467,7 @@ def check_rungs(plan: PruningPlan) -> None:
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
     """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
-    if is_own(options.mode):
-        check_halves(options)
-    else:
-        options.rule.worker_half(options, 1)
+    check_halves(options)
     if options.loss:
         for name in map(str.strip, options.loss.split(",")):
             try:

@@ -97,14 +97,13 @@ class TrainingSession(Session):
         training, team = self.options.training, self.topology.teams[0]
         workers, groups = team.n_workers, len(team.groups)
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
-        pace, rule = "synchronous" if training.waits else "asynchronous", training.rule
-        by_worker = (findings.trains_itself or rule.steps_at_workers) and training.worker_optimizer
-        by_master = training.optimizer if findings.trains_itself or rule.takes_optimizer else ""
+        pace = "synchronous" if training.waits else "asynchronous"
+        steps = [training.rule.name, training.steps_by(own=findings.trains_itself)]
         each = " for each of its models" if findings.trains_itself else ""
         self.say(
             f"Training {findings.model} in `{directory.shown}`: {training.epochs} "
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
-            f"{', '.join(filter(None, (rule.name, by_worker or by_master)))}{each}."
+            f"{', '.join(filter(None, steps))}{each}."
         )
         self.say_data(findings)
 
