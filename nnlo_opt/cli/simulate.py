@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -124,15 +124,14 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
             "well; leave it out."
         )
     try:
-        return _run(arguments)
+        return _run(arguments, _replay(arguments, given) if arguments.run else _workload(arguments))
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 128 + signal.SIGINT
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace, workload: Workload) -> int:
     """Simulate a search for every number of blocks; return the exit code."""
-    workload = _replay(arguments) if arguments.run else _workload(arguments)
     objective = workload.objective
     plans = [_plan(arguments, workload, n_blocks) for n_blocks in arguments.blocks]
     searches = [_started(arguments, workload, plan.search.pruning) for plan in plans]
@@ -170,12 +169,18 @@ def _workload(arguments: argparse.Namespace) -> Workload:
     )
 
 
-def _replay(arguments: argparse.Namespace) -> Replay:
+def _replay(arguments: argparse.Namespace, given: Collection[str]) -> Replay:
     """Return the trials of a run, which sets their number, the folds and the direction in `arguments`."""
     run = checked_run(run_named(arguments.run))
     ledger = read_ledger(run)
     workload = Replay.of(run, ledger)
-    arguments.trials = min(arguments.trials, len(workload.trials))
+    n_trials = len(workload.trials)
+    if "trials" not in given:
+        arguments.trials = n_trials
+    elif arguments.trials > n_trials:
+        raise ConfigurationError(
+            f"`--trials` must be at most {n_trials}, the complete trials of `--run`. Received: {arguments.trials}."
+        )
     arguments.n_fold, arguments.direction = ledger.identity.n_fold, ledger.direction
     return workload
 

@@ -83,6 +83,8 @@ def test_the_trials_of_a_run_are_searched_again_with_their_figures_and_times(her
     assert plain["makespan_s"] >= sum(trial.folds[0].train_s for trial in trials)
     assert pruned["n_trials"] == {"complete": 1, "pruned": 8}
     assert "`--epochs` as well" in refused("simulate", "--run", "R", "--epochs", "3")
+    assert results("--blocks", 1, "--run", "R", "--trials", 4)[0]["n_trials"] == {"complete": 4}
+    assert "must be at most 9, the complete trials" in refused("simulate", "--run", "R", "--trials", "10")
 
 
 def test_the_table_has_a_row_for_every_number_of_blocks_and_says_what_the_columns_are(printed):
