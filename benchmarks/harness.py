@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from nnlo_opt.runtime.environment import SESSION_FOLDER
@@ -226,6 +227,13 @@ def spread(values: Sequence[float], digits: int = 4) -> dict[str, float | int]:
 def rounded(value: float, digits: int = 4) -> float:
     """`value` to so many significant digits."""
     return float(f"{value:.{digits}g}")
+
+
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """Mean of values of tasks, and its 95 % bootstrap interval."""
+    drawn = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
+    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
+    return float(values.mean()), float(low), float(high)
 
 
 def machine() -> dict[str, Any]:

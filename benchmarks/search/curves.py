@@ -279,13 +279,6 @@ def measure(run: Run) -> list[float]:
 # ---------------------------------------------------------------- what came out
 
 
-def interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Mean of values of tasks, and its 95 % bootstrap interval."""
-    drawn = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
-    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
-    return float(values.mean()), float(low), float(high)
-
-
 def show(found: dict[str, Any], methods: list[str], tasks: list[Task], differences: list[str]) -> None:
     """Print tables for each number of blocks, with and without noise, of the tasks and seeds that all methods have."""
     columns = [SHARES.index(share) for share in SHOWN]
@@ -318,7 +311,7 @@ def show(found: dict[str, Any], methods: list[str], tasks: list[Task], differenc
 
 
 def _cells(values: np.ndarray) -> str:
-    return "  ".join("{:6.2f} ({:6.2f}, {:6.2f})".format(*interval(column)) for column in values.T)
+    return "  ".join("{:6.2f} ({:6.2f}, {:6.2f})".format(*h.interval(column)) for column in values.T)
 
 
 def _row(values: np.ndarray) -> str:

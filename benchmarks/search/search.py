@@ -152,7 +152,8 @@ def _summary(results: _Results, arguments: argparse.Namespace) -> dict[str, Any]
         "pending": arguments.pending,
         "seeds": n_seeds,
         "median_regret": {t: {e: float(f"{v:.3g}") for e, v in row.items()} for t, row in medians.items()},
-        "average_rank": {engine: round(float(np.mean(values)), 2) for engine, values in ranks.items()},
+        "average_rank": {e: round(float(np.mean(values)), 2) for e, values in ranks.items()},
+        "average_rank_interval": {e: np.round(h.interval(np.array(v))[1:], 2).tolist() for e, v in ranks.items()},
         "cpu_s_per_suggestion": {engine: row for engine, row in costs.items() if row},
     }
 
