@@ -82,7 +82,7 @@ class CurvePrunerConformance:
     @staticmethod
     def make() -> Pruner:
         """Return the pruner under test, for trainings of N_EPOCHS epochs."""
-        raise NotImplementedError
+        raise NotImplementedError("A suite must have a static method `make`, as its docstring shows.")
 
     def test_decisions_are_functions_of_the_reports_alone(self) -> None:
         world = World(self.make(), curves(7))

@@ -141,7 +141,7 @@ class SearchConformance:
     @staticmethod
     def make(space: Space, seed: int) -> SearchAlgorithm:
         """Return the algorithm under test."""
-        raise NotImplementedError
+        raise NotImplementedError("A suite must have a static method `make`, as its docstring shows.")
 
     @pytest.mark.parametrize(
         "space", [MIXED_SPACE, CONDITIONAL_SPACE, CONSTRAINED_SPACE], ids=["mixed", "conditions", "constraint"]

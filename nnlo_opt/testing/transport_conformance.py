@@ -233,7 +233,7 @@ class TransportConformance:
     @staticmethod
     def make(size: int) -> Sequence[Transport]:
         """Return `size` connected endpoints in this process."""
-        raise NotImplementedError
+        raise NotImplementedError("A suite must have a static method `make`, as its docstring shows.")
 
     @pytest.mark.parametrize("size", [1, 2, 5])
     @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
