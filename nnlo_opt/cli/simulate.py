@@ -138,7 +138,8 @@ def _run(arguments: argparse.Namespace, workload: Workload) -> int:
     paths = [_place(arguments, n_blocks) for n_blocks in arguments.blocks]
     if not arguments.json:
         how = f"{arguments.hyper_opt} search, {arguments.duration} s, seed {arguments.seed}"
-        pruner = f", pruner {arguments.pruner}" * (arguments.pruner != "none")
+        pruning = plans[0].search.pruning
+        pruner = f", pruner {pruning.name}" if pruning else ""
         how = "in their order" if arguments.run else how
         print(f"{counted(arguments.trials, 'trial')} of {objective.name}, {how}{pruner}; simulated.\n")
         print("".join(f"{head:>{width}}" for head, width, _ in _shown()))

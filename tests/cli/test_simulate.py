@@ -69,7 +69,7 @@ def test_a_pruner_pauses_trials_in_virtual_time(here, results):
     assert plain["best"][-1]["figure_of_merit"] == pruned["best"][-1]["figure_of_merit"]
 
 
-def test_the_trials_of_a_run_are_searched_again_with_their_figures_and_times(here, results, refused):
+def test_the_trials_of_a_run_are_searched_again_with_their_figures_and_times(here, results, printed, refused):
     def objective(x, report):
         for epoch in range(1, 10):
             report(epoch, x + 1 / epoch)
@@ -82,6 +82,7 @@ def test_the_trials_of_a_run_are_searched_again_with_their_figures_and_times(her
     assert (plain["n_trials"], plain["regret"], pruned["regret"]) == ({"complete": 9}, 0.0, 0.0)
     assert plain["makespan_s"] >= sum(trial.folds[0].train_s for trial in trials)
     assert pruned["n_trials"] == {"complete": 1, "pruned": 8}
+    assert "in their order, pruner freeze-thaw;" in printed("simulate", "--run", "R", "--hyper-opt", "freeze-thaw")
     assert "`--epochs` as well" in refused("simulate", "--run", "R", "--epochs", "3")
     assert results("--blocks", 1, "--run", "R", "--trials", 4)[0]["n_trials"] == {"complete": 4}
     assert "must be at most 9, the complete trials" in refused("simulate", "--run", "R", "--trials", "10")
