@@ -11,7 +11,7 @@ from tests.helpers.sources import ROOT, SOURCES, tree_of
 REPOSITORY = ROOT.parent
 DECISIONS = REPOSITORY / "docs/architecture/decisions.md"
 #: most code lines of the package
-MOST_LINES = 35_302
+MOST_LINES = 35_303
 #: folder ("" is the root) -> its numbers, the oldest first: the last one holds
 BUDGET: dict[str, tuple[int, ...]] = {
     "": (601, 608, 630, 633),
@@ -19,7 +19,7 @@ BUDGET: dict[str, tuple[int, ...]] = {
     "analysis": (292, 294),
     "api": (547, 778, 789, 793),
     "block": (2577, 2578),
-    "cli": (2592, 2605, 2647, 2649, 2662, 2668),
+    "cli": (2592, 2605, 2647, 2649, 2662, 2669),
     "comm": (1373, 1451, 1456, 1462),
     "compat": (2257, 2244, 2241),
     "controller": (362,),

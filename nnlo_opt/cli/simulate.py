@@ -47,7 +47,8 @@ _OF_RUN = ("objective", "search_space", "duration", "startup", "epochs", "failur
 OPTIONS = (
     Option("blocks", "N", many(whole(), "extend"), default=(10,), shown="10", example="10",
         help="numbers of blocks, one simulation each"),
-    Option("trials", "TRIALS", whole(), default=100, example="500", help="trials of a search, failed ones included"),
+    Option("trials", "TRIALS", whole(), default=100, shown="100, or all of --run", example="500",
+        help="trials of a search, failed ones included"),
     replace(BY_NAME["hyper_opt"], default="random", group=""),
     Option("objective", "FUNCTION", TEXT, default="hartmann6", example="branin",
         help="function that a trial measures: hartmann6, branin, or a function of a point, FILE.py:FUNCTION or "

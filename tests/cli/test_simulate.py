@@ -86,6 +86,9 @@ def test_the_trials_of_a_run_are_searched_again_with_their_figures_and_times(her
     assert "`--epochs` as well" in refused("simulate", "--run", "R", "--epochs", "3")
     assert results("--blocks", 1, "--run", "R", "--trials", 4)[0]["n_trials"] == {"complete": 4}
     assert "must be at most 9, the complete trials" in refused("simulate", "--run", "R", "--trials", "10")
+    long = {"checkpoint": "checkpoints/L", "hyper_opt": "random"}
+    nnlo_opt.optimize(lambda x: x, {"x": nnlo_opt.Real(0, 1)}, num_iterations=101, **long)
+    assert results("--blocks", 1, "--run", "L")[0]["n_trials"] == {"complete": 101}
 
 
 def test_the_table_has_a_row_for_every_number_of_blocks_and_says_what_the_columns_are(printed):
