@@ -18,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from nnlo_opt.runtime.environment import SESSION_FOLDER
@@ -229,11 +228,13 @@ def rounded(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def interval(values: np.ndarray) -> tuple[float, float, float]:
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean of values of tasks, and its 95 % bootstrap interval."""
+    import numpy as np  # here, as scripts limit its threads before they import it
+
     drawn = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
-    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
-    return float(values.mean()), float(low), float(high)
+    low, high = np.percentile(np.asarray(values)[drawn].mean(axis=1), [2.5, 97.5])
+    return float(np.mean(values)), float(low), float(high)
 
 
 def machine() -> dict[str, Any]:

@@ -153,7 +153,7 @@ def _summary(results: _Results, arguments: argparse.Namespace) -> dict[str, Any]
         "seeds": n_seeds,
         "median_regret": {t: {e: float(f"{v:.3g}") for e, v in row.items()} for t, row in medians.items()},
         "average_rank": {e: round(float(np.mean(values)), 2) for e, values in ranks.items()},
-        "average_rank_interval": {e: np.round(h.interval(np.array(v))[1:], 2).tolist() for e, v in ranks.items()},
+        "average_rank_interval": {e: np.round(h.interval(v)[1:], 2).tolist() for e, v in ranks.items()},
         "cpu_s_per_suggestion": {engine: row for engine, row in costs.items() if row},
     }
 
