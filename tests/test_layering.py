@@ -153,6 +153,10 @@ def test_the_root_holds_at_most_eight_modules():
     assert len([path for path in ROOT.glob("*.py") if path.stem != "__init__"]) <= 8
 
 
+def test_modules_have_at_most_600_lines():
+    assert not {name: n for name, path in SOURCES.items() if (n := len(path.read_text().splitlines())) > 600}
+
+
 def test_imports_go_one_way():
     for name in SOURCES:
         used = house_imports_of(name) - {"__init__"}
