@@ -85,6 +85,10 @@ class MisuseError(TrialError):
     """Error for code of a user that breaks a rule at any point: to try another point would not help."""
 
 
+class LostAttemptError(TrialError):
+    """Error for an attempt at a trial that ended by chance: the trial is tried again, up to `--max-attempts` times."""
+
+
 class JournalError(NnloError):
     """Error for a journal that is damaged or foreign; exit code 2, the file is not changed.
 

@@ -90,8 +90,8 @@ def _start(words: list[str]) -> int:
     try:
         _C.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
-            signal.signal(number, signal.SIG_DFL)
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
+            signal.signal(ignored, signal.SIG_DFL)
         os.execvp(words[0], words)
     except OSError as error:
         os.write(tells, b"%d" % (error.errno or 0))
