@@ -89,12 +89,15 @@ class Script:
     def killed_by(self) -> signal.Signals | None:
         """Signal by which its first process or its supervisor was killed, as nobody here has asked for; else None.
 
-        Only signals that say nothing of the program. A supervisor is killed by SIGKILL alone.
+        Of the first process, only signals that say nothing of the program.
         """
-        if self._was_stopped or self.code is None or (self._was_killed and self._status is None):
+        if self._was_stopped or self.code is None:
             return None
-        number = signal.SIGKILL if self._status is None else os.WTERMSIG(self._status)
-        return signal.Signals(number) if number in _BY_CHANCE else None
+        if self._status is not None:
+            number = os.WTERMSIG(self._status)
+            return signal.Signals(number) if number in _BY_CHANCE else None
+        number = max(-self.code, self.code - 128)  # of the guard, which has the code of a killed supervisor
+        return signal.Signals(number) if number > 0 and not self._was_killed else None
 
     @property
     def tail(self) -> str:

@@ -58,7 +58,11 @@ def _run(words: list[str], guarded: int) -> int:
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    script = _start(words)
+    try:
+        script = _start(words)
+    except OSError as error:
+        sys.stderr.write(f"`{words[0]}` cannot be started: {error.strerror}\n")
+        return _told(_MISSING << 8)
     ended: dict[int, int] = {}
     while script not in ended:
         ready = select.select([0, woken, guarded], [], [])[0]
@@ -72,10 +76,16 @@ def _run(words: list[str], guarded: int) -> int:
         else:
             break
     else:
-        with suppress(OSError):  # the rank may have died
-            os.write(0, struct.pack("=i", ended[script]))
+        _told(ended[script])
     _end_all(ended)
     return ended.get(script, signal.SIGKILL)
+
+
+def _told(status: int) -> int:
+    """Tell the rank the status with which a script has ended by itself; return it."""
+    with suppress(OSError):  # the rank may have died
+        os.write(0, struct.pack("=i", status))
+    return status
 
 
 def _start(words: list[str]) -> int:
@@ -198,10 +208,6 @@ def _reap(ended: dict[int, int]) -> bool:
 
 
 if __name__ == "__main__":
-    try:
-        code = supervise(sys.argv[1:])
-    except OSError as error:
-        sys.stderr.write(f"`{sys.argv[1]}` cannot be started: {error.strerror}\n")
-        code = _MISSING
+    code = supervise(sys.argv[1:])
     sys.stderr.flush()
     os._exit(code)

@@ -234,6 +234,22 @@ def test_a_script_was_killed_if_a_signal_says_nothing_of_its_program(start, prog
     assert started.script.killed_by == killed_by
 
 
+def test_a_program_that_is_missing_was_not_killed(start):
+    started = start("nonsuch", "-c")
+    assert started.end() == 127
+    assert started.lines == ["`nonsuch` cannot be started: No such file or directory"]
+    assert started.script.killed_by is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT, signal.SIGSEGV])
+def test_a_script_is_lost_with_its_supervisor_whatever_kills_that(start, number):
+    started = start(STUBBORN)
+    assert seen_within(60, lambda: bool(started.script.look(0.01) and started.lines))
+    above(started)[0].send_signal(number)
+    started.end()
+    assert started.script.killed_by == number
+
+
 def test_a_script_that_its_rank_kills_was_not_killed_by_another(start):
     started = start(STUBBORN)
     started.script.close()
