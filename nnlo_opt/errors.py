@@ -80,6 +80,9 @@ class SearchWarning(UserWarning):
     >>> warnings.simplefilter("ignore", nnlo_opt.SearchWarning)
     """
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
 
 class MisuseError(TrialError):
     """Error for code of a user that breaks a rule at any point: to try another point would not help."""
