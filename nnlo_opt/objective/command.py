@@ -272,7 +272,10 @@ class _Call:
         if killed_by is not None or code == 128 + signal.SIGKILL:
             name = signal.SIGKILL.name if killed_by is None else killed_by.name
             how = f"by {name} on {socket.gethostname()}{_CAUSES.get(name, '')}"
-        end = f"; its output ends: {' / '.join(said[-_N_LINES:])}" if said else ", without any output"
+        log = "/".join((*self._trial.directory.parts[-2:], f"output-{self._rank}.log"))
+        end = ", without any output"
+        if said:
+            end = f"; its output ends: {' / '.join(said[-_N_LINES:])}; all of it in `{log}`"
         return (TrialError if killed_by is None else LostAttemptError)(f"the command has ended {how}{end}")
 
     def _must_restart(self) -> bool:

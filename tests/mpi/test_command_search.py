@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import sys
 
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
 from tests.helpers import launcher
+from tests.helpers.effort import some_of
 from tests.helpers.objective_runs import rows
 from tests.helpers.processes import MARK, STUBBORN, marked
 
@@ -166,6 +168,30 @@ def test_a_script_that_is_killed_on_one_rank_of_a_block_is_tried_again_whatever_
     assert "attempt 2 of 3: the command has ended by SIGKILL" in line
     (lost,) = launcher.events_of(tmp_path / "checkpoints/S", "AssignmentLost")
     assert lost["counts"]
+
+
+def last_words(outcome):
+    """The exit code, and what the last lines of a search say of its end, without the reason."""
+    ends = [line for line in (outcome.out + outcome.err).splitlines() if line.startswith(("Search ", "No trial "))]
+    return outcome.code, [line.partition("The first reason: ")[0] for line in ends]
+
+
+@pytest.mark.parametrize("n_ranks", some_of([1, 3]))
+def test_a_script_whose_trials_all_fail_ends_as_an_objective_does(tmp_path, n_ranks):
+    for folder in ("script", "objective"):
+        (tmp_path / folder).mkdir()
+    objective = "def objective(x):\n    raise ValueError(f'bad {x}')\n\n\nobjective.parameter_range = parameter_range\n"
+    (tmp_path / "objective/objective.py").write_text(LINE + objective)
+    script = "import sys\nprint('begins', flush=True)\nraise ValueError(f'bad {sys.argv[1]}')\n"
+    given = ("--hyper-opt", "random", "--max-failures", "2", "--num-iterations", "4")
+    words = command(tmp_path / "script", script, LINE, *given, "--command", "python train.py {x}")
+    of_objective = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *given]
+    found = launcher.run(n_ranks, words, tmp_path / "script", code=None)
+    assert last_words(found) == last_words(launcher.run(n_ranks, of_objective, tmp_path / "objective", code=None))
+    assert found.code == 1
+    (reason,) = [line for line in found.err.splitlines() if line.startswith("No trial succeeded. The first reason: ")]
+    assert re.search(r"ValueError: bad 0\.\d+; all of it in `trials/0000/output-0.log`$", reason)
+    assert "begins" in (tmp_path / "script/checkpoints/S/trials/0000/output-0.log").read_text()
 
 
 def test_a_resume_counts_the_attempts_at_a_script_that_were_killed(tmp_path):
