@@ -80,9 +80,16 @@ class SearchWarning(UserWarning):
     >>> warnings.simplefilter("ignore", nnlo_opt.SearchWarning)
     """
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
 
 class MisuseError(TrialError):
     """Error for code of a user that breaks a rule at any point: to try another point would not help."""
+
+
+class LostAttemptError(TrialError):
+    """Error for an attempt at a trial that ended by chance: the trial is tried again, up to `--max-attempts` times."""
 
 
 class JournalError(NnloError):

@@ -2,8 +2,9 @@
 
 Integers are Int64 and booleans are boolean, so that a missing value makes no float of them; floats are float64 with NaN
 for a missing value. Parameters have the dtype of their declaration: a choice of texts is a category, an ordered one if
-it was declared as Ordinal; a choice of numbers or booleans has the dtype of its values; and a choice of mixed values,
-of lists, or with None keeps Python's objects, in which pandas.NA stands for a parameter that the trial does not have.
+it was declared as Ordinal; a choice of integers, of floats or of booleans has the dtype of its values; and a choice of
+mixed values (1 and 0.5, too), of lists, or with None keeps Python's objects, in which pandas.NA stands for a parameter
+that the trial does not have.
 """
 
 import re
@@ -129,6 +130,8 @@ def _parameter_column(trials: list[Trial], name: str, declared: Parameter) -> "S
     if types == {str} and declared.categories is not None:
         return column.astype(pandas.CategoricalDtype(choices, ordered=declared.kind == "ordinal"))
     dtype = next((dtype for found, dtype in _DTYPES if types <= found), None)
+    if dtype == "float64" and int in types and declared.categories is not None:
+        return column  # floats would make 1.0 of the choice 1
     if dtype is None or any(isinstance(choice, int) and abs(choice) >= 2**63 for choice in choices):
         return column
     return column.astype("Float64").astype(dtype) if dtype == "float64" else column.astype(dtype)

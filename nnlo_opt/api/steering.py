@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from nnlo_opt.api.run import FrozenTrial
 from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.errors import SearchWarning
+from nnlo_opt.errors import ConfigurationError, SearchWarning
 from nnlo_opt.reporting.terminal import terminal_width
 from nnlo_opt.runtime.environment import is_rank
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.user_files import shortened
 
 if TYPE_CHECKING:
     from nnlo_opt.reporting.watch import SearchBar
@@ -47,9 +48,17 @@ class Steering:
         """Have these parameters tried next; the search completes those that are left out.
 
         Raises:
-            ConfigurationError: they are not of the search space.
+            ConfigurationError: they are no mapping, or not of the search space.
         """
-        self._asked.extend(ins.Enqueue(point=point) for point in check_start_points(self._space, [dict(parameters)]))
+        try:
+            point = dict(parameters)
+        except (TypeError, ValueError):
+            example = f'study.enqueue({{"{self._space.parameters[0].name}": ...}})'
+            raise ConfigurationError(
+                "`study.enqueue` must be given the names and values of parameters. Received: "
+                f"{shortened(repr(parameters))}. Write it as `{example}`."
+            ) from None
+        self._asked.extend(ins.Enqueue(point=point) for point in check_start_points(self._space, [point]))
 
     def _requests(self) -> list[ins.CoordinatorEvent]:
         """Return the requests since the last call."""

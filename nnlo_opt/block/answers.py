@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import RanksLost
-from nnlo_opt.errors import BrokenProcessError, NnloError, ProtocolError
+from nnlo_opt.errors import BrokenProcessError, LostAttemptError, NnloError, ProtocolError
 from nnlo_opt.runtime.log import WHOLE, log_path
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
@@ -36,6 +36,7 @@ def fold_failed(assignment: int | None, error: BaseException, world_rank: int) -
         traceback=shortened(whole, LONGEST_TRACEBACK),
         world_rank=world_rank,
         host=socket.gethostname(),
+        by_chance=isinstance(error, LostAttemptError),
     )
 
 

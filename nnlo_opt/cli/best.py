@@ -47,8 +47,8 @@ def best(parser: Parser, argv: Sequence[str]) -> None:
     trials = best_trials(ledger)
     if not trials:
         raise ConfigurationError(
-            f"The run must have a complete trial. Received: `{run}` with {len(ledger.trials)} trials, none of them "
-            f"complete{' and feasible' * bool(ledger.constraints)}. `nnlo-opt show {run}` lists them."
+            f"The run must have a complete trial. Received: `{run}` with {counted(len(ledger.trials), 'trial')}, "
+            f"none of them complete{' and feasible' * bool(ledger.constraints)}. `nnlo-opt show {run}` lists them."
         )
     if form == "command":
         print("\n".join(_command(run, ledger, trial) for trial in trials))

@@ -10,7 +10,7 @@ from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.terminal import fitted
-from nnlo_opt.reporting.words import point_text
+from nnlo_opt.reporting.words import counted, point_text
 from nnlo_opt.run.afterwards.best_model import BEST_MODEL, best_fold, weights_text, without_validation
 from nnlo_opt.run.afterwards.trained_models import TrainedModels, prepare
 from nnlo_opt.run.options.table import MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
@@ -136,7 +136,7 @@ def _trial(run: Path, ledger: Ledger, number: str) -> Trial:
     if trial is None:
         raise ConfigurationError(
             f"The run must have a complete trial, or the trial that is named. Received: `{run}` with "
-            f"{len(ledger.trials)} trials, {f'without trial {number}' if number else 'none of them complete'}. "
-            f"`nnlo-opt show {run}` lists them."
+            f"{counted(len(ledger.trials), 'trial')}, "
+            f"{f'without trial {number}' if number else 'none of them complete'}. `nnlo-opt show {run}` lists them."
         )
     return trial

@@ -74,10 +74,12 @@ def _has_printed_status(argv: Sequence[str]) -> bool:
 def _run_legacy(argv: list[str]) -> NoReturn:
     """Run a script of NNLO or mpi_learn, or a driver with a model module of theirs."""
     from nnlo_opt.compat.scripts import names
+    from nnlo_opt.data.lists import look_in
 
     program, path = Path(argv[0]).stem, Path(argv[0])
     if program in DRIVERS and not path.is_file():
         names.install()
+        look_in(argv[1:])
         sys.argv = argv
         drive(program)
     sys.exit(names.run_script(argv))

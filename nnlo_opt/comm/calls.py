@@ -108,7 +108,8 @@ def refusal(agreement: Agreement, calls: Sequence[str]) -> str:
 
 def numbers_of(shape: Sequence[int], dtype: object, name: str | None = None) -> str:
     """Return "2 x 3 numbers (float32)" for a shape and a dtype, with the name that ranks have to agree on."""
-    numbers = f"{' x '.join(map(str, shape)) + ' numbers' if shape else 'one number'} ({dtype})"
+    n_each = " x ".join(map(str, shape)) or "one"
+    numbers = f"{n_each} number{'s' * (n_each not in ('1', 'one'))} ({dtype})"
     return f'{numbers} named "{name}"' if name else numbers
 
 

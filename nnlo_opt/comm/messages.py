@@ -142,6 +142,8 @@ class FoldFailed(AssignmentMessage):
     traceback: str = ""
     world_rank: int = -1
     host: str = ""
+    #: the attempt is lost for a reason that says nothing of the trial, so that it is tried again
+    by_chance: bool = False
 
 
 # ---------------------------------------------------------------- master and worker

@@ -6,7 +6,7 @@ that are left: else a trial could kill all ranks of a block, one after another. 
 reason, the attempts under way count if the whole start has brought nothing that lasts: nothing else would ever end
 the restarts. All other losses (somebody ends the job, a rank of another team dies, a node crashes in a search that
 makes progress) count against no trial. After an epoch that no attempt has reached before, the count begins anew: a
-trial that takes many starts is not given up.
+trial that takes many starts is not given up. The loss of a script that a signal has killed counts like that of ranks.
 """
 
 import math
@@ -39,7 +39,7 @@ _FIELDS = {kind: tuple(name for name in kind.__struct_fields__ if name != "time_
 def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: float) -> ev.Event:
     """Return the event that records a master's message about its assignment.
 
-    No result is recorded for a trial that has ended: its folds are stopped.
+    No result is recorded for a trial that has ended: its folds are stopped. A fold that failed by chance is lost.
 
     Raises:
         ProtocolError: no master sends this type of message.
@@ -47,6 +47,9 @@ def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: 
     has_ended = trial.state.ended and isinstance(message, msg.FoldFinished | msg.FoldPaused)
     if has_ended or isinstance(message, msg.FoldStopped):
         return ev.AssignmentStopped(time_s=now_s, assignment=assignment.number, reason=trial.reason)
+    if isinstance(message, msg.FoldFailed) and message.by_chance:
+        number, reason, counts = assignment.number, message.reason, not trial.state.ended
+        return ev.AssignmentLost(time_s=now_s, assignment=number, reason=reason, counts=counts, of_script=True)
     kind = _EVENT_OF.get(type(message))
     if kind is None:
         raise ProtocolError(f"{type(message).__name__} is no message a master sends to the coordinator.")
@@ -161,11 +164,12 @@ def losses_without_progress(trial: Trial, fold: int) -> list[Loss]:
 
 
 def fold_to_give_up(trial: Trial, max_attempts: int) -> tuple[int, str] | None:
-    """Return a fold that has lost ranks too often, with the reason for which its trial fails; None without one."""
+    """Return a fold whose attempts were lost too often, with the reason for which its trial fails; None without one."""
     for fold in sorted({a.fold for a in trial.assignments} - trial.folds.keys()):
         found = losses_without_progress(trial, fold)
         if len(found) >= max_attempts:
             times = "once" if len(found) == 1 else f"{len(found)} times in a row"
-            reason = f"ranks that trained it were lost {times} (`--max-attempts`); the last time: {found[-1].reason}"
+            whose = "ranks that trained it were" if not found[-1].of_script else "its script was"
+            reason = f"{whose} lost {times} (`--max-attempts`); the last time: {found[-1].reason}"
             return fold, reason
     return None

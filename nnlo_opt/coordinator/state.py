@@ -252,7 +252,9 @@ class CoordinatorState:
         self._send(team_index, msg.FoldRecorded(assignment=assignment.number))
         if trial.state.ended:
             return
-        if isinstance(message, msg.FoldFailed):
+        if assignment.end is AssignmentEnd.LOST:
+            self._gives_up(trial)
+        elif isinstance(message, msg.FoldFailed):
             self._fail(trial, assignment.fold, message.reason)
         elif len(trial.folds) == self.plan.n_fold:
             self._record(completion(trial, self.plan, self._now_s))
@@ -305,7 +307,7 @@ class CoordinatorState:
         self._record(ev.AssignmentLost(time_s=self._now_s, assignment=number, reason=reason, counts=counts))
 
     def _gives_up(self, trial: Trial) -> bool:
-        """Fail a trial if a fold of it has lost ranks too often; return True if so."""
+        """Fail a trial if attempts at a fold of it were lost too often; return True if so."""
         found = None if trial.state.ended else fold_to_give_up(trial, self.plan.max_attempts)
         if found is not None:
             self._fail(trial, *found)

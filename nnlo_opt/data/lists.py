@@ -15,6 +15,33 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write, regular
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 
+#: folders in which this process looks up relative names, besides those of `read_list` and `located`
+_FURTHER: list[Path] = []
+
+
+def look_in(words: Iterable[str]) -> None:
+    """Look up names of lists in the working folder, and in the folders of files that the words of a command name.
+
+    For scripts of mpi_learn, which read their lists themselves: a name starts from the working folder there, and
+    `GetData` writes the files beside the list.
+    """
+    files = [Path(word.rpartition("=")[2]) for word in words]
+    folders = [Path.cwd(), *(file.absolute().parent for file in files if os.path.isfile(file))]
+    _FURTHER[:] = dict.fromkeys([*_FURTHER, *folders])
+
+
+def located(name: str, folder: Path = Path()) -> str:
+    """Return the path of a data file that a list names, in `folder` or else in those of `look_in`; or its name."""
+    places = [os.path.join(place, name) for place in (folder, *_FURTHER)]
+    return next(filter(os.path.isfile, places), places[0] if folder.parts else name)
+
+
+def looked_in(name: str, folder: Path = Path()) -> str:
+    """Return where a data file was looked for, as the end of "Received: NAME"; "" if that was in one place alone."""
+    folders = dict.fromkeys(map(str, (folder.absolute(), *_FURTHER)))
+    is_elsewhere = os.path.isabs(name) and not Path(name).is_relative_to(Path.cwd())
+    return "" if is_elsewhere or len(folders) == 1 else f", looked for in {' and '.join(folders)}"
+
 
 def read_list(path: Path | str) -> tuple[Path, ...]:
     """Return the data files that the list file `path` names, in its order.
@@ -31,13 +58,14 @@ def read_list(path: Path | str) -> tuple[Path, ...]:
         name = line.strip()
         if not name or name.startswith("#"):
             continue
-        file = path.parent / name
+        file = Path(located(name, path.parent))
         if not os.path.isfile(file):  # which, unlike `Path.is_file`, takes a name of any length
             kind = "a folder" if os.path.isdir(file) else "no regular file"
+            where = looked_in(name, path.parent)
             what = f"which is {kind}" if os.path.exists(file) else "which does not exist"
             raise ConfigurationError(
                 f"Every line of a list file must name a data file, absolute or relative to the folder of the list. "
-                f"Received: {name[:200]} in line {number} of {path}, {what}. Name HDF5 files, which `GetData "
+                f"Received: {name[:200]} in line {number} of {path}{where}, {what}. Name HDF5 files, which `GetData "
                 "from-arrays` writes of arrays."
             )
         files.append(file)

@@ -20,7 +20,7 @@ from typing import Any
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.transport import wait_until
-from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.errors import ConfigurationError, LostAttemptError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.output import GO_ON, STOP, Output, Report
@@ -43,6 +43,8 @@ _REPORT, _STOP, _END, _AGAIN = "report", "stop", "end", "again"
 _TAKEN = ("EADDRINUSE", "ddress already in use")
 #: last lines of an output that are in the reason of a failure
 _N_LINES = 3
+#: what mostly sends a signal
+_CAUSES = {"SIGKILL": ", by hand or for lack of memory", "SIGBUS": ", for lack of shared memory or of disk space"}
 #: bytes of a file that are read for its fingerprint, besides its size
 _MOST_READ = 2**24
 
@@ -193,6 +195,11 @@ class _Call:
                 else:
                     return self._result()
             return None
+        except TrialError:
+            self._close()
+            if self._script.killed_by is not None:  # the cause, perhaps, of what has failed on another rank
+                raise self._failure() from None
+            raise
         finally:
             self._close()
 
@@ -254,11 +261,22 @@ class _Call:
         if self._trial.comm is not None:
             self._trial.comm.Iprobe()  # MPI notices there that mpirun has died
         if code and not self._must_restart():
-            said = [line.strip() for line in self._script.tail.splitlines() if line.strip()]
-            how = f"with code {code}" if code != 128 + signal.SIGKILL else "by SIGKILL, by hand or for lack of memory"
-            end = f"; its output ends: {' / '.join(said[-_N_LINES:])}" if said else ", without any output"
-            raise TrialError(f"the command has ended {how}{end}")
+            raise self._failure()
         return code is not None
+
+    def _failure(self) -> TrialError:
+        """Return the error that the script has ended before its time."""
+        said = [line.strip() for line in self._script.tail.splitlines() if line.strip()]
+        killed_by, code = self._script.killed_by, self._script.code
+        how = f"with code {code}"
+        if killed_by is not None or code == 128 + signal.SIGKILL:
+            name = signal.SIGKILL.name if killed_by is None else killed_by.name
+            how = f"by {name} on {socket.gethostname()}{_CAUSES.get(name, '')}"
+        log = "/".join((*self._trial.directory.parts[-2:], f"output-{self._rank}.log"))
+        end = ", without any output"
+        if said:
+            end = f"; its output ends: {' / '.join(said[-_N_LINES:])}; all of it in `{log}`"
+        return (TrialError if killed_by is None else LostAttemptError)(f"the command has ended {how}{end}")
 
     def _must_restart(self) -> bool:
         """Return True if the script has failed as its port was taken, for the first time."""

@@ -23,7 +23,7 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
-from nnlo_opt.errors import MisuseError, NnloError, ProtocolError, TrialError
+from nnlo_opt.errors import LostAttemptError, MisuseError, NnloError, ProtocolError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.objective.checkpoint import Save, TrialCheckpoint, last_save
 from nnlo_opt.objective.torch_group import Call
@@ -420,6 +420,7 @@ class ObjectiveRank:
             traceback=str(error) if isinstance(error, MisuseError) else "",
             world_rank=self._world_rank,
             host=socket.gethostname(),
+            by_chance=isinstance(error, LostAttemptError),
         )
         self._spread(failed)
         raise error
@@ -451,12 +452,18 @@ class ObjectiveRank:
                     self._failure = message
                 case msg.FoldFailed():
                     self._returned.add(received.source)
-                    if self._failure is None:
-                        self._spread(message)
+                    self._take_failure(message)
                 case ObjectiveArrived():
                     self._arrived[received.source] = message
                 case ObjectiveProceed():
                     self._proceed = message
+
+    def _take_failure(self, failure: msg.FoldFailed) -> None:
+        """Take in the failure of a rank; the first one counts, but one by chance may be the cause of all others."""
+        if self._failure is None:
+            self._spread(failure)
+        elif failure.by_chance and not self._failure.by_chance:
+            self._failure = failure
 
     def _spread(self, failure: msg.FoldFailed) -> None:
         """Send every rank the failure of the call."""
@@ -477,8 +484,9 @@ class ObjectiveRank:
         self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, epoch=call.epoch, waited_s=waited_s))
         with Call() as own:
             value, end = self._call(call)
-            if isinstance(end, msg.FoldFailed) and not wait_until(self._has_failed, own.hears_s):
-                self._spread(end)
+            if isinstance(end, msg.FoldFailed):
+                wait_until(self._has_failed, own.hears_s)
+                self._take_failure(end)
         others = self._block.size - 1
 
         def all_back() -> bool:
@@ -495,7 +503,8 @@ class ObjectiveRank:
             if msg.StopFold in self._heard:
                 self.results.forget(call.assignment)
                 result = msg.FoldStopped(assignment=call.assignment)
-        if not isinstance(result, msg.FoldPaused | msg.FoldFinished):
+        goes_on = isinstance(result, msg.FoldFailed) and result.by_chance
+        if not (goes_on or isinstance(result, msg.FoldPaused | msg.FoldFinished)):
             self._unneeded[call.assignment] = self._folder(call)
         self._orders.send(ROOT, result)
         if not came_back:

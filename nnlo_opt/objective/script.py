@@ -3,6 +3,7 @@
 import os
 import re
 import selectors
+import signal
 import socket
 import struct
 import subprocess
@@ -20,6 +21,10 @@ _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 #: bytes of a log, of the end of the output that is kept, of a line that is read, and of one look
 MOST_LOGGED, _TAIL, _LINE, _LOOK = 2**24, 2**14, 2**16, 2**18
 _NEW_LINE = re.compile(rb"[\r\n]+")
+#: signals by which a machine or a person ends a process, rather than its own code
+_BY_CHANCE = (signal.SIGKILL, signal.SIGBUS, signal.SIGTERM)
+#: wait status of a process
+_STATUS = struct.Struct("=i")
 
 
 class Script:
@@ -50,8 +55,16 @@ class Script:
         self._listener.listen()
         name = self._listener.getsockname()[1:].decode()
         command = [sys.executable, "-I", "-S", str(_SUPERVISOR), *words]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self._process: Any = start_helper(command, {**environ, SOCKET: name}, bufsize=0, **pipes)
+        #: connection to the supervisor and its guard, which ends when both of them have ended
+        self._supervisor, end = socket.socketpair()
+        with end:
+            pipes: dict[str, Any] = {"stdin": end, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            self._process: Any = start_helper(command, {**environ, SOCKET: name}, bufsize=0, **pipes)
+        #: status of the first process, if that has ended by itself; code of the supervisor, once it has ended
+        self._status: int | None = None
+        self._code: int | None = None
+        #: True if this rank has ended the script by SIGTERM; by SIGKILL
+        self._was_stopped, self._was_killed = False, False
         self._selector = selectors.DefaultSelector()
         streams: list[Any] = [self._listener, self._process.stdout, self._process.stderr]
         for stream in streams:
@@ -59,8 +72,32 @@ class Script:
 
     @property
     def code(self) -> int | None:
-        """Code with which it has ended; None while it runs."""
-        return self._process.poll()
+        """Code with which it has ended, with all that it has started; None while it runs."""
+        if self._code is None:
+            with suppress(BlockingIOError):
+                self._code = self._hear(socket.MSG_DONTWAIT)
+        return self._code
+
+    def _hear(self, flags: int = 0) -> int:
+        """Return the code with which it has ended, once its supervisor and the guard have ended, too."""
+        with suppress(ConnectionResetError):  # a byte for it has come too late
+            while said := self._supervisor.recv(_STATUS.size, flags):
+                self._status = _STATUS.unpack(said)[0]
+        return int(self._process.wait())
+
+    @property
+    def killed_by(self) -> signal.Signals | None:
+        """Signal by which its first process or its supervisor was killed, as nobody here has asked for; else None.
+
+        Of the first process, only signals that say nothing of the program.
+        """
+        if self._was_stopped or self.code is None:
+            return None
+        if self._status is not None:
+            number = os.WTERMSIG(self._status)
+            return signal.Signals(number) if number in _BY_CHANCE else None
+        number = max(-self.code, self.code - 128)  # of the guard, which has the code of a killed supervisor
+        return signal.Signals(number) if number > 0 and not self._was_killed else None
 
     @property
     def tail(self) -> str:
@@ -106,18 +143,24 @@ class Script:
             self._log.write(data)
 
     def stop(self) -> None:
-        """Send SIGTERM to it."""
+        """Send SIGTERM to it: to the first of its processes that is no shell (`supervisor`)."""
+        self._was_stopped = True
         with suppress(OSError):
-            self._process.stdin.write(b"T")
+            self._supervisor.send(b"T")
 
     def close(self) -> None:
-        """Kill it with all that it has started; return when nothing is left."""
-        self._process.stdin.close()
-        self._process.wait()
+        """Kill it with all that it has started; return when nothing is left. A second call does nothing."""
+        if self._log.closed:
+            return
+        if self.code is None:
+            self._was_killed = True
+            with suppress(OSError):
+                self._supervisor.shutdown(socket.SHUT_WR)
+            self._code = self._hear()
         while self.look(0.0):
             pass
         if self._n_logged > MOST_LOGGED:
             self._write(b"\n[%d bytes in all; these are the last ones:]\n%s" % (self._n_logged, self._tail))
         ends: list[Any] = [key.fileobj for key in self._selector.get_map().values()]
-        for end in (self._selector, self._log, self._process.stdout, self._process.stderr, *ends):
+        for end in (self._selector, self._log, self._supervisor, self._process.stdout, self._process.stderr, *ends):
             end.close()

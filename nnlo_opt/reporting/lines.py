@@ -135,15 +135,28 @@ class ProgressLines(_Lines):
                 super()._other(event, ledger)
 
     def _assigned(self, event: ev.FoldAssigned, ledger: Ledger) -> None:
-        """Print the parameters once in this start, and later only that a fold starts again."""
-        trial = ledger.trials[event.trial]
-        again = f" again on block {event.block}, attempt {event.attempt}" * (event.attempt > 1)
+        """Print the parameters once in this start, and later only that a fold starts again, and why."""
+        trial, again, why = ledger.trials[event.trial], "", ""
+        if event.attempt > 1:
+            of_all, why = self._lost(trial, event)
+            again = f" again on block {event.block}, attempt {event.attempt}{of_all}"
         if event.trial not in self._introduced:
             self._introduced.add(event.trial)
             values = f": {point_text(trial.point)}" if trial.point else ""
             self._line(event, f"trial {event.trial} starts{again or f' on block {event.block}'}{values}")
         elif again:
-            self._line(event, f"{self._fold(event.assignment, ledger)} starts{again}")
+            self._line(event, f"{self._fold(event.assignment, ledger)} starts{again}{why}")
+
+    def _lost(self, trial: Trial, event: ev.FoldAssigned) -> tuple[str, str]:
+        """Return which one this attempt is of those that `--max-attempts` allows, and why the last one was lost."""
+        from nnlo_opt.coordinator.outcomes import losses_without_progress
+
+        losses, most = losses_without_progress(trial, event.fold), self._plan.max_attempts
+        if not losses or not most:
+            return "", ""
+        in_a_row = 1 + len(losses)
+        of_all = f" of {most}" if in_a_row == event.attempt else f" ({in_a_row} of {most} without progress)"
+        return of_all, f": {shortened(losses[-1].reason)}"
 
     def _ended(self, event: _TrialEnd, how: str, ledger: Ledger) -> None:
         best, n_all = ledger.best(self._plan.direction), self._plan.num_iterations

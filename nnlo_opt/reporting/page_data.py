@@ -17,7 +17,7 @@ from nnlo_opt.analysis.frames import parameter_names, row_of, time_s
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.files import parse_object
 from nnlo_opt.reporting.results import summarise
-from nnlo_opt.reporting.words import outcome, value_text
+from nnlo_opt.reporting.words import counted, outcome, value_text
 from nnlo_opt.safe_path import MOST_BYTES
 from nnlo_opt.space.parameters import Categorical, Constant, Ordinal
 from nnlo_opt.space.space import Space, described
@@ -125,7 +125,9 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         "SHA-256 of the model": identity.model.sha256 or None,
         "data": ", ".join(f"{path} ({n:,} samples)" for path, n in data.files) or None,
         "folds": identity.n_fold,
-        "warm start": f"{len(ledger.adopted)} trials of {', '.join(identity.warm_start)}" if ledger.adopted else None,
+        "warm start": f"{counted(len(ledger.adopted), 'trial')} of {', '.join(identity.warm_start)}"
+        if ledger.adopted
+        else None,
     }
     return {
         "command": shlex.join(settings.command_line),

@@ -278,7 +278,9 @@ def _lines_of(ledger: Ledger, say: Callable[..., None]) -> ProgressLines | Train
     if ledger.is_training:
         return TrainingLines(say, training, n_fold)
     n_all, direction = progress_of(ledger).n_all or 0, ledger.direction
-    return ProgressLines(say, SearchPlan(num_iterations=n_all, n_fold=n_fold, direction=direction), ledger)
+    most = ledger.settings.plan.max_attempts
+    plan = SearchPlan(num_iterations=n_all, n_fold=n_fold, direction=direction, max_attempts=most)
+    return ProgressLines(say, plan, ledger)
 
 
 class SearchBar:

@@ -37,6 +37,13 @@ class Heart:
         _BEATS.pack_into(self._memory, 0, self._n_beats, may_be_silent)
 
 
+def has_ended(process: int) -> bool:
+    """Return True if the process of a process file descriptor has ended, also if it is still a zombie."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class Peer:
     """Process of this node that gave a handle.
 
@@ -77,9 +84,7 @@ class Peer:
     @property
     def has_ended(self) -> bool:
         """True if the process has ended, also if it is still a zombie."""
-        poll = select.poll()
-        poll.register(self.process, select.POLLIN)
-        return bool(poll.poll(0))
+        return has_ended(self.process)
 
     @property
     def is_stopped(self) -> bool:

@@ -3,7 +3,8 @@
 The watchdog watches its own process by the pulse (`runtime.pulse`), and the other ranks of the node by their
 heartbeats: a process that was stopped (SIGSTOP), or whose interpreter is blocked in C code, cannot watch itself. The
 first rank of the node with a beating heart ends a process like this. The watchdog also sees which rank of the node ends
-first when a job dies; without ULFM nothing else can tell.
+first when a job dies; without ULFM nothing else can tell. If mpirun has been killed, or its daemon on this node, the
+watchdog ends its rank, which MPI does not reach while it computes (`runtime.starter`).
 
 Only time in which the watchdog itself was running counts: a job that was suspended as a whole continues when it wakes.
 """
@@ -16,15 +17,16 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from nnlo_opt.errors import EXIT_FAILURE
-from nnlo_opt.runtime.peers import Heart, Peer
+from nnlo_opt.runtime.peers import Heart, Peer, has_ended
 from nnlo_opt.runtime.pulse import PULSE, TOGETHER, Pulse
 from nnlo_opt.runtime.signals import handle
+from nnlo_opt.runtime.starter import starter_of
 from nnlo_opt.safe_path import SafePath
 
 #: longest time between two looks: seconds, and part of the time-out
@@ -38,6 +40,8 @@ ALONE_S = 0.05
 #: seconds in which the stacks of a hung rank are written, to a file system that may hang as well; and seconds later at
 #: which the rank ends even if another handler takes the signal
 LAST_WORDS_S, LATER_S = 10.0, 2.0
+#: seconds in which ranks end by themselves whose mpirun has been killed; one that is blocked is ended by another one
+LEAVE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -93,7 +97,8 @@ class Watchdog:
         self._told_fd = -1
         #: True if this rank is about to end, and so all ranks: a death means nothing any more
         self._ends = False
-        self._parent = os.getppid()
+        #: descriptor that is readable once mpirun, or its daemon on this node, has ended; None: there is none to see
+        self._starter: int | None = None
         self._own = self._new_watch()
         #: True if this rank says what slow work it does; seconds of that work at the last such line, 0 before one
         self._tells_work, self._told_s = False, 0.0
@@ -116,7 +121,10 @@ class Watchdog:
 
     def start(self) -> None:
         """Watch until the process ends. To be called in the main thread; a second call does nothing."""
-        if self._told_fd >= 0 or not (self._timeout_s or self.peers):
+        if self._told_fd >= 0:
+            return
+        self._starter = starter_of()
+        if not (self._timeout_s or self.peers or self._starter is not None):
             return
         self._pulse.ticks += 1
         self._listen_for_the_end()
@@ -143,7 +151,9 @@ class Watchdog:
 
     def _run(self) -> None:
         poll = select.poll()
-        poll.register(self._told_fd, select.POLLIN)
+        for file in (self._told_fd, self._starter):
+            if file is not None:
+                poll.register(file, select.POLLIN)
         for peer in self.peers:
             poll.register(peer.process, select.POLLIN)
         while True:
@@ -151,6 +161,8 @@ class Watchdog:
             if select.POLLNVAL in events.values():
                 return  # code of a user has closed the files of this process, which is ended for that
             ready = events.keys()
+            if self._starter in ready:
+                self._end_without_starter()
             for peer in [peer for peer in self.peers if peer.process in ready]:
                 poll.unregister(peer.process)
             # A rank lingers after SIGTERM: a rank that is dead already when SIGTERM comes here died before.
@@ -179,7 +191,8 @@ class Watchdog:
             return
         time.sleep(ALONE_S)
         # If mpirun itself has died, its ranks follow one after another.
-        if not any(peer.has_ended for peer in self.peers) and os.getppid() == self._parent:
+        is_alone = not any(peer.has_ended for peer in self.peers)
+        if is_alone and (self._starter is None or not has_ended(self._starter)):
             self._saw_death(dead[0].world_rank, "its process died")
 
     def _is_first(self) -> bool:
@@ -224,12 +237,20 @@ class Watchdog:
         )
         peer.kill()
 
+    def _end_without_starter(self) -> NoReturn:
+        """End this rank, and the ranks of the node that do not end by themselves."""
+        with _last_words():
+            if not self._ends:
+                self._tell(f"mpirun, or its daemon on this node, has ended: rank {self.world_rank} ends, too.")
+            until_s = time.monotonic() + LEAVE_S
+            while time.monotonic() < until_s and not all(peer.has_ended for peer in self.peers):
+                time.sleep(ALONE_S)
+            for peer in self.peers:
+                peer.kill()
+        os._exit(EXIT_FAILURE)
+
     def _end_own(self) -> None:
-        # The process ends however long the report takes: an alarm needs neither the interpreter nor the file system. A
-        # death by a signal is noticed by the other ranks if ranks outlive others, an exit is not.
-        signal.alarm(math.ceil(LAST_WORDS_S))
-        with open(os.devnull, "w") as nowhere:
-            faulthandler.dump_traceback_later(LAST_WORDS_S + LATER_S, exit=True, file=nowhere)
+        with _last_words():
             sentence = (
                 f"Rank {self.world_rank} has done nothing for longer than `--hang-timeout`, {self._own.idle_s:.0f} s: "
                 "its process is ended"
@@ -244,6 +265,18 @@ class Watchdog:
                 self._saw_death(self.world_rank, f"it did nothing for {self._own.idle_s:.0f} s (`--hang-timeout`)")
                 self._tell(f"{sentence}. The stacks of its threads are in `{self._log}`.")
             os._exit(EXIT_FAILURE)
+
+
+@contextmanager
+def _last_words() -> Iterator[None]:
+    """End this process however long the code inside takes: an alarm needs neither the interpreter nor the file system.
+
+    A death by a signal is noticed by the other ranks if ranks outlive others, an exit is not.
+    """
+    signal.alarm(math.ceil(LAST_WORDS_S))
+    with open(os.devnull, "w") as nowhere:
+        faulthandler.dump_traceback_later(LAST_WORDS_S + LATER_S, exit=True, file=nowhere)
+        yield
 
 
 def _stacks() -> str:

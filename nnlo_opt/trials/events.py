@@ -156,11 +156,15 @@ class RanksLost(Event):
 
 
 class AssignmentLost(Event):
-    """Loss of an assignment with its ranks or the job; the fold is assigned again. `counts`: as for RanksLost."""
+    """Loss of an assignment with its ranks or the job, or `of_script` alone; the fold is assigned again.
+
+    `counts`: as for RanksLost.
+    """
 
     assignment: Number
     reason: str = ""
     counts: bool = False
+    of_script: bool = False
 
 
 class AssignmentPreempted(Event):

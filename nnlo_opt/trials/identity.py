@@ -136,6 +136,8 @@ class SearchGoal(_Facts):
     """Goal of a search."""
 
     num_iterations: Number | None = None
+    #: 0: not known
+    max_attempts: Number = 0
 
 
 class StartSettings(_Facts):

@@ -285,7 +285,7 @@ class Ledger:
         assignment = self._end(event.assignment, AssignmentEnd.LOST, event.time_s)
         assignment.reason = event.reason
         if event.counts:
-            assignment.losses.append(Loss(assignment.epoch, event.reason))
+            assignment.losses.append(Loss(assignment.epoch, event.reason, event.of_script))
         self._interrupt(assignment, TrialState.PENDING)
 
     def _assignment_preempted(self, event: ev.AssignmentPreempted) -> None:

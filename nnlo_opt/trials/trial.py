@@ -46,12 +46,14 @@ class AssignmentEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Loss of ranks that trained an assignment, which counts against `--max-attempts`."""
+    """Loss of ranks that trained an assignment, or of its script, which counts against `--max-attempts`."""
 
     #: number of epochs reported before it
     epoch: int
-    #: the lost ranks, with the cause if it is known
+    #: what was lost, with the cause if it is known
     reason: str
+    #: True if the ranks are alive, and only the script was killed
+    of_script: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,7 +1,9 @@
 import pandas
 import pytest
 
+import nnlo_opt
 from nnlo_opt.analysis.frames import assignments_frame, epochs_frame, folds_frame, results_frame, trials_frame
+from nnlo_opt.space import Categorical
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from tests.helpers.recorded import REST, events_of, started, two_objectives
@@ -42,6 +44,17 @@ def test_none_that_was_chosen_is_not_a_parameter_that_is_missing():
     column = trials_frame(Ledger(events))["p:act"]
     assert column[0] is None
     assert column[1] is pandas.NA
+
+
+@pytest.mark.parametrize("choices", [[1, 0.5], [2, 1.0], [1, 0.5, True], [1, 0.5, "a"]])
+def test_a_choice_of_mixed_numbers_keeps_each_of_them_as_it_is(choices):
+    result = nnlo_opt.optimize(
+        lambda parameters: float(choices.index(parameters["x"])), {"x": Categorical(choices)}, hyper_opt="grid"
+    )
+    column = result.to_dataframe()["p:x"]
+    tried = [trial.parameters["x"] for trial in result.trials]
+    assert [(type(value), value) for value in column] == [(type(value), value) for value in tried]
+    assert {(type(value), value) for value in column} == {(type(value), value) for value in choices}
 
 
 @pytest.mark.parametrize(

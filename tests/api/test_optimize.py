@@ -7,6 +7,7 @@ import signal
 import sys
 import textwrap
 import threading
+import warnings
 from pathlib import Path
 from typing import Literal, get_type_hints
 
@@ -16,7 +17,7 @@ import pytest
 import nnlo_opt
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.errors import TrialError
+from nnlo_opt.errors import TrialError, printable
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.options.table import OPTIMIZATION_OPTIONS
 from nnlo_opt.run.start.identity import refuse_run_of_script
@@ -337,6 +338,32 @@ def test_callbacks_see_each_trial_and_steer_the_search():
 def test_an_error_of_a_callback_ends_the_search():
     with pytest.raises(ZeroDivisionError):
         nnlo_opt.optimize(distance, SPACE, callbacks=[lambda study, trial: 1 / 0], **FEW)
+
+
+@pytest.mark.parametrize("given", ["x", 3, None, ["x"], [("x", 1, 2)]])
+def test_a_point_that_is_no_mapping_is_refused_with_the_form_that_it_must_have(given):
+    study = nnlo_opt.Study(SPACE, num_iterations=1)
+    with pytest.raises(nnlo_opt.ConfigurationError, match=r"Write it as `study.enqueue\({\"x\": ...}\)`") as refused:
+        study.enqueue(given)
+    assert repr(given) in str(refused.value)
+    study.close()
+
+
+@pytest.mark.parametrize("given", [[3], [["x=1"]], [{"x": 1}], [None]])
+def test_a_fixed_value_that_is_no_text_is_refused(given):
+    with pytest.raises(nnlo_opt.ConfigurationError, match="`fix` must be a mapping of names and values"):
+        nnlo_opt.optimize(distance, SPACE, fix=given, **FEW)
+
+
+def test_a_warning_holds_no_character_on_which_a_terminal_would_act():
+    def objective(parameters):
+        raise ValueError("\x1b[2J\x1b]0;title\x07 \x9b \u202e")
+
+    with pytest.warns(nnlo_opt.SearchWarning) as said:
+        nnlo_opt.optimize(objective, SPACE, catch=True, num_iterations=2, hyper_opt="random")
+    text = warnings.formatwarning(said[0].message, said[0].category, said[0].filename, said[0].lineno)
+    assert printable(text) == text
+    assert "\\u001b[2J" in text
 
 
 def test_a_study_is_stopped_and_takes_points():

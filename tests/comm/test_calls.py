@@ -38,7 +38,7 @@ def test_a_refusal_names_the_ranks():
     assert "a barrier on rank 1, a reduction on rank 2" in text
 
 
-@pytest.mark.parametrize(("shape", "words"), [((), "one number"), ((1,), "1 numbers"), ((2, 3), "2 x 3 numbers")])
+@pytest.mark.parametrize(("shape", "words"), [((), "one number"), ((1,), "1 number"), ((2, 3), "2 x 3 numbers")])
 def test_words_tell_shapes_apart(shape, words):
     assert calls.numbers_of(shape, np.dtype("int8")) == f"{words} (int8)"
     assert calls.numbers_of(shape, "int8", "loss") == f'{words} (int8) named "loss"'

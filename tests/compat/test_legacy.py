@@ -121,6 +121,56 @@ def test_a_script_of_nnlo_trains_its_gan_as_it_is(tmp_path, printed):
     assert "val_combined_model_energy_loss val_combined_model_loss" in done.out
 
 
+#: reads two lists as mpi_learn's MPIDriver.py does, by the working folder
+LISTS = """
+import sys
+from mpi_learn.train.data import H5Data
+names = [line.strip() for line in open(sys.argv[-1].rpartition("=")[2])]
+data = H5Data(batch_size=10, cache="", preloading=0, features_name="features", labels_name="labels")
+data.set_file_names(names)
+print(data.count_data())
+"""
+
+
+@pytest.mark.parametrize("form", ["{}", "--train-list={}"])
+def test_the_names_of_a_list_are_found_beside_it_from_any_folder(tmp_path, digits, form):
+    alone = run_text(tmp_path, LISTS, form.format(digits / "train_mnist.list")).expect(0)
+    beside = shutil.copytree(digits, tmp_path / "beside")
+    (beside / "script.py").write_text(LISTS)
+    assert run_legacy(beside, beside / "script.py", form.format("train_mnist.list")).expect(0).out == alone.out
+    assert int(alone.out) > 0
+
+
+def test_the_working_folder_comes_before_that_of_the_list(tmp_path, digits):
+    lists = shutil.copytree(digits, tmp_path / "lists")
+    name = (lists / "train_mnist.list").read_text().split()[0]
+    shutil.copy(lists / (lists / "test_mnist.list").read_text().split()[0], tmp_path / name)
+    (lists / "one.list").write_text(f"{name}\n")
+    here = run_text(tmp_path, LISTS, lists / "one.list").expect(0).out
+    (tmp_path / name).unlink()
+    assert run_text(tmp_path, LISTS, lists / "one.list").expect(0).out != here
+
+
+def test_a_data_file_that_is_nowhere_is_refused_with_the_folders_that_were_tried(tmp_path):
+    (lists := tmp_path / "lists").mkdir()
+    (lists / "train.list").write_text("nowhere.h5\n")
+    done = run_text(tmp_path, LISTS, lists / "train.list").expect(2)
+    assert f"Received: nowhere.h5, looked for in {tmp_path} and {lists}, which does not" in done.err
+
+
+def test_a_driver_looks_for_the_names_of_a_list_in_the_working_folder_too(tmp_path, digits):
+    data = shutil.copytree(digits, tmp_path / "digits")
+    (lists := tmp_path / "lists").mkdir()
+    for name in ("train_mnist.list", "test_mnist.list"):
+        shutil.move(data / name, lists / name)
+    words = ["--train-data", lists / "train_mnist.list", "--val-data", lists / "test_mnist.list", "--verify-data"]
+    # The files are found, and then have no checksums.
+    found = run_legacy(data, "TrainingDriver", "--model", "mnist", *words).expect(2).err
+    assert "`--verify-data` needs a file of checksums" in found
+    refused = run_legacy(tmp_path, "TrainingDriver", "--model", "mnist", *words[:4]).expect(2).err
+    assert f"looked for in {lists} and {tmp_path}, which does not exist" in refused
+
+
 OF_TORCH = pytest.param("mnist_torch", marks=pytest.mark.needs("torch"))
 
 

@@ -294,13 +294,17 @@ class CoordinatorMachine(RuleBasedStateMachine):
         masters[pick % len(masters)].report(figure)
 
     @precondition(lambda self: any(self.can_speak(m) for m in self.masters))
-    @rule(pick=st.integers(0, 99), figure=figures, outcome=st.sampled_from(["finish", "finish", "fail", "stop"]))
+    @rule(
+        pick=st.integers(0, 99), figure=figures, outcome=st.sampled_from(["finish", "finish", "fail", "killed", "stop"])
+    )
     def a_master_ends_its_assignment(self, pick, figure, outcome):
         masters = [master for master in self.masters if self.can_speak(master)]
         master = masters[pick % len(masters)]
         number = master.current.assignment
         if outcome == "fail":
             master.end(msg.FoldFailed(assignment=number, reason="no memory"))
+        elif outcome == "killed":
+            master.end(msg.FoldFailed(assignment=number, reason="killed", by_chance=True))
         elif (outcome == "stop" or master.waits) and master.told_to_stop:
             master.end(msg.FoldStopped(assignment=number))
         else:
@@ -487,6 +491,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
             if i <= starts[-1] or not isinstance(event, ev.RanksLost | ev.AssignmentLost) or event.assignment < 0:
                 continue
             lost = self.ledger.assignments[event.assignment]
+            if isinstance(event, ev.AssignmentLost) and event.of_script:
+                assert event.counts == (lost.trial not in ended)
+                continue
             if isinstance(event, ev.AssignmentLost) and not (event.reason.endswith(" died") and self.dead):
                 assert event.counts == (lost.team in self.last_end.died or (self.last_end.unexplained and not fruitful))
                 continue

@@ -322,6 +322,41 @@ def test_a_search_that_a_user_stops_ends_after_its_trials_and_is_not_complete():
     assert len(state.ledger.trials) == 1
 
 
+# ---------------------------------------------------------------- scripts that are killed
+
+
+def killed(state, team, assignment):
+    return from_master(state, team, msg.FoldFailed(assignment=assignment, reason="by SIGKILL", by_chance=True))
+
+
+def test_a_fold_that_failed_by_chance_is_tried_again_until_its_attempts_are_used_up():
+    state, out = begin(num_iterations=1, max_attempts=2)
+    out += suggest(state, n=0)
+    lost, again = events_of(done := killed(state, 0, 0))
+    assert lost == ev.AssignmentLost(time_s=1.0, assignment=0, reason="by SIGKILL", counts=True, of_script=True)
+    assert (again.assignment, again.attempt) == (1, 2)
+    assert sends_to(done, 0)[0] == msg.FoldRecorded(assignment=0)
+    _, failed = events_of(killed(state, 0, 1), ev.AssignmentLost | ev.TrialFailed)
+    reason = "its script was lost 2 times in a row (`--max-attempts`); the last time: by SIGKILL"
+    assert failed == ev.TrialFailed(time_s=1.0, trial=0, reason=reason)
+
+
+def test_a_restart_counts_the_attempts_that_were_lost_by_chance():
+    state, out = begin(num_iterations=1, max_attempts=2)
+    out += suggest(state, n=0) + killed(state, 0, 0)
+    state, out = restarted(out, num_iterations=1, max_attempts=2)
+    assert isinstance(events_of(killed(state, 0, state.ledger.assignments[-1].number))[1], ev.TrialFailed)
+
+
+def test_what_is_killed_once_its_trial_has_ended_counts_for_nothing():
+    state, _ = begin(num_iterations=2)
+    suggest(state, n=0)
+    step(state, ins.StopTrial(trial=0, reason="by hand"))
+    (lost,) = events_of(killed(state, 0, 0), ev.AssignmentLost)
+    assert not lost.counts
+    assert state.ledger.trials[0].reason == "by hand"
+
+
 # ---------------------------------------------------------------- restarts
 
 

@@ -77,6 +77,13 @@ def test_a_fold_that_is_lost_too_often_fails_its_trial_with_the_last_reason():
     assert fold_to_give_up(trial(*twice, attempt(fold=1), folds={1: done}), 3) is None
 
 
+def test_a_script_that_is_lost_too_often_fails_its_trial_with_the_last_reason():
+    killed = attempt(end=None)
+    killed.losses += [Loss(0, DIED), Loss(0, "it was killed", of_script=True)]
+    reason = "its script was lost 2 times in a row (`--max-attempts`); the last time: it was killed"
+    assert fold_to_give_up(trial(killed), 2) == (0, reason)
+
+
 @pytest.mark.parametrize("fruitless", [True, False])
 def test_what_is_known_of_the_end_decides_what_counts(fruitless):
     known = LastEnd(died={2: "rank 5 on n2: its process died"})

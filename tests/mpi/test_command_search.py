@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import sys
 
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
 from tests.helpers import launcher
+from tests.helpers.effort import some_of
 from tests.helpers.objective_runs import rows
 from tests.helpers.processes import MARK, STUBBORN, marked
 
@@ -69,12 +71,34 @@ if how == "nan":
 """
 REASONS = {
     "code": "the command has ended with code 1; its output ends: the reason",
-    "killed": "the command has ended by SIGKILL",
+    "killed": "its script was lost 3 times in a row (`--max-attempts`); the last time: the command ",
     "nan": "received: nan",
     "nothing": "the command must print its value as a line",
     "port": "",
 }
 FAILING_SPACE = f"from nnlo_opt.space import Categorical\nparameter_range = [Categorical({[*REASONS]}, name='how')]\n"
+#: one of two processes is killed in the first attempt, as its argument says; the other one fails as it is gone
+PEERS = """
+import json, os, signal, sys, time
+
+folder, victim = sys.argv[1:3]
+path = folder + "/victim"
+if os.environ["RANK"] == victim:
+    if not os.path.exists(path):
+        with open(path + "-", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(path + "-", path)
+        os.kill(os.getpid(), signal.SIGKILL)
+else:
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    while os.path.exists(f"/proc/{open(path).read()}"):
+        time.sleep(0.001)
+    if not os.path.exists(path + "-seen"):
+        open(path + "-seen", "w").close()
+        sys.exit("my peer is gone")
+print(json.dumps({"value": 1}))
+"""
 #: of one number
 LINE = "from nnlo_opt.space import Real\nparameter_range = [Real(0.0, 1.0, name='x')]\n"
 
@@ -132,6 +156,64 @@ def test_a_killed_script_is_resumed_from_its_last_save(tmp_path):
         saved, final = (json.loads(file.read_text()) for file in files)
         assert saved == final
         assert [epoch for epoch, _ in saved] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_script_that_is_killed_on_one_rank_of_a_block_is_tried_again_whatever_the_others_die_of(tmp_path, victim):
+    given = ("--num-iterations", "1", "--block-size", "2", "--command", f"python train.py {tmp_path} {victim} {{x}}")
+    outcome = launcher.run(3, command(tmp_path, PEERS, LINE, *given), tmp_path)
+    (row,) = rows(tmp_path)
+    assert (row["state"], row["attempt"]) == ("complete", "2")
+    (line,) = [line for line in outcome.out.splitlines() if "attempt" in line]
+    assert "attempt 2 of 3: the command has ended by SIGKILL" in line
+    (lost,) = launcher.events_of(tmp_path / "checkpoints/S", "AssignmentLost")
+    assert lost["counts"]
+
+
+def last_words(outcome):
+    """The exit code, and what the last lines of a search say of its end, without the reason."""
+    ends = [line for line in (outcome.out + outcome.err).splitlines() if line.startswith(("Search ", "No trial "))]
+    return outcome.code, [line.partition("The first reason: ")[0] for line in ends]
+
+
+@pytest.mark.parametrize("n_ranks", some_of([1, 3]))
+def test_a_script_whose_trials_all_fail_ends_as_an_objective_does(tmp_path, n_ranks):
+    for folder in ("script", "objective"):
+        (tmp_path / folder).mkdir()
+    objective = "def objective(x):\n    raise ValueError(f'bad {x}')\n\n\nobjective.parameter_range = parameter_range\n"
+    (tmp_path / "objective/objective.py").write_text(LINE + objective)
+    script = "import sys\nprint('begins', flush=True)\nraise ValueError(f'bad {sys.argv[1]}')\n"
+    given = ("--hyper-opt", "random", "--max-failures", "2", "--num-iterations", "4")
+    words = command(tmp_path / "script", script, LINE, *given, "--command", "python train.py {x}")
+    of_objective = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *given]
+    found = launcher.run(n_ranks, words, tmp_path / "script", code=None)
+    assert last_words(found) == last_words(launcher.run(n_ranks, of_objective, tmp_path / "objective", code=None))
+    assert found.code == 1
+    (reason,) = [line for line in found.err.splitlines() if line.startswith("No trial succeeded. The first reason: ")]
+    assert re.search(r"ValueError: bad 0\.\d+; all of it in `trials/0000/output-0.log`$", reason)
+    assert "begins" in (tmp_path / "script/checkpoints/S/trials/0000/output-0.log").read_text()
+
+
+def test_a_resume_counts_the_attempts_at_a_script_that_were_killed(tmp_path):
+    script = f"""
+import os, signal, sys, time
+if os.path.exists({str(tmp_path / "again")!r}):
+    open({str(tmp_path / "waits")!r}, "w").close()
+    time.sleep(600)
+os.rename({str(tmp_path / "first")!r}, {str(tmp_path / "again")!r})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    words = command(tmp_path, script, LINE, "--num-iterations", "1", "--max-attempts", "2")
+    (tmp_path / "first").touch()
+    job = launcher.start(3, words, tmp_path)
+    assert launcher.seen_within(60, (tmp_path / "waits").exists)
+    job.kill()
+    (tmp_path / "again").rename(tmp_path / "first")
+    outcome = launcher.run(3, [*words, "--opt-restore"], tmp_path, code=1)
+    assert "its script was lost 2 times in a row (`--max-attempts`)" in rows(tmp_path)[0]["reason"]
+    lost = launcher.events_of(tmp_path / "checkpoints/S", "AssignmentLost")
+    assert [event["counts"] for event in lost] == [True, False, True]
+    assert "attempt" in outcome.out
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])

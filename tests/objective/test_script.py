@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from nnlo_opt.objective import script
@@ -14,9 +15,9 @@ from nnlo_opt.safe_path import SafePath
 from tests.helpers.launcher import seen_within
 from tests.helpers.processes import MARK, STUBBORN, marked
 
-#: a rank with a script, which dies
+#: a rank with a script, which dies alone, with the supervisor or with the guard
 RANK = f"""
-import os, signal, sys
+import os, psutil, signal, sys
 from pathlib import Path
 from nnlo_opt.objective.script import Script
 from nnlo_opt.safe_path import SafePath
@@ -26,16 +27,30 @@ words = [sys.executable, "-c", {STUBBORN!r}]
 script = Script(words, os.environ, SafePath.of(Path("log")), lambda *line: lines.append(line))
 while not lines:
     script.look(1.0)
+guard = psutil.Process().children()[0]
+for process in {{"rank": [], "guard": [guard], "supervisor": guard.children()}}[sys.argv[1]]:
+    process.kill()
 os.kill(os.getpid(), signal.SIGKILL)
+"""
+#: prints who has heard SIGTERM, and who was not to hear it
+LISTENER = """
+import os, signal, sys, time
+def hear(*_):
+    print("heard by", sys.argv[1], flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, hear)
+print("ready", flush=True)
+while True:
+    time.sleep(600)
 """
 
 
 class Started:
     """A script of Python with its lines."""
 
-    def __init__(self, folder, program, **environ):
+    def __init__(self, folder, *program, **environ):
         self.number, self.lines, self.connections = os.urandom(8).hex(), [], []
-        words = [sys.executable, "-c", program]
+        words = [*program] if len(program) > 1 else [sys.executable, "-c", *program]
         environ = {**os.environ, "PYTHONUNBUFFERED": "1", MARK: self.number, **environ}
         self.script = Script(words, environ, SafePath(folder) / "log", self.take)
 
@@ -56,14 +71,13 @@ class Started:
 def start(tmp_path):
     started = []
 
-    def start(program, **environ):
-        started.append(Started(tmp_path, program, **environ))
+    def start(*program, **environ):
+        started.append(Started(tmp_path, *program, **environ))
         return started[-1]
 
     yield start
     for one in started:
-        if one.script.code is None:
-            one.script.close()
+        one.script.close()
 
 
 def test_lines_and_log_have_what_a_script_writes_to_both_streams(start, tmp_path):
@@ -106,9 +120,9 @@ def test_a_gigabyte_of_output_leaves_a_log_with_its_beginning_and_its_end(start,
 def test_a_script_that_does_not_want_to_end_leaves_no_process(start):
     started = start(STUBBORN)
     assert seen_within(60, lambda: bool(started.script.look(0.01) and started.lines))
-    assert len(marked(started.number)) == 4
+    assert len(marked(started.number)) == 5  # three of the script, its supervisor, the guard
     started.script.stop()
-    assert len(marked(started.number)) == 4
+    assert len(marked(started.number)) == 5
     started.script.close()
     assert not marked(started.number)
     assert started.script.code == 128 + signal.SIGKILL
@@ -129,10 +143,114 @@ signal.pause()
     assert started.end() == 7
 
 
-def test_the_death_of_a_rank_ends_its_script(tmp_path):
+@pytest.mark.parametrize("with_it", ["rank", "guard", "supervisor"])
+def test_the_death_of_a_rank_ends_its_script_even_if_the_supervisor_or_its_guard_dies_with_it(tmp_path, with_it):
     number = os.urandom(8).hex()
-    done = subprocess.run(
-        [sys.executable, "-c", RANK], cwd=tmp_path, env={**os.environ, MARK: number}, check=False, timeout=60
-    )
+    words = [sys.executable, "-c", RANK, with_it]
+    done = subprocess.run(words, cwd=tmp_path, env={**os.environ, MARK: number}, check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     assert seen_within(60, lambda: not marked(number))
+
+
+def above(started):
+    """The supervisor and the guard of a script, from the script up."""
+    guard = psutil.Process(started.script._process.pid)
+    return [*guard.children(), guard]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_killed_supervisor_or_guard_leaves_nothing_of_its_script(start, which):
+    started = start(STUBBORN)
+    assert seen_within(60, lambda: bool(started.script.look(0.01) and started.lines))
+    above(started)[which].kill()
+    started.end()
+    assert not marked(started.number)
+    assert started.script.killed_by == signal.SIGKILL
+
+
+def test_the_first_process_of_a_script_ends_even_if_supervisor_and_guard_are_killed(start):
+    started = start(LISTENER.replace("sys.argv[1]", "'me'"))
+    assert seen_within(60, lambda: bool(started.script.look(0.01) and started.lines))
+    for process in above(started):
+        process.suspend()
+    for process in above(started):
+        process.kill()
+    assert seen_within(60, lambda: not marked(started.number))
+
+
+def test_a_guard_does_not_go_by_the_name_of_the_supervisor(start):
+    started = start(LISTENER.replace("sys.argv[1]", "'me'"))
+    assert seen_within(60, lambda: bool(started.script.look(0.01) and started.lines))
+    supervisor, guard = above(started)
+    assert "supervisor.py" in " ".join(supervisor.cmdline())
+    assert "".join(guard.cmdline()) == "guard of a script"
+
+
+@pytest.mark.parametrize(
+    ("words", "heard"),
+    [
+        (["sh", "-c", "exec env A=b {program}"], ["program"]),
+        (["bash", "-c", "{program}; echo after"], ["program", "after"]),
+        (["sh", "-c", "true; {program}"], ["program"]),
+        (["bash", "-c", "set -e; bash -c 'sh -c \"{program}; true\"; true'; true"], ["program"]),
+        (["env", "A=b", "bash", "-c", "cd .; {program} | cat; echo after"], ["program", "after"]),
+        (["bash", "-c", "(sleep 600; echo never) & {program}; echo after"], ["program", "after"]),
+        (["bash", "-c", "{program} & wait"], ["program"]),
+        (["bash", "-c", "trap 'echo left' EXIT; {program}; echo after"], ["program", "after", "left"]),
+        (["bash", "-c", "trap 'echo told' TERM; {program}; echo after"], ["program", "told", "after"]),
+        (["bash", "-c", "trap 'kill -TERM $!; wait $!; echo told' TERM; {program} & wait"], ["program", "told"]),
+        (["bash", "-c", "trap 'echo told; exit 7' TERM; echo ready; while true; do sleep 0.1; done"], ["told"]),
+    ],
+)
+def test_sigterm_is_heard_by_the_first_process_that_is_no_shell_and_by_a_trap(start, tmp_path, words, heard):
+    (tmp_path / "listener.py").write_text(LISTENER)
+    program = f"{sys.executable} {tmp_path / 'listener.py'} program"
+    started = start(*[word.format(program=program) for word in words])
+    assert seen_within(60, lambda: bool(started.script.look(0.01) and "ready" in started.lines))
+    started.script.stop()
+    started.end()
+    assert [line.removeprefix("heard by ") for line in started.lines if line not in ("ready", "Terminated")] == heard
+    assert started.script.killed_by is None
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "killed_by"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGBUS)", 135, signal.SIGBUS),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143, signal.SIGTERM),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, None),
+        ("os.kill(os.getpid(), signal.SIGFPE)", 136, None),
+        ("os.abort()", 134, None),
+        ("os.kill(os.getpid(), signal.SIGUSR1)", 138, None),
+        ("sys.exit(137)", 137, None),
+        ("sys.exit(143)", 143, None),
+        ("pass", 0, None),
+    ],
+)
+def test_a_script_was_killed_if_a_signal_says_nothing_of_its_program(start, program, code, killed_by):
+    started = start(f"import os, resource, signal, sys\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n{program}")
+    assert started.end() == code
+    assert started.script.killed_by == killed_by
+
+
+def test_a_program_that_is_missing_was_not_killed(start):
+    started = start("nonsuch", "-c")
+    assert started.end() == 127
+    assert started.lines == ["`nonsuch` cannot be started: No such file or directory"]
+    assert started.script.killed_by is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT, signal.SIGSEGV])
+def test_a_script_is_lost_with_its_supervisor_whatever_kills_that(start, number):
+    started = start(STUBBORN)
+    assert seen_within(60, lambda: bool(started.script.look(0.01) and started.lines))
+    above(started)[0].send_signal(number)
+    started.end()
+    assert started.script.killed_by == number
+
+
+def test_a_script_that_its_rank_kills_was_not_killed_by_another(start):
+    started = start(STUBBORN)
+    started.script.close()
+    assert started.script.killed_by is None

@@ -118,6 +118,20 @@ def test_a_reason_is_printed_once():
     assert "trial 1 failed as trial 0 did |" in screen(*failed(1))[-1]
 
 
+def test_another_attempt_after_a_loss_that_counts_is_one_line_with_its_number_and_the_reason():
+    screen = Screen(max_attempts=3)
+    screen(*started(point={"n": 1}))
+
+    def lost(assignment, attempt, *reports):
+        event = ev.AssignmentLost(time_s=2.0, assignment=assignment, reason="SIGKILL", counts=True, of_script=True)
+        again = assigned(assignment + 1, 0, 2.0, attempt=attempt)
+        return screen(*reports, event, again)[-1]
+
+    assert lost(0, 2) == "[      2.0 s] trial 0 starts again on block 1, attempt 2 of 3: SIGKILL"
+    epoch = ev.EpochEnded(time_s=2.0, assignment=1, epoch=1, metrics={"loss": 0.5})
+    assert lost(1, 3, epoch).endswith("trial 0 starts again on block 1, attempt 3 (2 of 3 without progress): SIGKILL")
+
+
 def test_folds_are_named_and_their_spread_is_shown_only_where_there_are_folds():
     screen = Screen(n_fold=2)
     began = ev.FoldBegan(time_s=2.0, assignment=0, epoch=4)

@@ -11,6 +11,7 @@ import numpy as np
 from nnlo_opt.compat.manager.generated import count_batches
 from nnlo_opt.data.cache import FileCache, parse_copy_command
 from nnlo_opt.data.hdf5.source import Hdf5Source
+from nnlo_opt.data.lists import located
 from nnlo_opt.data.ragged import concatenate, take
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.workload.hdf5_check import check_files
@@ -62,7 +63,7 @@ class Data:
 
     def set_full_file_names(self, file_names: Iterable[str | Path]) -> None:
         """Set the files, which are not copied."""
-        self.file_names = [str(name) for name in file_names if name]
+        self.file_names = [located(str(name)) for name in file_names if name]
 
     def set_file_names(self, file_names: Iterable[str | Path]) -> None:
         """Set the files to make batches from; with a caching directory, their copies are read."""

@@ -10,7 +10,7 @@ from nnlo_opt.compat.manager.algo import Algo
 from nnlo_opt.compat.manager.data import Data, H5Data
 from nnlo_opt.compat.manager.model import ModelBuilder
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.data.lists import read_list
+from nnlo_opt.data.lists import located, read_list
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.options.checks import check_teams
 from nnlo_opt.run.options.values import DataOptions, Options, check_training
@@ -130,4 +130,6 @@ class Settings:
 
 def _files(given: Iterable[str | Path] | str | Path) -> tuple[str, ...]:
     """Return the names in a list; a single path is the one of a list file."""
-    return tuple(map(str, read_list(given) if isinstance(given, str | Path) else given))
+    if isinstance(given, str | Path):
+        return tuple(map(str, read_list(given)))
+    return tuple(located(str(name)) for name in given)

@@ -24,6 +24,7 @@ from typing import Any
 
 from nnlo_opt.compat.keras.layers import MERGES, RENAMED
 from nnlo_opt.compat.scripts import MODELS, settle_backend
+from nnlo_opt.data.lists import look_in
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, NnloError
 
 #: module of ours that has the names, unless `_HOMES` says otherwise
@@ -304,6 +305,7 @@ def run_script(argv: Sequence[str]) -> int:
         print(f"`run-legacy` must be given a script or a driver. Received: {argv[0]}, which is no file.")
         return EXIT_WRONG_REQUEST
     sys.argv = [*argv]
+    look_in(argv[1:])
     sys.path.insert(0, str(path.resolve().parent))
     code: Any = EXIT_OK
     try:

@@ -12,6 +12,7 @@ from typing import Any
 import nnlo_opt
 from nnlo_opt.api.optimize import space_of
 from nnlo_opt.comm.rank_group import RankGroup
+from nnlo_opt.data.lists import located
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
 
@@ -80,8 +81,8 @@ class ProcessBlock:
         }
         self._functions: dict[str, Any] = {
             "get_model": self._build,
-            "get_train": lambda: [*train_list],
-            "get_val": lambda: [*val_list],
+            "get_train": lambda: [*map(located, train_list)],
+            "get_val": lambda: [*map(located, val_list)],
             "get_features": lambda: data.features_name,
             "get_labels": lambda: data.labels_name,
         }

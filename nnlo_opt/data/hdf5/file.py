@@ -15,6 +15,7 @@ from typing import Any
 
 import h5py
 
+from nnlo_opt.data.lists import looked_in
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.files import regular
 
@@ -101,7 +102,10 @@ def open_file(path: Path, blame: type[NnloError], *, external: bool = False) -> 
     try:
         file = DataFile(path, external=external)
     except FileNotFoundError as error:
-        raise blame(f"A data file must exist. Received: {path}, which does not. Check the list of files.") from error
+        where = looked_in(str(path))
+        raise blame(
+            f"A data file must exist. Received: {path}{where}, which does not. Check the list of files."
+        ) from error
     except Exception as error:  # h5py raises half a dozen kinds
         raise blame(
             f"A data file must be a complete HDF5 file that can be read. Received: {path} ({reason_of(error)}). "

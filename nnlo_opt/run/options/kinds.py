@@ -172,7 +172,7 @@ def _fixed(value: Any) -> dict[str, str]:
     if isinstance(value, Mapping):
         return {_text(name): str(item) for name, item in value.items()}
     fixed: dict[str, str] = {}
-    for text in value:
+    for text in map(_text, value):
         name, equals, item = (part.strip() for part in text.partition("="))
         if not name or not equals:
             raise ConfigurationError(

@@ -272,8 +272,8 @@ RUN = _group(
              "search process anew if it makes no suggestion for so long; your own code that computes an objective or a "
              "figure of merit may take any time, which --trial-timeout bounds; 0: no process is watched"),
     Option("max_attempts", "N", whole(), default=_PLAN.max_attempts, example="5",
-        help="fail a trial if one of its folds loses ranks of its block (killed, out of memory, ended by "
-             "--hang-timeout) so many times in a row without completing another epoch"),
+        help="fail a trial if one of its folds loses ranks of its block, or its script (killed, out of memory, ended "
+             "by --hang-timeout), so many times in a row without completing another epoch"),
     Option("overwrite", "", FLAG, default=False, common=True, help="replace a run of the same name"),
     SEED,
     Option("quiet", "", FLAG, default=False, python=False, common=True,
