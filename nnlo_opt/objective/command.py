@@ -23,6 +23,7 @@ from nnlo_opt.comm.transport import wait_until
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.objective.named_files import named_files
 from nnlo_opt.objective.output import GO_ON, STOP, Output, Report
 from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.script import Script
@@ -31,6 +32,7 @@ from nnlo_opt.objective.torch_group import LOOPBACK, Place
 from nnlo_opt.runtime.devices import NO_GPU, VISIBLE
 from nnlo_opt.runtime.environment import LAUNCHER_PREFIXES
 from nnlo_opt.safe_path import SafePath
+from nnlo_opt.trials.identity import COMMAND
 from nnlo_opt.trials.kept_weights import FILES_NAME
 
 #: seconds for which a look at a script waits for output
@@ -43,8 +45,6 @@ _REPORT, _STOP, _END, _AGAIN = "report", "stop", "end", "again"
 _TAKEN = ("EADDRINUSE", "ddress already in use")
 #: last lines of an output that are in the reason of a failure
 _N_LINES = 3
-#: bytes of a file that are read for its fingerprint, besides its size
-_MOST_READ = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,31 +90,21 @@ class Command:
                 f"`--command` must begin with a program that can be started. Received: {words[0]!r}, which is neither "
                 "in PATH nor a file that may be executed. Check its name."
             )
-        files = self._files()
+        files = named_files(words)
         given = {"--report-pattern": self.patterns[0], "--result-pattern": self.patterns[1]}
-        parts = {"--command": self.template.text} | {name: text for name, text in given.items() if text} | files
-        source = Path(next(iter(files), program or words[0]))
+        parts = {COMMAND: self.template.text} | {name: text for name, text in given.items() if text}
+        source = Path(next(iter(files.code | files.others), program or words[0]))
         saves = {SAVE, CHECKPOINT} & self.template.names
         return ModelDefinition(
             name=source.stem,
             kind="objective",
             source=source,
             functions={"objective": self.saving if saves else self.plain},
-            fingerprint=hashlib.sha256(repr(parts).encode()).hexdigest(),
-            parts=parts,
+            # As older versions have it, whose runs have nothing else.
+            fingerprint=hashlib.sha256(repr(parts | files.former).encode()).hexdigest(),
+            parts=parts | files.code,
+            notes=files.others,
         )
-
-    def _files(self) -> dict[str, str]:
-        """Return the files that the words name, with their fingerprints; the program itself only if it is a script."""
-        found = dict[str, str]()
-        for number, word in enumerate(self.template.words):
-            path = Path(word.rpartition("=")[2])
-            if path.is_file():
-                with path.open("rb") as file:
-                    text = file.read(_MOST_READ)
-                if number or text.startswith(b"#!"):
-                    found[str(path)] = hashlib.sha256(b"%d " % path.stat().st_size + text).hexdigest()
-        return found
 
 
 class _Call:

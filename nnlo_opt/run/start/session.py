@@ -395,7 +395,8 @@ class Session(ABC):
         request = self.options.run
         if directory.ledger.sessions:
             refuse_existing(replace(request, name=directory.path.name))
-            check_same(directory.ledger.identity, identity, str(directory.shown), request)
+            if remark := check_same(directory.ledger.identity, identity, str(directory.shown), request):
+                (self.host.warn or self.say)(remark)
             if n_cut := directory.journal.n_cut:
                 self.say(f"Cut {counted(n_cut, 'byte')} off the end of the journal: a write that was not completed.")
         elif request.restore and request.name is not None:
