@@ -188,3 +188,12 @@ def test_another_command_or_file_is_another_search(tmp_path):
     assert "`--command` differs: it was python train.py {args}" in launcher.run(1, other, tmp_path, code=2).err
     (tmp_path / "train.py").write_text("")
     assert "the file `train.py` differs" in launcher.run(1, words, tmp_path, code=2).err
+
+
+def test_a_log_that_the_script_writes_ends_no_run_and_is_named(tmp_path):
+    script = "import sys\nopen(sys.argv[2], 'a').write(sys.argv[1])\nprint('{\"value\": %s}' % sys.argv[1])\n"
+    given = ("--command", "python train.py {x} run.log", "--num-iterations")
+    launcher.run(1, command(tmp_path, script, LINE, *given, "1"), tmp_path)
+    done = launcher.run(1, [*command(tmp_path, script, LINE, *given, "2"), "--opt-restore"], tmp_path)
+    assert "the command names have changed since the last start, which do not end a run: `run.log`." in done.out
+    launcher.check_search(tmp_path / "checkpoints/S", 2)
