@@ -29,7 +29,7 @@ from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.script import Script
 from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
 from nnlo_opt.objective.torch_group import LOOPBACK, Place
-from nnlo_opt.runtime.devices import NO_GPU, VISIBLE
+from nnlo_opt.runtime.devices import NO_GPU, VISIBLE, are_own, find_gpus, own_gpu_ids
 from nnlo_opt.runtime.environment import LAUNCHER_PREFIXES
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.identity import COMMAND
@@ -127,7 +127,8 @@ class _Call:
 
     def _start(self) -> Script:
         """Start the script. Collective: every rank of the block."""
-        own = [socket.gethostname(), *map(os.environ.get, VISIBLE)]
+        gpus_here, ids = find_gpus(os.environ).names, own_gpu_ids()
+        own = [socket.gethostname(), *map(os.environ.get, VISIBLE), gpus_here, ids]
         *places, port = self._trial.meet("start", own, lambda places: [*places, _free_port()])
         hosts = [place[0] for place in places]
         address = LOOPBACK if len({*hosts}) == 1 else hosts[0]
@@ -136,10 +137,13 @@ class _Call:
         if RANKS in self._command.template.names:  # the script of block rank 0 starts processes for all
             place, words = Place(), ["true"] if self._rank else words
         environ = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER_PREFIXES)}
-        # As under `torchrun`, a process sees the GPUs of all on its node.
-        for number, variable in enumerate(VISIBLE, 1):
-            gpus = [there[number] for there in places if there[0] == own[0] and there[number] not in (None, NO_GPU)]
-            environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
+        node = [there for there in places if there[0] == own[0]]
+        if are_own(*zip(*(there[-2:] for there in node), strict=True)):
+            place = place.alone()
+        else:  # as under `torchrun`, a process sees the GPUs of all on its node
+            for number, variable in enumerate(VISIBLE, 1):
+                gpus = [there[number] for there in node if there[number] not in (None, NO_GPU)]
+                environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
         # A script may be `torchrun` itself, which reads its port there.
         environ |= place.variables(address, port) | {"PET_MASTER_PORT": str(port), "PYTHONUNBUFFERED": "1"}
         return Script(words, environ, SafePath(self._trial.directory) / f"output-{self._rank}.log", self._take)
