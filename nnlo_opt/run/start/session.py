@@ -143,6 +143,8 @@ class Session(ABC):
         self.pruner: Pruner | None = None
         #: traceback of the last failure; empty if it was no exception of the user's code
         self._traceback = ""
+        #: names of the reports that are written; empty before the end
+        self._reports: tuple[str, ...] = ()
         #: True while other ranks may be at work
         self.is_running = False
         #: ledger of the run; None before the run is open
@@ -294,7 +296,7 @@ class Session(ABC):
         # They work while the reports are written.
         mirrors_until_s = last_steps.ask_mirrors(run.mirrors, self._preemption.left_s)
         if self.host.keeps_files:
-            last_steps.write_last_reports(run.reporter, directory, self.say)
+            self._reports = last_steps.write_last_reports(run.reporter, directory, self.say)
         last_steps.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
         self._console.end_quiet()
         code = self.conclude(directory, findings.figure, model_path) if self.host.owns_process else EXIT_OK
