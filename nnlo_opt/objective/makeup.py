@@ -45,7 +45,7 @@ class Makeup:
 
 def makeup_of(objective: Callable[..., Any]) -> Makeup:
     """Return what a function, or any other callable of a script, consists of."""
-    walk = _Walk(getattr(_innermost(objective), "__module__", None))
+    walk = _Walk(_module_of(_innermost(objective)))
     name = _short(getattr(objective, "__qualname__", type(objective).__qualname__))
     walk.codes[name] = []
     walk.add(objective, name)
@@ -56,10 +56,21 @@ def makeup_of(objective: Callable[..., Any]) -> Makeup:
 
 
 def _innermost(function: Any) -> Any:
-    """Return the function of `functools.partial` objects."""
-    while isinstance(function, partial):
-        function = function.func
+    """Return the function in `functools.partial` objects and decorators."""
+    while (inner := function.func if isinstance(function, partial) else _wrapped(function)) is not None:
+        function = inner
     return function
+
+
+def _wrapped(function: Any) -> Any:
+    """Return the function that a decorator has wrapped; None if there is none."""
+    return inspect.getattr_static(function, "__wrapped__", None)
+
+
+def _module_of(function: Any) -> str | None:
+    """Return the name of the module whose text defines a function; a decorator of another one has the name of ours."""
+    function = getattr(function, "__func__", function)
+    return getattr(function, "__globals__", {}).get("__name__", getattr(function, "__module__", None))
 
 
 class _Walk:
@@ -93,9 +104,10 @@ class _Walk:
             self.add(value.__func__)
             self._add_object(value.__self__)
         elif isinstance(value, FunctionType):
-            if value.__module__ == self._module:
+            if _module_of(value) == self._module:
                 self._add_function(value)
-        elif (wrapped := inspect.getattr_static(value, "__wrapped__", None)) is not None:  # `functools.cache`
+            self.add(_wrapped(value))
+        elif (wrapped := _wrapped(value)) is not None:  # by `functools.cache`
             self.add(wrapped)
         elif isinstance(value, type):
             self._add_class(value)
@@ -115,8 +127,6 @@ class _Walk:
         self._named |= found
         for value in (*found.values(), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.add(value)
-        if (wrapped := vars(function).get("__wrapped__")) is not None:
-            self.add(wrapped)
 
     def _add_class(self, kind: type) -> None:
         for base in kind.__mro__:
@@ -223,7 +233,10 @@ def _note(value: Any) -> str | None:
         value = value.item()  # which another version of NumPy shows in another way
     if not _is_plain(value):
         return None
-    text = _text(value)
+    try:
+        text = _text(value)
+    except Exception:  # of a class of the user that inherits from one of ours
+        return None
     is_shown = _is_plain(value, _SHOWN) and len(text) <= _MOST_CHARACTERS
     return text if is_shown else f"{DIGEST}{_digest(text)[:12]}"
 

@@ -300,6 +300,46 @@ mine, number, built_in = Mine(3), 3, len
     assert makeup_of(len) == makeup_of(first.built_in)
 
 
+DECORATED = """
+import contextlib, functools
+
+@contextlib.contextmanager
+def quiet():
+    yield
+
+@quiet()
+def helper(x):
+    return x + LIMIT
+
+@functools.lru_cache
+@quiet()
+def objective(p):
+    return helper(p["x"])
+
+LIMIT = 3
+"""
+
+
+def test_a_decorator_of_another_module_hides_no_function_and_is_no_part_itself(module):
+    made = makeup_of(module(DECORATED).objective)
+    assert made.notes == {"LIMIT": "3"}
+    assert {*made.parts} == {"objective", "helper"}
+    assert made.parts != makeup_of(module(changed(DECORATED, "x + LIMIT", "x * LIMIT")).objective).parts
+    assert made.parts != makeup_of(module(changed(DECORATED, "return helper", "return 1 + helper")).objective).parts
+
+
+def test_a_value_that_cannot_be_shown_is_no_part_and_no_error(module):
+    text = """
+class Mine(int):
+    def __repr__(self):
+        raise RuntimeError
+value = Mine(3)
+def objective(p):
+    return value
+"""
+    assert makeup_of(module(text).objective).notes == {}
+
+
 def test_functions_of_other_modules_are_no_part(module):
     text = "from json import dumps\nimport math\ndef objective(p):\n    return math.sqrt(len(dumps(p)))\n"
     assert [*makeup_of(module(text).objective).parts] == ["objective"]
