@@ -101,7 +101,7 @@ DOORS: dict[str, list[str]] = {
     "pandas": ["analysis.frames", "export.tables"],
     "matplotlib": ["reporting.plots"],
     "psutil": ["data.cache", "data.memory", "doctor.examination", "launcher.job", "runtime.monitor", "runtime.peers"],
-    "pynvml": ["runtime.monitor"],
+    "pynvml": ["runtime.nvidia"],
     "rich": ["cli.doctor", "reporting"],
     "tensorboard": ["export.tensorboard_runs"],
     "mlflow": ["export.mlflow_runs"],

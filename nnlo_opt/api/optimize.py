@@ -19,6 +19,7 @@ from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
 from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
+from nnlo_opt.objective.makeup import makeup_of
 from nnlo_opt.objective.signature import takes
 from nnlo_opt.run.options.kinds import FLAG, whole
 from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
@@ -157,6 +158,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
                 space=full_space,
                 catch=catch,
                 observers=[view],
+                warn=view.warn,
                 requests=study._requests,
             )
             with closing(view):
@@ -259,6 +261,7 @@ def definition_of(target: object) -> ModelDefinition:
         return ModelDefinition.from_names(vars(module), _file_of(module))
     kind = FUNCTIONS.get(name, "objective")
     around = getattr(target, "__globals__", {}) if kind == "model" else {}
+    makeup = makeup_of(target) if kind == "objective" else None
     return ModelDefinition(
         name="objective" if name == "<lambda>" else name,
         kind=kind,
@@ -267,6 +270,8 @@ def definition_of(target: object) -> ModelDefinition:
         parameter_range=getattr(target, "parameter_range", None),
         function=name,
         fingerprint=_fingerprint(target),
+        parts=makeup.parts if makeup else {},
+        notes=makeup.notes if makeup else None,
     )
 
 
@@ -278,7 +283,7 @@ def _file_of(module: ModuleType) -> Path:
 
 
 def _fingerprint(function: object) -> str:
-    """Return the SHA-256 of a function of a script."""
+    """Return the SHA-256 of a function of a script; of an objective, that by which older versions know it."""
     if isinstance(function, FunctionType) and function.__name__ != "<lambda>":
         return fingerprint(function)
     code = getattr(function, "__code__", None)

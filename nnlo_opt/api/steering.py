@@ -107,6 +107,10 @@ class SearchView:
             for callback in self._callbacks:
                 callback(self._study, FrozenTrial.of(ledger.trials[event.trial]))
 
+    def warn(self, sentence: str) -> None:
+        """Warn the caller of the search."""
+        warnings.warn_explicit(python_words(sentence), SearchWarning, *self._place)
+
     def close(self) -> None:
         """Leave the line as it is."""
         if self._line is not None:

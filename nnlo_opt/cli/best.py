@@ -16,6 +16,7 @@ from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.words import counted, figure_text
 from nnlo_opt.run.options.kinds import PATH, one_of, whole
 from nnlo_opt.run.options.table import NAMED_MODEL, SEED, Option
+from nnlo_opt.trials.identity import COMMAND
 from nnlo_opt.trials.kept_weights import FILES_NAME, best_trials, weights_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
@@ -88,7 +89,7 @@ def _trial(run: Path, trial: Trial) -> dict[str, Any]:
 
 def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
     """Return the command line that trains a trial again, on as many ranks as one of its folds had."""
-    if text := ledger.identity.model.parts.get("--command"):
+    if text := ledger.identity.model.parts.get(COMMAND):
         return _script(run, Template(text), trial)
     program = (ledger.settings.command_line or ["an unknown program"])[0]
     if program not in DRIVERS or ledger.identity.data is None:

@@ -13,7 +13,8 @@ from nnlo_opt.reporting.terminal import fitted
 from nnlo_opt.reporting.words import counted, point_text
 from nnlo_opt.run.afterwards.best_model import BEST_MODEL, best_fold, weights_text, without_validation
 from nnlo_opt.run.afterwards.trained_models import TrainedModels, prepare
-from nnlo_opt.run.options.table import MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
+from nnlo_opt.run.options.of_journal import without_code
+from nnlo_opt.run.options.table import BY_NAME, MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
 from nnlo_opt.run.options.values import Options, optimization_options, training_options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import ledger_of
@@ -41,8 +42,11 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
             f"`--from-run` must name a run that has trained models. Received: `{run}`, whose objective trains by "
             f"itself. `nnlo-opt best {run}` prints its best point."
         )
-    trial, of_run = _trial(run, ledger, number), _given(run, ledger)
-    options = training_options({**{name: text for name, text in of_run.items() if name in _TAKEN}, **given}, argv)
+    trial = _trial(run, ledger, number)
+    of_run = {name: text for name, text in _given(run, ledger).items() if name in _TAKEN and name not in given}
+    harmless = without_code(of_run, run, needed=("mode",))
+    options = training_options({**harmless, **given}, argv)
+    left_out = [BY_NAME[name].flag for name in of_run if name not in harmless]
     pooled = given.keys().isdisjoint({"train_data", "val_data"})
     more = without_validation(run, trial, options.training.with_point(trial.point)) if pooled else {}
     whole = (trial.point | more).items()
@@ -54,7 +58,11 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
         training=options.training.with_point(point),
         data=replace(options.data, pooled=pooled),
         point=model_parameters(point),
-        remarks=(*options.remarks, f"Training again {where}: {point_text(point)}"),
+        remarks=(
+            *options.remarks,
+            f"Training again {where}: {point_text(point)}",
+            *(f"`{flag}` of the run is not executed: give it again if it is needed." for flag in left_out),
+        ),
     )
 
 
@@ -68,7 +76,9 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, ModuleWorkload]:
     """
     ledger = ledger_of(run, "RUN_DIRECTORY")
     _trial(run, ledger, "")
-    given = _given(run, ledger) | ({"model": model} if model else {})
+    if ledger.identity.data is None:
+        raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
+    given = without_code(_given(run, ledger), run) | ({"model": model} if model else {})
     options = training_options(given) if ledger.is_training else optimization_options(given)
     options = replace(options, model_sha256=None if model else ledger.identity.model.sha256)
     workload = ModuleWorkload(options, ProcessContext(), searches=not ledger.is_training)
@@ -118,7 +128,6 @@ def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str
                 "itself. Name another run, or `--model` and the data themselves."
             )
         given = _given(source, ledger_of(source, "--from-run"), before) | given
-    given.pop("copy_command", None)  # a journal that somebody has changed could name any command
     return given | {"model": given.get("model") or given.get("example")}
 
 

@@ -1,5 +1,6 @@
 """The commands report, export of `nnlo-opt`: files that are made of a journal."""
 
+import os
 import shlex
 import stat
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from nnlo_opt.trials.run_lock import may_be_at_work
 REPORT_OPTIONS = (
     Option("figures", "DIR", PATH, shown="no figures", example="paper", bare="",
         help="also write figures for a paper, as PNG and PDF; without DIR into the folder `figures` of the run"),
+    Option("out", "FOLDER", PATH, shown="the run directory", example="their-run",
+        help="folder for the files, as of a run that you may only read"),
 )
 #: options of `nnlo-opt export`
 EXPORT_OPTIONS = (
@@ -43,16 +46,38 @@ def report(parser: Parser, argv: Sequence[str]) -> None:
     arguments = parser.values_of_run(argv)
     fit_on_one_thread()
     run, ledger = arguments.run, read_ledger(arguments.run)
-    write_results(run, ledger)
-    write_page(run, ledger)
-    print(f"Wrote results.csv, summary.json and {PAGE_NAME} of {counted(len(ledger.trials), 'trial')} to `{run}`.")
+    place = run if arguments.out is None else _place(Path(arguments.out), run)
+    if not os.access(place, os.W_OK):
+        raise ConfigurationError(
+            f"The folder of a report must be writable. Received: `{place}`. Name another one by `nnlo-opt report {run} "
+            "--out FOLDER`."
+        )
+    write_results(place, ledger)
+    write_page(run, ledger, place)
+    print(f"Wrote results.csv, summary.json and {PAGE_NAME} of {counted(len(ledger.trials), 'trial')} to `{place}`.")
     if (folder := arguments.figures) is not None:
         from nnlo_opt.reporting.plots import write_figures
 
-        paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(run) / "figures")
+        paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(place) / "figures")
         named = ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf"))
         text = f"Wrote figures as PNG and PDF to `{folder}`: {named or 'none, as no trial is complete'}."
         print(fitted(text))
+
+
+def _place(folder: Path, run: Path) -> Path:
+    """Return the folder of `--out`, which is made; ConfigurationError if it is another run, or cannot be made."""
+    if (folder / JOURNAL_NAME).exists() and not folder.samefile(run):
+        raise ConfigurationError(
+            f"A report must not replace the files of another run. Received: `{folder}`, which has a {JOURNAL_NAME}. "
+            "Name another folder by `--out`."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"`--out` must be a folder that can be written. Received: `{folder}` ({error.strerror}). Name another one."
+        ) from None
+    return folder
 
 
 # ---------------------------------------------------------------- files of other tools

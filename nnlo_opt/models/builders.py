@@ -119,8 +119,9 @@ class ModelDefinition:
     function: str = ""
     #: fingerprint of that function; empty if the files are the model
     fingerprint: str = ""
-    #: what makes it the objective that it is, in words by name, if no file does: a command with the files that it names
+    #: what makes it the objective that it is, and what is said if it differs, if it is no file: as of `ModelFile`
     parts: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] | None = None
     #: False if a part of its module was executed, from which it cannot be built
     is_whole: bool = True
 

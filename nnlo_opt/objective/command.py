@@ -23,14 +23,16 @@ from nnlo_opt.comm.transport import wait_until
 from nnlo_opt.errors import ConfigurationError, LostAttemptError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.objective.named_files import named_files
 from nnlo_opt.objective.output import GO_ON, STOP, Output, Report
 from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.script import Script
 from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
 from nnlo_opt.objective.torch_group import LOOPBACK, Place
-from nnlo_opt.runtime.devices import NO_GPU, VISIBLE
+from nnlo_opt.runtime.devices import NO_GPU, VISIBLE, are_own, find_gpus, own_gpu_ids
 from nnlo_opt.runtime.environment import LAUNCHER_PREFIXES
 from nnlo_opt.safe_path import SafePath
+from nnlo_opt.trials.identity import COMMAND
 from nnlo_opt.trials.kept_weights import FILES_NAME
 
 #: seconds for which a look at a script waits for output
@@ -45,8 +47,6 @@ _TAKEN = ("EADDRINUSE", "ddress already in use")
 _N_LINES = 3
 #: what mostly sends a signal
 _CAUSES = {"SIGKILL": ", by hand or for lack of memory", "SIGBUS": ", for lack of shared memory or of disk space"}
-#: bytes of a file that are read for its fingerprint, besides its size
-_MOST_READ = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,31 +92,21 @@ class Command:
                 f"`--command` must begin with a program that can be started. Received: {words[0]!r}, which is neither "
                 "in PATH nor a file that may be executed. Check its name."
             )
-        files = self._files()
+        files = named_files(words)
         given = {"--report-pattern": self.patterns[0], "--result-pattern": self.patterns[1]}
-        parts = {"--command": self.template.text} | {name: text for name, text in given.items() if text} | files
-        source = Path(next(iter(files), program or words[0]))
+        parts = {COMMAND: self.template.text} | {name: text for name, text in given.items() if text}
+        source = Path(next(iter(files.code | files.others), program or words[0]))
         saves = {SAVE, CHECKPOINT} & self.template.names
         return ModelDefinition(
             name=source.stem,
             kind="objective",
             source=source,
             functions={"objective": self.saving if saves else self.plain},
-            fingerprint=hashlib.sha256(repr(parts).encode()).hexdigest(),
-            parts=parts,
+            # As older versions have it, whose runs have nothing else.
+            fingerprint=hashlib.sha256(repr(parts | files.former).encode()).hexdigest(),
+            parts=parts | files.code,
+            notes=files.others,
         )
-
-    def _files(self) -> dict[str, str]:
-        """Return the files that the words name, with their fingerprints; the program itself only if it is a script."""
-        found = dict[str, str]()
-        for number, word in enumerate(self.template.words):
-            path = Path(word.rpartition("=")[2])
-            if path.is_file():
-                with path.open("rb") as file:
-                    text = file.read(_MOST_READ)
-                if number or text.startswith(b"#!"):
-                    found[str(path)] = hashlib.sha256(b"%d " % path.stat().st_size + text).hexdigest()
-        return found
 
 
 class _Call:
@@ -139,7 +129,8 @@ class _Call:
 
     def _start(self) -> Script:
         """Start the script. Collective: every rank of the block."""
-        own = [socket.gethostname(), *map(os.environ.get, VISIBLE)]
+        gpus_here, ids = find_gpus(os.environ).names, own_gpu_ids()
+        own = [socket.gethostname(), *map(os.environ.get, VISIBLE), gpus_here, ids]
         *places, port = self._trial.meet("start", own, lambda places: [*places, _free_port()])
         hosts = [place[0] for place in places]
         address = LOOPBACK if len({*hosts}) == 1 else hosts[0]
@@ -148,10 +139,13 @@ class _Call:
         if RANKS in self._command.template.names:  # the script of block rank 0 starts processes for all
             place, words = Place(), ["true"] if self._rank else words
         environ = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER_PREFIXES)}
-        # As under `torchrun`, a process sees the GPUs of all on its node.
-        for number, variable in enumerate(VISIBLE, 1):
-            gpus = [there[number] for there in places if there[0] == own[0] and there[number] not in (None, NO_GPU)]
-            environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
+        node = [there for there in places if there[0] == own[0]]
+        if are_own(*zip(*(there[-2:] for there in node), strict=True)):
+            place = place.alone()
+        else:  # as under `torchrun`, a process sees the GPUs of all on its node
+            for number, variable in enumerate(VISIBLE, 1):
+                gpus = [there[number] for there in node if there[number] not in (None, NO_GPU)]
+                environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
         # A script may be `torchrun` itself, which reads its port there.
         environ |= place.variables(address, port) | {"PET_MASTER_PORT": str(port), "PYTHONUNBUFFERED": "1"}
         return Script(words, environ, SafePath(self._trial.directory) / f"output-{self._rank}.log", self._take)

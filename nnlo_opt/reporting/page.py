@@ -23,25 +23,25 @@ logger = logging.getLogger(__name__)
 PAGE_NAME = "report.html"
 
 
-def write_page(run_directory: Path, ledger: Ledger) -> None:
-    """Write `report.html`, whole or not at all.
+def write_page(run_directory: Path, ledger: Ledger, folder: Path | None = None) -> None:
+    """Write `report.html` to a folder, by default that of the run, whole or not at all.
 
     Raises:
         OSError: the file cannot be written.
         NnloError: plotly is not installed.
     """
     data = json.dumps(page_data(ledger, run_directory), separators=(",", ":"), allow_nan=False)
-    folder = Path(__file__).parent
+    sources = Path(__file__).parent
     parts = {
         "title": escape(run_directory.resolve().name),
-        "style": (folder / "page.css").read_text(encoding="utf-8"),
+        "style": (sources / "page.css").read_text(encoding="utf-8"),
         "plotly": plotly_js(),
         "data": data.replace("<", "\\u003c"),
-        "script": (folder / "page.js").read_text(encoding="utf-8"),
+        "script": (sources / "page.js").read_text(encoding="utf-8"),
     }
-    template = (folder / "page.html").read_text(encoding="utf-8")
+    template = (sources / "page.html").read_text(encoding="utf-8")
     page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
-    atomic_write(run_directory / PAGE_NAME, page, durable=False)
+    atomic_write((folder or run_directory) / PAGE_NAME, page, durable=False)
 
 
 def wrote_page(run_directory: Path, ledger: Ledger) -> bool:

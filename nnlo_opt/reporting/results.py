@@ -13,6 +13,9 @@ from nnlo_opt.trials.journal import load_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
+#: files of a run directory
+RESULT_NAMES = ("results.csv", "summary.json")
+
 
 def read_run(run_directory: Path) -> tuple[list[Event], Ledger]:
     """Return the events of a run with their ledger, read from its journal without changing the journal."""
@@ -26,10 +29,11 @@ def read_ledger(run_directory: Path) -> Ledger:
     return read_run(run_directory)[1]
 
 
-def write_results(run_directory: Path, ledger: Ledger) -> None:
-    """Write `results.csv` and `summary.json`, each whole or not at all."""
-    atomic_write(run_directory / "results.csv", csv_of(results_frame(ledger)), durable=False)
-    atomic_write(run_directory / "summary.json", json.dumps(summarise(ledger), indent=2) + "\n", durable=False)
+def write_results(folder: Path, ledger: Ledger) -> None:
+    """Write `results.csv` and `summary.json` to a folder, each whole or not at all."""
+    texts = csv_of(results_frame(ledger)), json.dumps(summarise(ledger), indent=2) + "\n"
+    for name, text in zip(RESULT_NAMES, texts, strict=True):
+        atomic_write(folder / name, text, durable=False)
 
 
 def summarise(ledger: Ledger) -> dict[str, Any]:

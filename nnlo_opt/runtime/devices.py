@@ -8,9 +8,11 @@ nothing. The GPUs are dealt out in turn to the ranks that train.
 
 `OMP_NUM_THREADS` of the user comes first. If the batch system has set `CUDA_VISIBLE_DEVICES` (for AMD
 `HIP_VISIBLE_DEVICES` and `ROCR_VISIBLE_DEVICES`), these GPUs are used, by index, UUID or name of a MIG slice; otherwise
-all GPUs of the node.
+all GPUs of the node. Ranks whose GPUs differ keep their own: by different variables, or by different UUIDs behind the
+same index.
 """
 
+import hashlib
 import os
 import re
 import subprocess
@@ -18,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from pathlib import Path
 
 from nnlo_opt.runtime.environment import THREAD_VARIABLES
@@ -41,8 +43,10 @@ VISIBLE = (_CUDA, _HIP, _ROCR)
 _NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 #: name that means "no GPU" to every runtime
 NO_GPU = "-1"
-#: cores beyond this number are not shared out
-_MAX_CORES = 4096
+#: cores and GPUs of a rank beyond these numbers are not shared out
+_MAX_CORES, _MAX_GPUS = 4096, 32
+#: length of a digest
+_ID_BYTES = 16
 
 
 # ---------------------------------------------------------------- threads
@@ -168,6 +172,56 @@ def place(node_rank: int, visible: Sequence[str], max_gpus: int | None) -> str:
     return usable[node_rank % len(usable)] if usable else NO_GPU
 
 
+def gpu_ids(gpus: Gpus, environ: Mapping[str, str], uuids: Callable[[], Sequence[str]]) -> tuple[str, ...]:
+    """Return a name of each GPU that is its own among all ranks of the node.
+
+    An index counts the GPUs that a rank may use: if the batch system confines each task to some, all call theirs 0.
+
+    Args:
+        uuids: returns those of the GPUs that NVIDIA's driver shows this process, by index.
+    """
+    if gpus.variable == _HIP:
+        behind: Sequence[str] = _visible(environ[_ROCR]) if _ROCR in environ else ()
+    else:
+        behind = uuids() if any(name.isdigit() for name in gpus.names) else ()
+    return tuple(behind[int(n)] if n.isdigit() and int(n) < len(behind) else n for n in gpus.names)
+
+
+def own_gpu_ids() -> tuple[str, ...]:
+    """Return the names of `gpu_ids` of all GPUs that this process may use."""
+
+    def uuids() -> Sequence[str]:
+        from nnlo_opt.runtime import nvidia  # which most ranks do without
+
+        return nvidia.uuids()
+
+    return gpu_ids(find_gpus(os.environ), os.environ, uuids)
+
+
+def deal(seen: Sequence[Sequence[str]], max_gpus: int | None) -> list[str]:
+    """Return the GPU of each rank of a node, in turn the least used of those that it sees; `NO_GPU` without any.
+
+    Args:
+        seen: GPUs by names that are the same for all ranks, of each rank.
+        max_gpus: most GPUs that are used on the node; None: all.
+    """
+    in_turn = (gpu for of_each in zip_longest(*seen) for gpu in of_each if gpu is not None)
+    used = dict.fromkeys(list(dict.fromkeys(in_turn))[:max_gpus], 0)
+    dealt = []
+    for gpus in seen:
+        dealt.append(min((gpu for gpu in gpus if gpu in used), key=used.__getitem__, default=NO_GPU))
+        if dealt[-1] != NO_GPU:
+            used[dealt[-1]] += 1
+    return dealt
+
+
+def are_own(names: Sequence[Sequence[str]], ids: Sequence[Sequence[str]]) -> bool:
+    """Return True if ranks of a node call different GPUs by the same name: each can see only its own."""
+    named: dict[str, str] = {}
+    pairs = (pair for of_rank in zip(names, ids, strict=True) for pair in zip(*of_rank, strict=True))
+    return any(named.setdefault(name, gpu) != gpu for name, gpu in pairs)
+
+
 def _visible(text: str) -> tuple[str, ...]:
     """Return the names in a list of visible devices. As in CUDA, the first wrong name ends it; "" and -1 hide all."""
     names = takewhile(_NAME.fullmatch, map(str.strip, text.split(",")))
@@ -241,6 +295,32 @@ class NodeShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Cores and GPUs that a rank may use, before its node is shared out."""
+
+    cores: frozenset[int]
+    #: a digest of the name of each GPU (`gpu_ids`)
+    gpus: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, cores: Collection[int], gpus: Sequence[str]) -> "Resources":
+        """Return these cores, and GPUs by the names of `gpu_ids`."""
+        digests = (hashlib.sha256(gpu.encode()).digest()[:_ID_BYTES].hex() for gpu in gpus[:_MAX_GPUS])
+        return cls(cores=frozenset(cores), gpus=tuple(digests))
+
+    def pack(self) -> bytes:
+        """Return as many bytes for any resources, for a message of fixed length."""
+        return pack_cores(self.cores) + bytes.fromhex("".join(self.gpus)).ljust(_MAX_GPUS * _ID_BYTES, b"\0")
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Resources":
+        """Return the resources that `pack` has made these bytes of."""
+        n_bytes = _MAX_CORES // 8
+        found = (packed[at : at + _ID_BYTES] for at in range(n_bytes, len(packed), _ID_BYTES))
+        return cls(cores=unpack_cores(packed[:n_bytes]), gpus=tuple(gpu.hex() for gpu in found if any(gpu)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
     """Options about GPUs."""
 
@@ -252,7 +332,7 @@ class GpuRequest:
 
 def share_node(
     world_rank: int,
-    cores_of: Mapping[int, Collection[int]],
+    resources: Mapping[int, Resources],
     trainers: Collection[int],
     masters: Collection[int],
     request: GpuRequest,
@@ -262,16 +342,16 @@ def share_node(
 
     Args:
         world_rank: the rank.
-        cores_of: world ranks on the node, with the cores of each.
+        resources: of each world rank on the node.
         trainers: world ranks that train, on all nodes; a master that trains is among them.
         masters: world ranks of masters, on all nodes.
         request: options about GPUs.
         environ: environment of the process.
     """
-    on_node = sorted(cores_of)
+    on_node = sorted(resources)
     # Masters and the coordinator wait most of the time: they take nothing from the ranks that train.
     sharing = [rank for rank in on_node if rank in trainers or world_rank not in trainers]
-    n_cores = core_share(cores_of[world_rank], [cores_of[rank] for rank in sharing])
+    n_cores = core_share(resources[world_rank].cores, [resources[rank].cores for rank in sharing])
     n_threads = given_threads(environ) or n_cores
     users = [rank for rank in on_node if rank in trainers or (request.master_gpu and rank in masters)]
     gpu: str | None
@@ -280,9 +360,9 @@ def share_node(
         gpus = find_gpus(environ)
         variable = gpus.variable
         if gpus.names:
-            places = [place(position, gpus.names, request.max_gpus) for position in range(len(users))]
-            gpu = places[users.index(world_rank)]
-            n_sharing = places.count(gpu)
+            dealt, seen = deal([resources[rank].gpus for rank in users], request.max_gpus), resources[world_rank].gpus
+            if (own := dealt[users.index(world_rank)]) != NO_GPU:
+                gpu, n_sharing = gpus.names[seen.index(own)], dealt.count(own)
         elif environ.keys().isdisjoint(VISIBLE):
             # If no variable is set, a GPU that is unknown here is not hidden from the framework, which may find it.
             gpu = None

@@ -104,6 +104,10 @@ def say_that_mpi_has_begun(environ: Mapping[str, str] = os.environ) -> None:
         SafePath.of(Path(environ[SIGN])).unlink()
 
 
+#: variables with the policy by which Open MPI's mpirun places ranks, and the number of nodes of a step of `srun`
+_MAPPING, _STEP_NODES = "PRTE_MCA_rmaps_default_mapping_policy", "SLURM_STEP_NUM_NODES"
+
+
 def n_allocated_nodes(environ: Mapping[str, str] = os.environ) -> int:
     """Return the number of nodes that Slurm, LSF or PBS has given to this job; 0 if none of them has started it."""
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
@@ -118,12 +122,19 @@ def n_allocated_nodes(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def idle_nodes_text(n_nodes: int, n_ranks: int, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a warning if the ranks leave nodes of the job idle on which some could run; else ""."""
+    """Return a warning if the ranks leave nodes of the job idle on which some could run; else "".
+
+    A step of `srun` has the nodes that it was given, and leaves the others to other steps.
+    """
     n_allocated = n_allocated_nodes(environ)
+    if environ.get(_STEP_NODES, "").isdecimal():
+        n_allocated = min(n_allocated, int(environ[_STEP_NODES]))
     if n_nodes >= min(n_allocated, n_ranks):
         return ""
+    text = f"The {n_ranks} ranks use {n_nodes} of the {n_allocated} nodes that this job has."
+    if (policy := environ.get(_MAPPING, "")).startswith(":"):
+        return f"{text} Open MPI's mpirun fills the first node, as `{_MAPPING}` is `{policy}`. Use `slot{policy}`."
     return (
-        f"The {n_ranks} ranks use {n_nodes} of the {n_allocated} nodes that this job has. Open MPI's mpirun fills the "
-        "first node if `--map-by` or `PRTE_MCA_rmaps_default_mapping_policy` is `:oversubscribe`: use "
-        "`slot:oversubscribe`, or `--map-by node`."
+        f"{text} If the others are not for another search, spread the ranks: `mpirun --map-by node` (Open MPI), or "
+        "`mpirun -ppn RANKS` (MPICH)."
     )

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import psutil
-import pynvml
 
 from nnlo_opt.clock import Clock
+from nnlo_opt.runtime.nvidia import gauge_of
 
 logger = logging.getLogger(__name__)
 
@@ -134,43 +134,9 @@ class Monitor:
             self.sample()
 
 
-class NvidiaGauge:
-    """One NVIDIA GPU, read by the management library of the driver.
-
-    Args:
-        gpu: the name that `CUDA_VISIBLE_DEVICES` gives the GPU. An index counts as the driver does, by bus; CUDA counts
-            so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or if all GPUs of the node are alike.
-
-    Raises:
-        pynvml.NVMLError: there is no driver, or the driver does not know this GPU.
-    """
-
-    def __init__(self, gpu: str) -> None:
-        pynvml.nvmlInit()
-        by_name = pynvml.nvmlDeviceGetHandleByUUID
-        self._device = pynvml.nvmlDeviceGetHandleByIndex(int(gpu)) if gpu.isdigit() else by_name(gpu)
-        #: True if the driver measures the use of this device: of a slice (MIG) it does not
-        self._measures_use = True
-        try:
-            self.read()
-        except pynvml.NVMLError:
-            self._measures_use = False
-            self.read()
-
-    def read(self) -> dict[str, float]:
-        figures = {}
-        if self._measures_use:
-            figures["gpu_percent"] = float(pynvml.nvmlDeviceGetUtilizationRates(self._device).gpu)
-        figures["gpu_memory_mb"] = pynvml.nvmlDeviceGetMemoryInfo(self._device).used / _MB
-        return figures
-
-
 def make_monitor(clock: Clock, gpu: str | None) -> Monitor:
     """Return the monitor of this process; `gpu` as in `devices.NodeShare`: None or "-1" if the process uses none."""
     gauges: list[Gauge] = [MemoryGauge()]
-    if gpu not in (None, "-1"):
-        try:
-            gauges.append(NvidiaGauge(gpu))
-        except pynvml.NVMLError as error:
-            logger.info("the GPU is not monitored: %s", error)
+    if gpu not in (None, "-1") and (of_gpu := gauge_of(gpu)) is not None:
+        gauges.append(of_gpu)
     return Monitor(clock, gauges)

@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from nnlo_opt.space.space import Space
 
 
+#: name of the part of an objective that is the text of its command
+COMMAND = "--command"
+#: beginning of a note that is a digest of a value
+DIGEST = "sha256:"
+
+
 class _Facts(Value):
     """Base of facts that keep the plain data they were read from whole, as other versions know other keys."""
 
@@ -53,8 +59,12 @@ class ModelFile(Value):
     sha256: str = ""
     #: name of a function that only the user's script can call; empty if executing `source` defines it
     function: str = ""
-    #: of a command: the command, its patterns, and checksums of the files that it names
+    #: of a command: the command, its patterns, and checksums of the program and the script; of a function: digests of
+    #: its code and of the functions that it calls
     parts: dict[str, str] = field(default_factory=dict)
+    #: what is said if it differs, as it need not make another objective: checksums of the other files of a command,
+    #: plain values that a function names, or digests of them; None in a run of an older version, and for a model
+    notes: dict[str, str] | None = None
 
 
 class DataFiles(Value):
@@ -125,11 +135,15 @@ class RunIdentity(_Facts):
 
         return Space.from_json(self.search_space.plain)
 
-    def trained_as(self, later: "RunIdentity") -> "RunIdentity":
-        """Return this identity with the training options of a later start, if it has any."""
-        training = later.training
-        plain = {**self.plain, "training": training.plain}
-        return self.replaced(training=training, plain=plain) if training.plain else self
+    def as_of(self, later: "RunIdentity") -> "RunIdentity":
+        """Return this identity with what a later start may change: training options, and notes on an objective."""
+        training, model = later.training, later.model
+        known = self
+        if training.plain:
+            known = known.replaced(training=training, plain={**known.plain, "training": training.plain})
+        if model.notes is not None:
+            known = known.replaced(model=model, plain={**known.plain, "model": later.plain["model"]})
+        return known
 
 
 class SearchGoal(_Facts):

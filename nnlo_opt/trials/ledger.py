@@ -62,7 +62,7 @@ class Ledger:
         self.assignments: list[Assignment] = []
         #: one per RunStarted
         self.sessions: list[Session] = []
-        #: from the first RunStarted; the training options of the last one
+        #: from the first RunStarted; what a start may change is of the last one
         self.identity = RunIdentity()
         #: from the last RunStarted
         self.settings = StartSettings()
@@ -193,7 +193,7 @@ class Ledger:
             # A single objective is the figure of merit; its name is only for people.
             self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
             self.constraints = tuple(map(OutcomeConstraint.parse, identity.constraints))
-        self.identity = self.identity.trained_as(identity)
+        self.identity = self.identity.as_of(identity)
         self.settings = StartSettings.of(event.settings)
         self.cut_bytes += event.cut_bytes
         self.completed_because = self.preempted_because = ""

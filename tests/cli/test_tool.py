@@ -1,5 +1,7 @@
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -11,6 +13,7 @@ from nnlo_opt.cli import main
 from nnlo_opt.errors import EXIT_WRONG_REQUEST
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.run_lock import RunLock
+from tests.helpers.launcher import BIN
 from tests.helpers.stories import START, assigned, completed, finished, suggested, trial, write_journal
 
 STARTED = START.replaced(identity={"direction": "min", "figure_of_merit": "1 - val_acc"})
@@ -160,6 +163,43 @@ def test_a_report_that_cannot_be_written_is_refused_in_one_sentence(run, refused
     path = run()
     (path / "results.csv").mkdir()
     assert "must be readable and writable" in refused("report", path)
+
+
+def report_of(run, *words):
+    """Report a run as somebody who may not write where the permissions do not say it, which root otherwise may."""
+    powers = "-dac_override,-dac_read_search"
+    humble = ["setpriv", f"--inh-caps={powers}", f"--bounding-set={powers}"] * (os.geteuid() == 0)
+    command = [*humble, str(BIN / "nnlo-opt"), "report", *map(str, (run, *words))]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+def test_a_run_that_one_may_only_read_is_reported_elsewhere(run, tmp_path_factory):
+    path, out = run(), tmp_path_factory.mktemp("mine") / "deep"
+    before = files_of(path)
+    path.chmod(0o555)
+    try:
+        refused, done = report_of(path), report_of(path, "--out", out, "--figures")
+    finally:
+        path.chmod(0o755)
+    assert refused.returncode == EXIT_WRONG_REQUEST
+    assert f"`nnlo-opt report {path} --out FOLDER`" in " ".join(refused.stderr.split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"of 1 trial to `{out}`" in " ".join(done.stdout.split())
+    assert {"results.csv", "summary.json", "report.html", "figures"} == {place.name for place in out.iterdir()}
+    assert files_of(path) == before
+
+
+def test_a_report_replaces_neither_another_run_nor_a_file(run, tmp_path_factory, refused, printed):
+    path, place = run(), tmp_path_factory.mktemp("elsewhere")
+    other = place / "other"
+    shutil.copytree(path, other)
+    before = files_of(other)
+    assert "must not replace the files of another run" in refused("report", path, "--out", other)
+    assert files_of(other) == before
+    (place / "file").touch()
+    assert "`--out` must be a folder" in refused("report", path, "--out", place / "file")
+    printed("report", path, "--out", path)
+    assert (path / "report.html").is_file()
 
 
 # ---------------------------------------------------------------- spaces

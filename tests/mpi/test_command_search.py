@@ -10,6 +10,7 @@ import pytest
 from nnlo_opt.reporting.results import read_ledger
 from tests.helpers import launcher
 from tests.helpers.effort import some_of
+from tests.helpers.nvidia_driver import built_driver
 from tests.helpers.objective_runs import rows
 from tests.helpers.processes import MARK, STUBBORN, marked
 
@@ -270,3 +271,31 @@ def test_another_command_or_file_is_another_search(tmp_path):
     assert "`--command` differs: it was python train.py {args}" in launcher.run(1, other, tmp_path, code=2).err
     (tmp_path / "train.py").write_text("")
     assert "the file `train.py` differs" in launcher.run(1, words, tmp_path, code=2).err
+
+
+def test_a_log_that_the_script_writes_ends_no_run_and_is_named(tmp_path):
+    script = "import sys\nopen(sys.argv[2], 'a').write(sys.argv[1])\nprint('{\"value\": %s}' % sys.argv[1])\n"
+    given = ("--command", "python train.py {x} run.log", "--num-iterations")
+    launcher.run(1, command(tmp_path, script, LINE, *given, "1"), tmp_path)
+    done = launcher.run(1, [*command(tmp_path, script, LINE, *given, "2"), "--opt-restore"], tmp_path)
+    assert "the command names have changed since the last start, which do not end a run: `run.log`." in done.out
+    launcher.check_search(tmp_path / "checkpoints/S", 2)
+
+
+@pytest.mark.parametrize(
+    ("of_task", "placed"),
+    [(False, {"0 0 2", "0 1 2"}), (True, {"0 0 1"})],
+    ids=["one GPU for all", "one GPU for each"],
+)
+def test_a_script_sees_the_gpu_that_is_its_own_as_if_alone_on_its_node(tmp_path, monkeypatch, of_task, placed):
+    """A batch system may confine each task to a GPU that all of them call 0."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(built_driver(tmp_path)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    if of_task:
+        monkeypatch.setenv("FAKE_GPU_OF_TASK", "1")
+    names = ["CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
+    seen = f"print(*map(os.environ.get, {names}), file=open({str(tmp_path)!r} + '/seen-' + os.environ['RANK'], 'w'))"
+    given = ("--command", "python train.py {x}", "--block-size", "2", "--num-iterations", "1")
+    script = f"import os\n{seen}\nprint('{{\"value\": 1.0}}')\n"
+    launcher.run(3, command(tmp_path, script, LINE, *given), tmp_path)
+    assert {(tmp_path / f"seen-{rank}").read_text().strip() for rank in (0, 1)} == placed

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import launcher, objectives
+from tests.helpers.nvidia_driver import built_driver
 
 pytestmark = pytest.mark.mpi
 
@@ -186,6 +187,20 @@ def test_the_gpus_that_the_batch_system_left_visible_go_round(tmp_path, monkeypa
         "true" if gpu != "-1" and expected.count(gpu) > 1 else str(os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH"))
         for gpu in expected
     ]
+
+
+def test_ranks_whose_gpu_0_is_another_one_each_share_none(tmp_path, monkeypatch):
+    """As under a batch system that confines each task to a GPU of its own: the driver tells them apart."""
+    (tmp_path / "shows.py").write_text(objectives.SHOWS)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(built_driver(tmp_path)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    command = ["OptimizationDriver", "--model", "shows.py", "--block-size", "3", "--num-iterations", "1"]
+    for of_task, grows in (("", "true"), ("1", str(os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH")))):
+        if of_task:
+            monkeypatch.setenv("FAKE_GPU_OF_TASK", of_task)
+        ok(4, [*command, "--hyper-opt", "random", "--checkpoint", f"run{of_task}"], tmp_path)
+        seen = [(tmp_path / f"rank-{rank}.txt").read_text().split() for rank in range(3)]
+        assert [(gpu, growth) for gpu, _, growth in seen] == [("0", grows)] * 3
 
 
 OF_TWO, OF_THREE = "GPU 7, which 2 ranks share", "GPU 7, which 3 ranks share"

@@ -129,7 +129,18 @@ def test_a_reporter_that_failed_leaves_the_tables_to_rank_0_and_the_page_to_the_
     story.trial(0.0, 5.0)
     reporter = Reporter(tmp_path) if starts_reporter else None  # which fails, as there is no journal
     directory = SimpleNamespace(path=tmp_path, shown="runs/a", ledger=story.ledger)
-    last_steps.write_last_reports(reporter, directory, lambda text, file: said.append(text))
+    written = last_steps.write_last_reports(reporter, directory, lambda text, file: said.append(text))
+    assert {*written} == {path.name for path in tmp_path.iterdir()}
     assert (tmp_path / "results.csv").is_file()
     assert (tmp_path / "report.html").is_file() != starts_reporter
     assert said == ["report.html is not written: `nnlo-opt report runs/a` writes it, or says why."] * starts_reporter
+
+
+def test_reports_that_cannot_be_written_are_not_among_the_files_of_the_run(tmp_path):
+    story, said = Story(), []
+    story.trial(0.0, 5.0)
+    (tmp_path / "report.html").write_text("of an earlier start")
+    (tmp_path / "results.csv").mkdir()
+    directory = SimpleNamespace(path=tmp_path, shown="runs/a", ledger=story.ledger)
+    assert last_steps.write_last_reports(None, directory, lambda text, file: said.append(text)) == ()
+    assert "could not be written" in said[0]

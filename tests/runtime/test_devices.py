@@ -1,9 +1,24 @@
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.runtime import devices
-from nnlo_opt.runtime.devices import Drivers, GpuRequest, Gpus, NodeShare, core_share, find_gpus, place, share_node
+from nnlo_opt.runtime.devices import (
+    Drivers,
+    GpuRequest,
+    Gpus,
+    NodeShare,
+    Resources,
+    are_own,
+    core_share,
+    deal,
+    find_gpus,
+    gpu_ids,
+    place,
+    share_node,
+)
 from tests.helpers.launcher import python
 
 ALL = frozenset(range(16))
@@ -105,10 +120,18 @@ def test_no_gpu_has_two_ranks_more_than_another(n_trainers, n_gpus, max_gpus):
     assert max(counts) - min(counts) <= 1
 
 
-def shares(environ, *, ranks=range(5), trainers=(2, 3, 4), masters=(1,), **request):
-    """The share of each rank of a node without bound ranks."""
-    cores_of = dict.fromkeys(ranks, ALL)
-    return {r: share_node(r, cores_of, trainers, masters, GpuRequest(**request), environ) for r in ranks}
+def shares(environ, *, ranks=range(5), trainers=(2, 3, 4), masters=(1,), uuids=None, **request):
+    """The share of each rank of a node without bound ranks.
+
+    `environ`: of all ranks, or a function of the rank; `uuids`: rank -> UUIDs of the GPUs that the driver shows it.
+    """
+    uuids = uuids or {}
+    own = {rank: dict(of(rank)) for rank in ranks} if callable(of := environ) else dict.fromkeys(ranks, environ)
+    ids = {rank: gpu_ids(devices.find_gpus(own[rank]), own[rank], partial(uuids.get, rank, ())) for rank in ranks}
+    packed = {rank: Resources.of(ALL, ids[rank]).pack() for rank in ranks}
+    assert {len(of_rank) for of_rank in packed.values()} == {1024}, "messages of one length"
+    resources = {rank: Resources.unpack(of_rank) for rank, of_rank in packed.items()}
+    return {r: share_node(r, resources, trainers, masters, GpuRequest(**request), own[r]) for r in ranks}
 
 
 def test_trainers_have_gpus_and_masters_and_the_coordinator_see_none():
@@ -126,6 +149,73 @@ def test_at_most_so_many_gpus_are_used_as_was_said():
     found = shares({"CUDA_VISIBLE_DEVICES": "4,5"}, max_gpus=1)
     assert [share.gpu for share in found.values()] == ["-1", "-1", "4", "4", "4"]
     assert {share.gpu for share in shares({"CUDA_VISIBLE_DEVICES": "4,5"}, max_gpus=0).values()} == {"-1"}
+
+
+def one_each(rank):
+    return {"CUDA_VISIBLE_DEVICES": str(rank % 4)}
+
+
+@pytest.mark.parametrize(
+    ("environ", "uuids"),
+    [
+        (one_each, None),
+        (lambda rank: {"CUDA_VISIBLE_DEVICES": f"GPU-{rank}"}, None),
+        (lambda rank: {"CUDA_VISIBLE_DEVICES": f"MIG-{rank}"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, {rank: [f"GPU-{rank}"] for rank in range(5)}),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, {rank: [f"GPU-{rank}", f"GPU-{rank}-b"] for rank in range(5)}),
+        (lambda rank: {"ROCR_VISIBLE_DEVICES": str(rank)}, None),
+        (lambda rank: {"ROCR_VISIBLE_DEVICES": str(rank), "HIP_VISIBLE_DEVICES": "0"}, None),
+        (lambda rank: {"HIP_VISIBLE_DEVICES": str(rank)}, None),
+    ],
+    ids=["index", "UUID", "slice", "cgroups", "two in cgroups", "ROCR", "ROCR and HIP", "HIP"],
+)
+def test_a_rank_keeps_the_gpu_that_is_its_own(environ, uuids):
+    found = shares(environ, uuids=uuids)
+    for rank in (2, 3, 4):
+        given = environ(rank) if callable(environ) else environ
+        taken = dict(given)
+        found[rank].take(taken)
+        assert found[rank].gpu == find_gpus(given).names[0]
+        assert found[rank].n_sharing == 1
+        assert "TF_FORCE_GPU_ALLOW_GROWTH" not in taken
+        assert "share" not in found[rank].text()
+        assert taken.get("ROCR_VISIBLE_DEVICES") == given.get("ROCR_VISIBLE_DEVICES")
+
+
+def test_ranks_that_see_the_same_gpus_of_a_task_share_these():
+    found = shares({"CUDA_VISIBLE_DEVICES": "0"}, uuids={2: ["GPU-a"], 3: ["GPU-a"], 4: ["GPU-b"]})
+    assert [(found[rank].gpu, found[rank].n_sharing) for rank in (2, 3, 4)] == [("0", 2), ("0", 2), ("0", 1)]
+    found = shares(lambda rank: {"CUDA_VISIBLE_DEVICES": {2: "0", 3: "0,1"}.get(rank, "1,2")})
+    assert [(found[rank].gpu, found[rank].n_sharing) for rank in (2, 3, 4)] == [("0", 1), ("1", 1), ("2", 1)]
+
+
+def test_one_gpu_is_shared_though_the_driver_shows_it_to_each_rank():
+    found = shares({"CUDA_VISIBLE_DEVICES": "0"}, uuids=dict.fromkeys(range(5), ("GPU-a",)))
+    assert [(found[rank].gpu, found[rank].n_sharing) for rank in (2, 3, 4)] == [("0", 3)] * 3
+
+
+def test_the_largest_number_of_gpus_holds_for_the_node_if_ranks_have_their_own():
+    found = shares(one_each, max_gpus=2)
+    assert [found[rank].gpu for rank in (2, 3, 4)] == ["2", "3", "-1"]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcdef"), max_size=4, unique=True), max_size=8), st.none() | st.integers(1, 8)
+)
+def test_every_rank_gets_a_gpu_that_it_sees_and_no_more_are_used_than_asked_for(seen, max_gpus):
+    dealt = deal(seen, max_gpus)
+    assert len(dealt) == len(seen)
+    assert all(gpu == "-1" or gpu in of_rank for gpu, of_rank in zip(dealt, seen, strict=True))
+    assert len({*dealt} - {"-1"}) <= (max_gpus or 6)
+    if max_gpus is None:
+        assert [gpu == "-1" for gpu in dealt] == [not of_rank for of_rank in seen]
+
+
+def test_ranks_that_call_different_gpus_by_one_name_have_their_own():
+    assert not are_own([["0"], ["1"]], [["a"], ["b"]])
+    assert not are_own([["0"], ["0"], []], [["a"], ["a"], []])
+    assert are_own([["0"], ["0"]], [["a"], ["b"]])
+    assert are_own([["0", "1"], ["0", "1"]], [["a", "b"], ["a", "c"]])
 
 
 def test_each_node_places_its_own_trainers():

@@ -35,9 +35,26 @@ def test_pbs_names_nodes_in_a_file(tmp_path):
     [(1, 8, "The 8 ranks use 1 of the 4 nodes that this job has."), (3, 8, "use 3 of the 4 nodes"), (2, 3, "use 2 of")],
 )
 def test_idle_nodes_are_said_with_what_uses_them(n_nodes, n_ranks, words):
-    text = idle_nodes_text(n_nodes, n_ranks, {"SLURM_JOB_NUM_NODES": "4"})
+    environ = {"SLURM_JOB_NUM_NODES": "4"}
+    text = idle_nodes_text(n_nodes, n_ranks, environ)
     assert words in text
-    assert "`slot:oversubscribe`, or `--map-by node`" in text
+    assert "`mpirun --map-by node`" in text
+    assert "oversubscribe" not in text, "nobody has given it"
+    text = idle_nodes_text(n_nodes, n_ranks, {**environ, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"})
+    assert words in text
+    assert "Use `slot:oversubscribe`." in text
+
+
+@pytest.mark.parametrize("policy", ["slot:oversubscribe", "node", ""])
+def test_a_policy_that_does_not_fill_the_first_node_is_not_blamed(policy):
+    environ = {"SLURM_JOB_NUM_NODES": "4", "PRTE_MCA_rmaps_default_mapping_policy": policy}
+    assert "PRTE_MCA" not in idle_nodes_text(1, 8, environ)
+
+
+def test_a_step_of_srun_leaves_the_nodes_that_it_was_not_given_to_other_steps():
+    environ = {"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_NUM_NODES": "2"}
+    assert idle_nodes_text(2, 8, environ) == ""
+    assert "use 1 of the 2 nodes" in idle_nodes_text(1, 8, environ)
 
 
 @pytest.mark.parametrize(("n_nodes", "n_ranks"), [(4, 8), (3, 3), (1, 1)])

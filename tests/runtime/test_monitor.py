@@ -1,7 +1,5 @@
 import json
 import os
-import shutil
-import subprocess
 import threading
 
 import numpy as np
@@ -11,6 +9,7 @@ from nnlo_opt.clock import SystemClock
 from nnlo_opt.runtime.monitor import MemoryGauge, Monitor, make_monitor
 from tests.helpers.launcher import python
 from tests.helpers.manual_clock import ManualClock
+from tests.helpers.nvidia_driver import built_driver
 
 
 class ListGauge:
@@ -138,49 +137,10 @@ def test_resident_memory_grows_with_what_is_touched():
 
 # ---------------------------------------------------------------- the GPU
 
-#: a driver with GPU 0, GPU-a1 (the same) and MIG-b2, a slice whose utilisation is not told
-FAKE_DRIVER = r"""
-#include <string.h>
-typedef struct { unsigned int gpu, memory; } utilization;
-typedef struct { unsigned long long total, free, used; } memory;
-static int whole, slice, ready;
-int nvmlInitWithFlags(unsigned int flags) { ready = 1; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
-    if (!ready) return 1;
-    if (index > 0) return 2;
-    *device = &whole;
-    return 0;
-}
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
-    if (!ready) return 1;
-    if (!strcmp(uuid, "GPU-a1")) *device = &whole;
-    else if (!strcmp(uuid, "MIG-b2")) *device = &slice;
-    else return 6;
-    return 0;
-}
-int nvmlDeviceGetUtilizationRates(void *device, utilization *out) {
-    if (device != &whole) return 3;
-    out->gpu = 73; out->memory = 11;
-    return 0;
-}
-int nvmlDeviceGetMemoryInfo(void *device, memory *out) {
-    out->total = 150ULL << 30; out->used = 5000000000ULL; out->free = out->total - out->used;
-    return 0;
-}
-"""
-
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    """A library with the driver's interface."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    folder = tmp_path_factory.mktemp("driver")
-    (folder / "fake.c").write_text(FAKE_DRIVER)
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "fake.c"], check=True, timeout=60)
-    return folder
+    return built_driver(tmp_path_factory.mktemp("driver"))
 
 
 def figures(gpu, libraries):
@@ -216,3 +176,19 @@ def test_a_driver_that_is_damaged_or_another_library_is_no_error(tmp_path):
     library.unlink()
     library.symlink_to(np._core._multiarray_umath.__file__)
     assert figures("0", tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("environ", "uuids"),
+    [({}, ("GPU-a1",)), ({"FAKE_GPU_OF_TASK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, ("GPU-of-task-2",))],
+)
+def test_the_driver_tells_the_uuids_of_the_gpus_that_a_process_may_use(driver, environ, uuids):
+    program = "from nnlo_opt.runtime.nvidia import uuids; print(uuids())"
+    environ = {**os.environ, **environ, "LD_LIBRARY_PATH": str(driver)}
+    assert python(program, env=environ).expect(0).out == f"{uuids}\n"
+
+
+def test_without_a_driver_there_are_no_uuids(tmp_path):
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library")
+    program = "from nnlo_opt.runtime.nvidia import uuids; print(uuids())"
+    assert python(program, env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}).expect(0).out == "()\n"

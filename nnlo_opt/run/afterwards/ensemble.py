@@ -149,10 +149,12 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
     """Return the trials that can be selected; ConfigurationError if there are none, or they cannot be compared."""
     comparison, known = setup.workload.options.comparison, setup.ledger.identity.data or DataFiles()
     first, data = comparison.objectives[0].name, setup.workload.data.training
-    if not comparison.is_of_epochs or not (first.startswith("val_") or first == FIGURE):
+    # The options of a journal have no function, which is code.
+    function = comparison.function or (setup.ledger.identity.plain.get("figure_function") or {}).get("name")
+    if function or not comparison.is_of_epochs or not (first.startswith("val_") or first == FIGURE):
         raise ConfigurationError(
             "An ensemble is selected by a loss or an accuracy on validation samples. Received: a run that compares "
-            f"trials by {comparison.function or first}. Take its best model, or search by `--objective val_loss:min`."
+            f"trials by {function or first}. Take its best model, or search by `--objective val_loss:min`."
         )
     if setup.workload.maker.definition.trains_itself:
         raise ConfigurationError(

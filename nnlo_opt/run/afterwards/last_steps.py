@@ -16,7 +16,7 @@ from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.export.mirror import LAST_S, Mirror
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.page import PAGE_NAME, wrote_page
-from nnlo_opt.reporting.results import write_results
+from nnlo_opt.reporting.results import RESULT_NAMES, write_results
 from nnlo_opt.runtime.environment import start_helper, without_mpi
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -32,8 +32,13 @@ LEAVE_S = 60.0
 ON_END_S = 60.0
 
 
-def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:
-    """Write the reports for the last time; they can always be rebuilt from the journal."""
+def write_last_reports(
+    reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]
+) -> tuple[str, ...]:
+    """Write the reports for the last time; return the names of those that are written.
+
+    They can always be rebuilt from the journal.
+    """
     if reporter is not None and reporter.finish():
         has_page = reporter.has_page
     else:
@@ -45,11 +50,12 @@ def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: 
                 f"{directory.shown}` writes them from the journal.",
                 sys.stderr,
             )
-            return
+            return ()
         # The reporter, which has a time limit, may have failed because of the page: this process does not try it again.
         has_page = reporter is None and wrote_page(directory.path, directory.ledger)
     if not has_page:
         say(f"{PAGE_NAME} is not written: `nnlo-opt report {directory.shown}` writes it, or says why.", sys.stderr)
+    return (*[PAGE_NAME] * has_page, *RESULT_NAMES)
 
 
 def ask_mirrors(mirrors: Sequence[Mirror], left_s: float | None) -> float:

@@ -40,12 +40,16 @@ class Kind:
         convert: makes the value from its text or from a value given in Python; may raise as `int` and `len` do.
         action: what the command line does with the option: store, store_true, switch (`--x` and `--no-x`), append (it
             may be repeated) or extend (the same, with one value or several at a time).
+        names_code: returns True for a value that names code or a program to execute (`run.options.of_journal`).
+        each: kind of the items of a list; None for a single value.
     """
 
     rule: str
     type: Any
     convert: Callable[[Any], Any]
     action: str = "store"
+    names_code: Callable[[object], bool] = lambda _: False
+    each: "Kind | None" = None
 
     def __call__(self, value: object) -> Any:
         """Return the converted value; WrongValueError if `value` breaks the rule."""
@@ -117,7 +121,7 @@ def or_own(choices: Sequence[str], check: Callable[[object], None]) -> Kind:
             raise WrongValueError(f"must be {names.rule}. Received: {value}, and there is no such file.")
         return os.path.abspath(value)  # the module of the model may change the working folder
 
-    return Kind(rule=names.rule, type=names.type, convert=convert)
+    return Kind(rule=names.rule, type=names.type, convert=convert, names_code=is_own)
 
 
 def many(each: Kind, action: str = "append") -> Kind:
@@ -127,7 +131,14 @@ def many(each: Kind, action: str = "append") -> Kind:
         return [each(item) for item in ([value] if isinstance(value, str | os.PathLike | Mapping) else value)]
 
     kind: Any = each.type | Sequence[each.type]  # type: ignore[name-defined]
-    return Kind(rule=f"{each.rule}, or several in a list", type=kind, convert=convert, action=action)
+    return Kind(
+        rule=f"{each.rule}, or several in a list",
+        type=kind,
+        convert=convert,
+        action=action,
+        names_code=lambda value: any(map(each.names_code, value if isinstance(value, list | tuple) else [value])),
+        each=each,
+    )
 
 
 def _within(value: Any, low: float | None, high: float | None = None) -> Any:
@@ -200,6 +211,8 @@ def _kept(value: Any) -> int | None:
 
 
 TEXT = Kind(rule="text", type=str, convert=_text)
+#: a module, a function or a command
+CODE = Kind(rule="text", type=str, convert=_text, names_code=lambda _: True)
 PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
 #: on if it is given; it has no value on the command line
 FLAG = Kind(rule="True or False", type=bool, convert=_flag, action="store_true")

@@ -14,6 +14,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import MIRRORS
 from nnlo_opt.run.options import kinds
 from nnlo_opt.run.options.kinds import (
+    CODE,
     FLAG,
     PATH,
     TEXT,
@@ -151,7 +152,7 @@ GRACE = Option("grace", "TIME", duration(1), default=60.0, example="120", python
 
 MODEL_AND_DATA = _group(
     "model and data",
-    Option("model", "MODEL", TEXT, example="my_model.py", python=False, common=True,
+    Option("model", "MODEL", CODE, example="my_model.py", python=False, common=True,
         help="file.py, builtin (mnist, cifar10, topclass, …) or saved model (.json, .keras, .h5, .pt); a file.py "
              "defines get_model(**parameters) or objective(parameters, comm, report)"),
     Option("fresh_weights", "", FLAG, default=False, python=False,
@@ -175,7 +176,7 @@ MODEL_AND_DATA = _group(
     Option("keras_backend", "NAME", one_of("tensorflow", "jax", "torch"), shown="KERAS_BACKEND, else tensorflow",
         example="jax", help="library that Keras computes with: tensorflow, jax or torch"),
 )
-NAMED_MODEL = Option("model", "FILE", TEXT, shown="the file of the run, if nobody but you can have written it",
+NAMED_MODEL = Option("model", "FILE", CODE, shown="the file of the run, if nobody but you can have written it",
     example="my_model.py", help="file of the model, which is executed")
 READING = _group(
     "reading and weighting samples",
@@ -199,7 +200,7 @@ READING = _group(
     Option("cache_data", "DIR", PATH, shown="$DATA_CACHE, else files are read in place", example="/local/cache",
         help="folder on the node for copies of the files whose samples its ranks read; the copies are removed at "
              "the end"),
-    Option("copy_command", "COMMAND", TEXT, shown="$DATA_COPY_COMMAND, else this process copies", example="cp {} {}",
+    Option("copy_command", "COMMAND", CODE, shown="$DATA_COPY_COMMAND, else this process copies", example="cp {} {}",
         help="command, run without a shell, that copies one file, such as 'scp {} {}'"),
 )
 TRAINING = _group(
@@ -290,7 +291,7 @@ RUN = _group(
     Option("options", "FILE", PATH, example="run.yaml", python=False, common=True,
         help="YAML file with further options, a line `epochs: 10` for each; a list repeats an option, true or false is "
              "for flags, and the command line overrules the file"),
-    Option("on_end", "COMMAND", TEXT, example="mail -s $NNLO_OPT_STATE me < $NNLO_OPT_RUN/summary.json", python=False,
+    Option("on_end", "COMMAND", CODE, example="mail -s $NNLO_OPT_STATE me < $NNLO_OPT_RUN/summary.json", python=False,
         help="command that a shell runs on rank 0 when the run has ended, for at most a minute; environment variables "
              "hold the run, its state and its best trial; if the command fails, a line on the terminal says so"),
     Option("verbose", "", FLAG, default=False, python=False, help="the same as --log-level debug"),
@@ -310,7 +311,7 @@ MACHINE = _group(
 )
 SEARCH = _group(
     "search",
-    Option("search_space", "MODULE", TEXT, shown="get_model.parameter_range of the model module", common=True,
+    Option("search_space", "MODULE", CODE, shown="get_model.parameter_range of the model module", common=True,
         example="search_spaces/mnist.py", python=False,
         help="Python file or module with the parameters; a list of Real, Integer and others, which `nnlo-opt space` "
              "prints"),
@@ -349,7 +350,7 @@ SEARCH = _group(
         help="best:N: keep only the trained weights of the N best trials and of the Pareto set, and remove all others "
              "while the search runs; all: keep the weights of every trial; may be changed on resume"),
     Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
-    Option("command", "COMMAND", TEXT, example="python train.py --lr {lr}", python=False,
+    Option("command", "COMMAND", CODE, example="python train.py --lr {lr}", python=False,
         help="script that computes the value of a trial, instead of a model; started without a shell on every rank of "
              "a block, as torchrun would. {NAME} stands for a parameter, {args} for all as --NAME VALUE, {trial} for "
              "its number, {folder} for its folder, {save} for an empty folder to fill before a report line has "
@@ -360,7 +361,7 @@ SEARCH = _group(
         help="regular expression of a line of --command that is a report, with the groups epoch and value"),
     Option("result_pattern", "REGEX", TEXT, example=r"accuracy: (?P<value>\S+)", python=False,
         help="regular expression of a line of --command with the result, in the group value; the last one counts"),
-    Option("example", "NAME", TEXT, example="mnist", python=False,
+    Option("example", "NAME", CODE, example="mnist", python=False,
         help="builtin model (mnist, cifar10, topclass, …) if no --model is given; mnist if neither is given"),
 )
 PRUNING = _group(
@@ -395,7 +396,7 @@ COMPARISON = _group(
         help="bound of a metric as NAME<NUMBER, or with <=, >, >=; names are those of --objective. Only a trial whose "
              "mean over the folds keeps all bounds can be the best or in the Pareto set, and the search learns where "
              "they are kept; may be given several times"),
-    Option("figure_of_merit", "FUNCTION", TEXT, shown="1 - val_acc, else val_loss", example="my_figure.py:figure",
+    Option("figure_of_merit", "FUNCTION", CODE, shown="1 - val_acc, else val_loss", example="my_figure.py:figure",
         help="file.py:function, module:function, or the name of a function of the model module, which is called "
              "with the results of a fold and returns a number"),
     Option("objective_epoch", "WHICH", one_of(*EPOCHS), default=EPOCHS[0], example="best",

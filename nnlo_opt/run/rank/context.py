@@ -12,7 +12,7 @@ from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, rank_label
 from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.run.options.values import Options
-from nnlo_opt.runtime.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
+from nnlo_opt.runtime.devices import NodeShare, Resources, cores, own_gpu_ids, share_node
 from nnlo_opt.runtime.environment import ranks_outlive_others
 from nnlo_opt.runtime.handles import HANDLE_BYTES
 from nnlo_opt.runtime.log import RankOutput, log_path
@@ -100,7 +100,6 @@ class ProcessContext:
 
 
 def _share(world: "World | RankGroup", topology: Topology, options: Options) -> NodeShare:
-    packed = world.on_node(pack_cores(cores()))
     # If a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
     is_objective = options.names_objective  # which every rank of a team calls
     ranks_of = [team.world_ranks if is_objective else team.trainer_ranks for team in topology.teams]
@@ -108,8 +107,10 @@ def _share(world: "World | RankGroup", topology: Topology, options: Options) -> 
     masters = {rank for team in topology.teams for rank in (team.master_rank, *team.sub_master_ranks)}
     if world.size == 1:
         trainers = masters = {0}
-    cores_of = {rank: unpack_cores(own) for rank, own in packed.items()}
-    return share_node(world.rank, cores_of, trainers, masters, options.gpus)
+    ids = own_gpu_ids() if world.rank in trainers | masters else ()
+    packed = world.on_node(Resources.of(cores(), ids).pack())
+    resources = {rank: Resources.unpack(own) for rank, own in packed.items()}
+    return share_node(world.rank, resources, trainers, masters, options.gpus)
 
 
 def _watch_node(watchdog: Watchdog, world: "World | RankGroup") -> None:

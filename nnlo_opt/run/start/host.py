@@ -91,6 +91,8 @@ class Host(Value):
     findings: Findings | None = None
     #: hear every event after the ledger knows it
     observers: Sequence[Observer] = ()
+    #: warns the user; None: a line does
+    warn: Callable[[str], None] | None = None
     #: returns requests of a script to its search since the last call
     requests: Callable[[], Sequence[CoordinatorEvent]] = tuple
 

@@ -11,6 +11,7 @@ from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import parse_json
 from nnlo_opt.run.options.values import Options
+from nnlo_opt.run.start.changed_model import differing, model_difference, model_remark
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.search.design import design_size
@@ -40,6 +41,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
             "sha256": findings.sha256,
             **({"function": findings.function} if findings.function else {}),
             **({"parts": findings.parts} if findings.parts else {}),
+            **({} if findings.notes is None else {"notes": findings.notes}),
         },
         "data": None if findings.data is None else findings.data.to_json(),
         "loss": findings.loss,
@@ -96,14 +98,21 @@ def versions() -> dict[str, str]:
     return found
 
 
-def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunRequest) -> None:
-    """Raise ConfigurationError naming the first thing in which `asked` is another search than `known`."""
+def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunRequest) -> str:
+    """Return a sentence about what differs and need not matter; empty if nothing does.
+
+    Raises:
+        ConfigurationError: `asked` is another search than `known`; it names the first difference.
+    """
     difference = _difference(known, asked, request.may_change)
-    if difference:
-        raise ConfigurationError(
-            f"`{request.restore_option}` resumes the same run only. In `{run}` {difference}. Give what the run "
-            "was started with, or start a new run under another name."
-        )
+    if not difference:
+        return model_remark(known.model, asked.model)
+    is_of_model = asked.search_space is not None and difference == model_difference(known.model, asked.model)
+    learns = f", which learns from the trials of this one by `--warm-start {run}`" * is_of_model
+    raise ConfigurationError(
+        f"`{request.restore_option}` resumes the same run only. In `{run}` {difference}. Give what the run "
+        f"was started with, or start a new run under another name{learns}."
+    )
 
 
 def refuse_run_of_script(request: RunRequest) -> None:
@@ -133,51 +142,39 @@ def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[s
     elif before is not now:
         was, is_now = ("a training" if space is None else "a search" for space in (before, now))
         return f"there is {was}, and this is {is_now}"
-    if known.model.sha256 != asked.model.sha256:
-        old, new = known.model.parts, asked.model.parts
-        for part in new | old if old and new else ():
-            if old.get(part) != new.get(part):
-                is_option = part.startswith("--")
-                return _differing(part, old.get(part), new.get(part)) if is_option else f"the file `{part}` differs"
-        if known.model.function and asked.model.function:
-            return f"the function `{known.model.function}` has changed"
-        return f"the model file has changed: `{known.model.source}`, now `{asked.model.source}`"
+    if difference := model_difference(known.model, asked.model):
+        return difference
     if known.data != asked.data:
         return f"the data differ: {_data_difference(known.data, asked.data)}"
     were, are = _objectives(known), _objectives(asked)
     if len(were) == len(are) == 1 and were[0].name == are[0].name and were != are:
-        return _differing("--direction", were[0].direction, are[0].direction)
+        return differing("--direction", were[0].direction, are[0].direction)
     if were != are:
-        return _differing("--objective", ", ".join(map(str, were)), ", ".join(map(str, are)))
+        return differing("--objective", ", ".join(map(str, were)), ", ".join(map(str, are)))
     if known.constraints != asked.constraints:
         bounds = [", ".join(identity.constraints) or None for identity in (known, asked)]
-        return _differing("--outcome-constraint", *bounds)
+        return differing("--outcome-constraint", *bounds)
     for key, value in asked.plain.items():
         # An option that came later than the run is no difference.
         if known.plain.get(key, value) != value and key not in _BY_ITSELF | _DERIVED:
             if key == "pruner":
                 return _pruner_difference(known.plain[key], value)
-            return _differing(_OPTIONS.get(key, option_name(key)), known.plain[key], value)
+            return differing(_OPTIONS.get(key, option_name(key)), known.plain[key], value)
     if asked.warm_start not in ([], known.warm_start):
-        return _differing("--warm-start", ", ".join(known.warm_start) or None, ", ".join(asked.warm_start))
+        return differing("--warm-start", ", ".join(known.warm_start) or None, ", ".join(asked.warm_start))
     for name, value in asked.training.plain.items():
         before = known.training.plain.get(name, value)
         if before != value and name not in may_change:
             if name == "shuffle":
-                return _differing("--no-shuffle", not before, not value)
-            return _differing(option_name(name), before, value)
+                return differing("--no-shuffle", not before, not value)
+            return differing(option_name(name), before, value)
     return ""
-
-
-def _differing(option: str, before: object, now: object) -> str:
-    was, is_now = ("not given" if value is None else value for value in (before, now))
-    return f"`{option}` differs: it was {was}, now {is_now}"
 
 
 def _pruner_difference(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
     was, is_now = ({"name": None, **(plan or {})} for plan in (before, now))
     name = next(name for name in was | is_now if was.get(name) != is_now.get(name))
-    return _differing("--pruner" if name == "name" else option_name(f"pruner_{name}"), was.get(name), is_now.get(name))
+    return differing("--pruner" if name == "name" else option_name(f"pruner_{name}"), was.get(name), is_now.get(name))
 
 
 def _objectives(identity: RunIdentity) -> list[Objective]:

@@ -36,7 +36,7 @@ from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
-from nnlo_opt.trials.run_directory import RunDirectory
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunDirectory
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
@@ -223,7 +223,7 @@ class SearchSession(Session):
             self.say(
                 f"Search interrupted: {ledger.preempted_because} ({outcome(ledger)}). Add `--opt-restore` to resume."
             )
-        self.say(f"Files: `{directory.shown}` (report.html, results.csv, summary.json, journal.jsonl).")
+        self.say(f"Files: `{directory.shown}` ({', '.join((*self._reports, JOURNAL_NAME))}).")
         best = ledger.best(self.options.plan.direction)
         if best is None and not ledger.complete:
             return EXIT_PREEMPTED

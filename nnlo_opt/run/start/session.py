@@ -143,6 +143,8 @@ class Session(ABC):
         self.pruner: Pruner | None = None
         #: traceback of the last failure; empty if it was no exception of the user's code
         self._traceback = ""
+        #: names of the reports that are written; empty before the end
+        self._reports: tuple[str, ...] = ()
         #: True while other ranks may be at work
         self.is_running = False
         #: ledger of the run; None before the run is open
@@ -294,7 +296,7 @@ class Session(ABC):
         # They work while the reports are written.
         mirrors_until_s = last_steps.ask_mirrors(run.mirrors, self._preemption.left_s)
         if self.host.keeps_files:
-            last_steps.write_last_reports(run.reporter, directory, self.say)
+            self._reports = last_steps.write_last_reports(run.reporter, directory, self.say)
         last_steps.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
         self._console.end_quiet()
         code = self.conclude(directory, findings.figure, model_path) if self.host.owns_process else EXIT_OK
@@ -395,7 +397,8 @@ class Session(ABC):
         request = self.options.run
         if directory.ledger.sessions:
             refuse_existing(replace(request, name=directory.path.name))
-            check_same(directory.ledger.identity, identity, str(directory.shown), request)
+            if remark := check_same(directory.ledger.identity, identity, str(directory.shown), request):
+                (self.host.warn or self.say)(remark)
             if n_cut := directory.journal.n_cut:
                 self.say(f"Cut {counted(n_cut, 'byte')} off the end of the journal: a write that was not completed.")
         elif request.restore and request.name is not None:

@@ -27,6 +27,7 @@ class Findings:
     function: str = ""
     #: as of `ModelDefinition`
     parts: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] | None = None
     #: True for a model that makes its own steps (`models.composite`)
     trains_itself: bool = False
     #: False for an objective that takes no `checkpoint`: its trials cannot be paused

@@ -69,6 +69,7 @@ class Inspection:
             sha256=definition.sha256,
             function=definition.function,
             parts=definition.parts,
+            notes=definition.notes,
             space=space,
             trains_itself=definition.trains_itself,
         )

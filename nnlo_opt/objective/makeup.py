@@ -1,0 +1,260 @@
+"""What makes a function of a script the objective that it is, and what may differ when its run is resumed.
+
+Its code decides: its source, its default arguments, and the functions of its module that it calls, each by its syntax
+tree, which has neither comments nor layout, and is the same in every version of Python. A plain value that it names
+(`LIMIT = 3` above it) is only noted. A value that changes while the search runs is no part of it: one that can change
+in place, or whose name the function or a function that it calls binds again.
+"""
+
+import ast
+import dis
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import partial
+from pathlib import PurePath
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from nnlo_opt.trials.identity import DIGEST
+
+#: immutable values that are shown, and those of which a digest is noted: texts may be secret, or long
+_SHOWN = (bool, int, float, complex, Decimal, Fraction, range)
+_HIDDEN = (str, bytes, PurePath, date, time, timedelta, Enum)
+#: most characters of a value that is shown
+_MOST_CHARACTERS = 60
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, kw_only=True)
+class Makeup:
+    """What an objective of a script consists of."""
+
+    #: name of each function -> digest of its code and default arguments, the objective first; another is a change
+    parts: Mapping[str, str]
+    #: plain value that they name -> the value, or a digest of it; another one is said
+    notes: Mapping[str, str]
+
+
+def makeup_of(objective: Callable[..., Any]) -> Makeup:
+    """Return what a function, or any other callable of a script, consists of."""
+    walk = _Walk(_module_of(_innermost(objective)))
+    name = _short(getattr(objective, "__qualname__", type(objective).__qualname__))
+    walk.codes[name] = []
+    walk.add(objective, name)
+    return Makeup(
+        parts={name: _digest(json.dumps(codes)) for name, codes in walk.codes.items()},
+        notes={name: text for name, value in sorted(walk.values.items()) if (text := _note(value)) is not None},
+    )
+
+
+def _innermost(function: Any) -> Any:
+    """Return the function in `functools.partial` objects and decorators."""
+    while (inner := function.func if isinstance(function, partial) else _wrapped(function)) is not None:
+        function = inner
+    return function
+
+
+def _wrapped(function: Any) -> Any:
+    """Return the function that a decorator has wrapped; None if there is none."""
+    return inspect.getattr_static(function, "__wrapped__", None)
+
+
+def _module_of(function: Any) -> str | None:
+    """Return the name of the module whose text defines a function; a decorator of another one has the name of ours."""
+    function = getattr(function, "__func__", function)
+    return getattr(function, "__globals__", {}).get("__name__", getattr(function, "__module__", None))
+
+
+class _Walk:
+    """Functions of one module that are reached from an objective, each looked at once."""
+
+    def __init__(self, module: str | None) -> None:
+        self._module = module
+        self._seen = set[int]()
+        self._rebound = set[str]()
+        self._named = dict[str, Any]()
+        self._trees = dict[str, ast.Module]()
+        #: name of a function -> its code; functions of one name share it
+        self.codes = dict[str, list[Any]]()
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Values by name that no function of the walk binds again."""
+        return {name: value for name, value in self._named.items() if name not in self._rebound}
+
+    def add(self, value: Any, name: str = "") -> None:
+        """Take in the functions in a value; `name`: of the value, if it is the objective itself."""
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, partial):
+            given = [*value.args, *sorted(value.keywords.items())]
+            self.codes.setdefault(name or "partial", []).append([*map(_note, given)])
+            for part in (value.func, *value.args, *value.keywords.values()):
+                self.add(part)
+        elif isinstance(value, MethodType):
+            self.add(value.__func__)
+            self._add_object(value.__self__)
+        elif isinstance(value, FunctionType):
+            if _module_of(value) == self._module:
+                self._add_function(value)
+            self.add(_wrapped(value))
+        elif (wrapped := _wrapped(value)) is not None:  # by `functools.cache`
+            self.add(wrapped)
+        elif isinstance(value, type):
+            self._add_class(value)
+        else:
+            self._add_object(value)
+
+    def _add_function(self, function: FunctionType) -> None:
+        code, defaults = function.__code__, [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+        own = [self._code(function), [*map(_note, defaults)]]
+        self.codes.setdefault(_short(function.__qualname__), []).append(own)
+        self._rebound |= _bound({"STORE_GLOBAL", "DELETE_GLOBAL"}, code)
+        self._rebound |= _bound({"STORE_DEREF", "DELETE_DEREF"}, code) & {*code.co_freevars}
+        found = {name: function.__globals__[name] for name in _globals(code) if name in function.__globals__}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # it has no value yet
+                found[name] = cell.cell_contents
+        self._named |= found
+        for value in (*found.values(), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.add(value)
+
+    def _add_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            for member in vars(base).values() if base.__module__ == self._module else ():
+                function = getattr(member, "__func__", getattr(member, "fget", member))
+                # What `dataclasses` and others have generated follows from the rest.
+                if isinstance(function, FunctionType) and not function.__code__.co_filename.startswith("<string>"):
+                    self.add(function)
+
+    def _add_object(self, value: object) -> None:
+        if type(value).__module__ == self._module:
+            self.add(type(value))
+
+    def _code(self, function: FunctionType) -> Any:
+        """Return the syntax tree of a function as plain data; its instructions if there is no source."""
+        code = function.__code__
+        try:
+            if code.co_filename not in self._trees:
+                lines, _ = inspect.findsource(function)
+                self._trees[code.co_filename] = ast.parse("".join(lines))
+            found = [_tree(node) for node in _definitions(self._trees[code.co_filename], code)]
+        except (OSError, TypeError, SyntaxError, ValueError, RecursionError):  # made by exec, for example
+            found = []
+        return found or _instructions(code)
+
+
+def _short(name: str) -> str:
+    return name.rpartition("<locals>.")[2]
+
+
+def _definitions(tree: ast.Module, code: CodeType) -> list[_Definition]:
+    """Return the definition of a function; of lambdas on one line that cannot be told apart all of them."""
+
+    def begins_at(node: _Definition) -> int:
+        decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+        return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+    named = (node for node in ast.walk(tree) if isinstance(node, _Definition))
+    here = (node for node in named if begins_at(node) == code.co_firstlineno)
+    found = [node for node in here if getattr(node, "name", "<lambda>") == code.co_name]
+    return _enclosing(found, code) if len(found) > 1 else found
+
+
+def _enclosing(found: Sequence[Any], code: CodeType) -> list[_Definition]:
+    """Return the innermost of several lambdas that has all instructions of `code`; all if Python does not say it."""
+    places = [(line, column) for line, _, column, end in code.co_positions() if line and column is not None and end]
+    if not places:  # Python 3.12 has none for a constant
+        constant = [node for node in found if isinstance(node.body, ast.Constant) and node.body.value in code.co_consts]
+        return constant or [*found]
+
+    def holds(node: Any) -> bool:
+        first, last = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+        return all(first <= place < last for place in places)
+
+    return sorted(filter(holds, found), key=lambda node: (node.lineno, node.col_offset))[-1:]
+
+
+def _tree(node: Any) -> Any:
+    """Return a part of a syntax tree as plain data, without positions and without what is empty.
+
+    A later version of Python has further fields, which are empty for code that an earlier one can read.
+    """
+    if isinstance(node, ast.Constant):
+        return [repr(node.value)]
+    if isinstance(node, ast.AST):
+        fields = {name: _tree(value) for name, value in ast.iter_fields(node) if value not in (None, [])}
+        if isinstance(node, ast.JoinedStr):  # Python 3.12 has empty texts in it
+            fields["values"] = [value for value in fields.get("values", []) if value != ["''"]]
+        return [type(node).__name__, fields]
+    return [*map(_tree, node)] if isinstance(node, list) else node
+
+
+def _instructions(code: CodeType) -> Any:
+    constants = [_instructions(part) if isinstance(part, CodeType) else _text(part) for part in code.co_consts]
+    return [code.co_code.hex(), code.co_names, constants]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object, and those of the functions within it."""
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _codes(part)
+
+
+def _bound(operations: Iterable[str], code: CodeType) -> set[str]:
+    """Return the names that these operations of a function, and of the functions within it, have to do with."""
+    return {
+        str(step.argval) for part in _codes(code) for step in dis.get_instructions(part) if step.opname in operations
+    }
+
+
+def _globals(code: CodeType) -> list[str]:
+    names = _bound({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}, code)
+    return sorted(name for name in names if not name.endswith("__"))  # `__name__`, which every class reads
+
+
+# ---------------------------------------------------------------- plain values
+
+
+def _note(value: Any) -> str | None:
+    """Return an immutable value as text, or a digest of it; None if it can change in place."""
+    if type(value).__module__ == "numpy" and not hasattr(value, "__setitem__") and hasattr(value, "item"):
+        value = value.item()  # which another version of NumPy shows in another way
+    if not _is_plain(value):
+        return None
+    try:
+        text = _text(value)
+    except Exception:  # of a class of the user that inherits from one of ours
+        return None
+    is_shown = _is_plain(value, _SHOWN) and len(text) <= _MOST_CHARACTERS
+    return text if is_shown else f"{DIGEST}{_digest(text)[:12]}"
+
+
+def _is_plain(value: Any, kinds: tuple[type, ...] = (*_SHOWN, *_HIDDEN)) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return all(_is_plain(item, kinds) for item in value)
+    return value is None or isinstance(value, kinds)
+
+
+def _text(value: Any) -> str:
+    """Return a value as text, a set in an order of its own; a number of too many digits as hexadecimal."""
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))})"
+    return hex(value) if type(value) is int and value.bit_length() > 10_000 else repr(value)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
