@@ -106,6 +106,8 @@ class Call:
         #: communicator, device and variables of the group; None before there is one
         self._opened: tuple[Any, torch.device, dict[str, str]] | None = None
         self._is_within = False
+        #: number of this process: a child that it forks leaves the group alone
+        self._pid = os.getpid()
 
     @property
     def hears_s(self) -> float:
@@ -145,7 +147,7 @@ class Call:
 
     def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         Call.running = self._outer
-        if self._opened is not None:
+        if self._opened is not None and os.getpid() == self._pid:
             from torch import distributed
 
             self._opened = None
