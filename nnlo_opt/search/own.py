@@ -18,6 +18,7 @@ from nnlo_opt.space.constraint import fingerprint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import plain
 from nnlo_opt.update_rules.rule import Answer, MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.user_files import __name__ as user_files
 from nnlo_opt.user_files import load_module, reason_of, takes_arguments
 
 #: characters of a fingerprint that a name shows
@@ -198,5 +199,6 @@ def _made(part: Any, what: str, **arguments: object) -> Any:
 def _methods(kind: type) -> Iterator[str]:
     """Yield the fingerprints of the methods of a class, and of the classes of a user that it inherits from."""
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] not in ("builtins", "abc", "typing", "nnlo_opt"):
+        module = base.__module__.removeprefix(f"{user_files}.")
+        if module.partition(".")[0] not in ("builtins", "abc", "typing", "nnlo_opt"):
             yield from (fingerprint(value) for value in vars(base).values() if isinstance(value, FunctionType))
