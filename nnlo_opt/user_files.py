@@ -110,7 +110,8 @@ if not any(getattr(finder, "__name__", "") == _ByPath.__name__ for finder in sys
 
 def name_of(file: Path) -> str:
     """Return the name by which a new interpreter with the same `sys.path` imports `file`, an absolute path."""
-    return file.stem if _has_name_alone(file) else _name_by_path(file)
+    before = next((name for name, other in _named.items() if other == file), None)
+    return before or (file.stem if _has_name_alone(file) else _name_by_path(file))
 
 
 def _name_by_path(file: Path) -> str:
@@ -124,7 +125,7 @@ def _digest(file: Path) -> str:
 def _has_name_alone(file: Path) -> bool:
     """Return True if Python finds nothing but `file` by the name of `file`, which is in a folder of `sys.path`."""
     name, folder = file.stem, file.parent
-    if "." in name or name.startswith("__") or (name in sys.modules and _named.get(name) != file):
+    if "." in name or name.startswith("__") or name in sys.modules:
         return False
     importlib.invalidate_caches()
     beside = PathFinder.find_spec(name, [str(folder)])
@@ -174,6 +175,7 @@ def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
     except BaseException:
         for name in names:
             sys.modules.pop(name, None)
+            _named.pop(name, None)
         raise
     finally:
         EXECUTING.pop()
