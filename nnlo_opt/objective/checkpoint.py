@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import CheckpointError, MisuseError
 from nnlo_opt.objective.values import whole_epoch
+from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.manifest import abandon, begin, complete, newest, read_manifest, remove_unfinished, synced, verify
 
@@ -104,7 +105,8 @@ class TrialCheckpoint:
         try:
             part = temporary / f"rank-{self._rank}"
             part.mkdir()
-            write(Path(str(part)))
+            with code_of_user():
+                write(Path(str(part)))
             files = {f"{part.name}/{name}": found for name, found in _safe_files(part)}
             saved = self._meet("checkpoint.save (end)", files, lambda parts: self._complete(temporary, epoch, parts))
         finally:

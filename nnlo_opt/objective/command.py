@@ -30,7 +30,7 @@ from nnlo_opt.objective.script import Script
 from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
 from nnlo_opt.objective.torch_group import LOOPBACK, Place
 from nnlo_opt.runtime.devices import NO_GPU, VISIBLE, are_own, find_gpus, own_gpu_ids
-from nnlo_opt.runtime.environment import LAUNCHER_PREFIXES
+from nnlo_opt.runtime.launchers import without_ranks
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.identity import COMMAND
 from nnlo_opt.trials.kept_weights import FILES_NAME
@@ -138,7 +138,7 @@ class _Call:
         place = Place.of(self._rank, hosts)
         if RANKS in self._command.template.names:  # the script of block rank 0 starts processes for all
             place, words = Place(), ["true"] if self._rank else words
-        environ = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHER_PREFIXES)}
+        environ = without_ranks(os.environ)
         node = [there for there in places if there[0] == own[0]]
         if are_own(*zip(*(there[-2:] for there in node), strict=True)):
             place = place.alone()

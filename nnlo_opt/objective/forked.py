@@ -2,6 +2,10 @@
 
 A fork shares all that the objective refers to, so that lambdas, closures, open files and locks need no pickling. The
 messages of every other transport travel over pipes.
+
+A fork also copies locks that other threads hold at that moment, and nobody frees the copies. Python and the C library
+make new ones for threads, logging and memory, this module for streams and NumPy's random numbers. If any other lock
+keeps a process from its first message, its attempt is lost.
 """
 
 import os
@@ -9,6 +13,7 @@ import random
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from abc import abstractmethod
@@ -24,11 +29,18 @@ from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.messages import Message, RunFold, TeamReformed
 from nnlo_opt.comm.run_messages import OpenRun, Shutdown
 from nnlo_opt.comm.transport import RanksLost, Received, Transport, receive
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, BrokenProcessError, ConfigurationError
 from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.runtime.streams import flush_streams, renew_streams
+from nnlo_opt.runtime.watchdog import Watch
 
 #: frameworks whose threads a fork would not have, although their locks would wait for them
 FRAMEWORKS = ("tensorflow", "jax", "torch")
+#: seconds in which a process has to begin; in which one that closes its pipe has to end; between looks for its parent
+BEGIN_S, END_S, LOOK_S = 60.0, 1.0, 0.5
+#: exit code of a process whose file descriptors were closed, and what the code says
+_BROKEN = 115
+_CLOSED = "its process had closed file descriptors that it has not opened"
 
 
 def refuse_threads() -> None:
@@ -66,12 +78,17 @@ class _Pipes(Transport):
         for connection in wait([*self._ranks], 0.0):
             assert isinstance(connection, Connection)
             try:
-                message = decode(np.frombuffer(connection.recv_bytes(), np.uint8))
+                data = connection.recv_bytes()
             except (EOFError, OSError):
                 self._lose(connection)
-            else:
-                return Received(self._ranks[connection], *message)
+                continue
+            self._hear(self._ranks[connection])
+            if data:
+                return Received(self._ranks[connection], *decode(np.frombuffer(data, np.uint8)))
         return None
+
+    def _hear(self, rank: int) -> None:
+        """Take in that a process has written, a message or nothing."""
 
     @abstractmethod
     def _lose(self, connection: Connection) -> None:
@@ -82,8 +99,21 @@ class ForkEnd(_Pipes):
     """Transport of a forked process to the one that forked it, which has rank 0; it is lost with that process."""
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
-        _flush()  # this process may be killed once its trial has ended
+        flush_streams()  # this process may be killed once its trial has ended
         super().send(dest, message, payload)
+
+    def poll(self) -> Received | None:
+        received = super().poll()
+        if received is not None and isinstance(received.message, Shutdown):
+            flush_streams()
+            os._exit(EXIT_OK)  # also within a trial, which nobody waits for
+        return received
+
+    def say_that_it_has_begun(self) -> None:
+        """Write nothing, which is heard."""
+        for connection in self._ranks:
+            with suppress(OSError):
+                connection.send_bytes(b"")
 
     def _lose(self, connection: Connection) -> None:
         raise RanksLost
@@ -92,7 +122,8 @@ class ForkEnd(_Pipes):
 class ForkedRanks(_Pipes):
     """Transport of the coordinator to ranks that it forks when they are first given a trial.
 
-    A rank that dies is a team that has reformed without its trial: it is forked anew for its next trial.
+    A rank that dies is a team that has reformed without its trial: it is forked anew for its next trial. So is one that
+    has not begun after `BEGIN_S`, by the looks of a coordinator that is at work.
 
     Args:
         n_ranks: number of ranks beside this process, which has rank 0.
@@ -109,10 +140,10 @@ class ForkedRanks(_Pipes):
         self._processes: dict[int, int] = {}
         #: rank -> assignment that it was given last
         self._assigned: dict[int, int] = {}
+        #: processes that have not begun, by rank
+        self._starting: dict[int, Watch] = {}
         #: deaths that the coordinator has not heard of
         self._news: deque[Received] = deque()
-        #: pipe that only this process can write to: its end is the death of this process
-        self._life, self._mine = os.pipe()
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         if isinstance(message, OpenRun):
@@ -127,16 +158,22 @@ class ForkedRanks(_Pipes):
         if received := super().poll():
             return received
         for connection, rank in [*self._ranks.items()]:
-            if self._has_ended(rank) and not connection.poll():  # a child of it keeps the pipe open
+            if connection.poll():
+                continue
+            watch = self._starting.get(rank)
+            if self._has_ended(rank):  # while a child of it keeps the pipe open
                 self._lose(connection)
+            elif watch is not None and watch.look(0, 1.0, time.monotonic()):
+                self._lose(connection, f"its process had not begun after {BEGIN_S:g} s")
         return self._news.popleft() if self._news else None
 
     def close(self) -> None:
         """End all processes."""
         for connection in [*self._ranks]:
-            self._lose(connection)
-        os.close(self._mine)
-        os.close(self._life)
+            self._lose(connection, "the search is over")
+
+    def _hear(self, rank: int) -> None:
+        self._starting.pop(rank, None)
 
     def _has_ended(self, rank: int) -> bool:
         """Return True if the process of a rank has ended, or is not a child of this process."""
@@ -145,21 +182,29 @@ class ForkedRanks(_Pipes):
         except ChildProcessError:
             return True
 
-    def _lose(self, connection: Connection) -> None:
-        """Let go of the process of a rank, which has died or is killed."""
-        connection.close()
+    def _lose(self, connection: Connection, why: str = "") -> None:
+        """Let go of the process of a rank; `why` it is killed, or nothing if its pipe is closed or it has died."""
         rank = self._ranks.pop(connection)
-        process, how = self._processes.pop(rank), ""
+        self._starting.pop(rank, None)
+        if not why:
+            until_s = time.monotonic() + END_S  # it closes its files before it has ended
+            while not (has_ended := self._has_ended(rank)) and time.monotonic() < until_s:
+                time.sleep(1e-3)
+            why = "" if has_ended else _CLOSED
+        process, how = self._processes.pop(rank), why
         with suppress(ProcessLookupError, ChildProcessError, ValueError):
-            os.kill(process, signal.SIGKILL)  # one that is ending already ends as it would have
+            os.kill(process, signal.SIGKILL)
             code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-            how = f"its process ended ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})"
+            ended = f"its process ended ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})"
+            how = why or (_CLOSED if code == _BROKEN else ended)
+        connection.close()
         taken = self._assigned.get(rank, -1)
         reformed = TeamReformed(alive=[rank], world_ranks=[rank], n_masters=1, taken=taken, goes_on=-1, how=how)
         self._news.append(Received(rank, reformed, None))
 
     def _fork(self, rank: int) -> None:
-        _flush()
+        flush_streams()
+        parent = os.getpid()
         try:
             ours, theirs = Pipe()
             with warnings.catch_warnings():
@@ -174,38 +219,41 @@ class ForkedRanks(_Pipes):
         if not process:
             for connection in (*self._ranks, ours):
                 connection.close()
-            os.close(self._mine)
-            self._serve(ForkEnd(rank, self.size, {theirs: 0}))
+            self._serve(ForkEnd(rank, self.size, {theirs: 0}), parent)
         theirs.close()
         self._processes[rank], self._ranks[ours] = process, rank
+        self._starting[rank] = Watch(BEGIN_S, 1.0)
 
-    def _serve(self, end: ForkEnd) -> NoReturn:
+    def _serve(self, end: ForkEnd, parent: int) -> NoReturn:
         """Serve in a forked process until the coordinator has no work, or has died."""
+        code = EXIT_OK
         try:
+            renew_streams()
             # Ctrl-C goes to all processes of a terminal: the coordinator ends this one.
             signal.signal(signal.SIGINT, lambda *_: None)
             signal.set_wakeup_fd(-1)
-            threading.Thread(target=_end_with, args=(self._life,), daemon=True).start()
+            threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
             random.seed(f"{self._seed} {end.rank}")
+            np.random.set_bit_generator(np.random.MT19937())  # with a lock that nobody holds
             np.random.seed([self._seed, end.rank])
             assert self._run is not None
             served = self._make_rank(end, self._run)
-            while (found := receive([end])) and not isinstance(order := found[1].message, Shutdown):
-                served.handle_order(order)
+            end.say_that_it_has_begun()
+            while found := receive([end]):
+                served.handle_order(found[1].message)
         except RanksLost:
             pass
+        except BrokenProcessError:
+            code = _BROKEN
         except BaseException:
+            code = EXIT_FAILURE
             traceback.print_exc()
-        finally:
-            os._exit(EXIT_OK)
+        flush_streams()
+        os._exit(code)
 
 
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
-def _end_with(life: int) -> None:
-    """End this process when the one that forked it has ended."""
-    os.read(life, 1)
+def _end_with(parent: int) -> None:
+    """End this process when the one that has forked it has ended."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
     os.kill(os.getpid(), signal.SIGKILL)

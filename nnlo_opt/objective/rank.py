@@ -29,7 +29,8 @@ from nnlo_opt.objective.checkpoint import Save, TrialCheckpoint, last_save
 from nnlo_opt.objective.torch_group import Call
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.process import check_files, end_if_forked
+from nnlo_opt.runtime.process import check_files, code_of_user, end_if_forked
+from nnlo_opt.runtime.streams import keeping_streams
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -308,10 +309,10 @@ class ObjectiveRank:
                     meet=self.meet,
                     is_stopped=self.is_stopped,
                 )
-                value = self._setup.programs.open(call)(trial)
+                with keeping_streams(), code_of_user():
+                    value = self._setup.programs.open(call)(trial)
             finally:
                 self._setup.programs.close()
-                end_if_forked(self._pid)
                 check_files()
             self.meet(_RETURN)
             if comm is not None:

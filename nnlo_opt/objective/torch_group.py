@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from nnlo_opt.errors import ConfigurationError, TrialError, require_package
-from nnlo_opt.runtime.environment import LAUNCHER_PREFIXES
+from nnlo_opt.runtime.launchers import is_of_a_rank
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +67,7 @@ def torch_process_group(comm: Any = None, timeout_s: float = 300.0) -> Iterator[
     """Open a process group of torch over the ranks of `comm`; the value of the context is the device of this rank.
 
     Within the context `torch.distributed` is initialised (NCCL if each rank has a GPU of its own, else gloo), and the
-    environment is what `torchrun` sets, without variables of MPI and Slurm. So Lightning and Accelerate find the ranks
+    environment is what `torchrun` sets, without the ranks of MPI and Slurm. So Lightning and Accelerate find the ranks
     of the block. In an objective the group lives until the objective has returned: a second context with the same
     communicator gets the same group. In any other code the group ends with the context, as far as no variable refers
     to it: leave the function that has the model before.
@@ -106,6 +106,8 @@ class Call:
         #: communicator, device and variables of the group; None before there is one
         self._opened: tuple[Any, torch.device, dict[str, str]] | None = None
         self._is_within = False
+        #: number of this process: a child that it forks leaves the group alone
+        self._pid = os.getpid()
 
     @property
     def hears_s(self) -> float:
@@ -145,7 +147,7 @@ class Call:
 
     def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         Call.running = self._outer
-        if self._opened is not None:
+        if self._opened is not None and os.getpid() == self._pid:
             from torch import distributed
 
             self._opened = None
@@ -159,7 +161,7 @@ class Call:
 @contextmanager
 def in_environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set variables within the context, and hide those by which a framework takes all ranks of the job for its own."""
-    hidden = {name for name in os.environ if name.startswith(LAUNCHER_PREFIXES)}
+    hidden = {*filter(is_of_a_rank, os.environ)}
     before = {name: os.environ.pop(name, None) for name in hidden | variables.keys()}
     os.environ.update(variables)
     try:

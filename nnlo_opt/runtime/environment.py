@@ -17,8 +17,6 @@ from nnlo_opt.safe_path import SafePath
 
 #: beginnings of variables by which an MPI library would take a process for one of its ranks
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI", "HYDRA_")
-#: the same for any framework, which may ask the batch system, too
-LAUNCHER_PREFIXES = (*_MPI_PREFIXES, "MV2_", "SLURM_", "PALS_", "JSM_")
 #: variables that NumPy and SciPy read for their number of threads, each once, when they are imported
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

@@ -8,25 +8,60 @@ belong to the journal or to MPI: then nobody reaches this rank any more, and MPI
 
 import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import TypeVarTuple
+from typing import NoReturn, TypeVarTuple
 
-from nnlo_opt.errors import EXIT_FAILURE, BrokenProcessError, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, BrokenProcessError, ConfigurationError
+from nnlo_opt.runtime.streams import flush_streams
 
 logger = logging.getLogger(__name__)
 
 Arguments = TypeVarTuple("Arguments")
 
 
+@contextmanager
+def code_of_user() -> Iterator[None]:
+    """Run code of a user within the context, which a child that this code forks does not leave: it ends there.
+
+    The code around it would close, remove or end what the parent still uses, in its `finally` and `with`.
+    """
+    pid = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() != pid:
+            _end_as_python_would(error)
+        raise
+    end_if_forked(pid)
+
+
+def _end_as_python_would(error: BaseException) -> NoReturn:
+    """End this process with `error`, which nothing has caught."""
+    code: object = EXIT_FAILURE
+    if isinstance(error, SystemExit):
+        code = EXIT_OK if error.code is None else error.code
+        if not isinstance(code, int):
+            sys.stderr.write(f"{code}\n")
+            code = EXIT_FAILURE
+    else:
+        trace = error.__traceback__ and error.__traceback__.tb_next  # without this module
+        sys.excepthook(type(error), error, trace)
+    flush_streams()
+    os._exit(code & 0xFF)
+
+
 def end_if_forked(pid: int) -> None:
     """End this process unless it is process `pid`, from which a user's code has forked it."""
     if os.getpid() != pid:
         logger.warning(
-            "A process that a model or an objective forks must end by itself. Received: process %d, which has "
-            "returned from the code that forked it; it ends here. Call `os._exit` in it.",
+            "A process that a model, an objective or a callback forks must end by itself. Received: process %d, which "
+            "has returned from the code that forked it; it ends here. Call `os._exit` in it.",
             os.getpid(),
         )
+        flush_streams()
         os._exit(EXIT_FAILURE)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.curves import Reports
 from nnlo_opt.search.pruning import Decision, Pruner, Verdict
@@ -17,6 +18,7 @@ from nnlo_opt.space.constraint import fingerprint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import plain
 from nnlo_opt.update_rules.rule import Answer, MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.user_files import __name__ as user_files
 from nnlo_opt.user_files import load_module, reason_of, takes_arguments
 
 #: characters of a fingerprint that a name shows
@@ -138,7 +140,8 @@ class CheckedSearch:
 
     def suggest(self, history: History) -> Point | None:
         try:
-            point: object = self._algorithm.suggest(history)
+            with code_of_user():
+                point: object = self._algorithm.suggest(history)
         except (Exception, SystemExit) as error:
             point = reason_of(error)
         if point is None:
@@ -162,7 +165,8 @@ class CheckedPruner(Pruner):
 
     def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
         try:
-            answer: object = self._pruner.decide(trial, fold, epoch, reports)
+            with code_of_user():
+                answer: object = self._pruner.decide(trial, fold, epoch, reports)
         except (Exception, SystemExit) as error:
             answer = reason_of(error)
         match answer:
@@ -186,7 +190,8 @@ def _made(part: Any, what: str, **arguments: object) -> Any:
         received = "which cannot be called like that" if callable(maker) else "and the file has no such class"
         raise ConfigurationError(f"{rule}. Received: {part}, {received}. Correct the file, or the name.")
     try:
-        return maker(*arguments.values())
+        with code_of_user():
+            return maker(*arguments.values())
     except (Exception, SystemExit) as error:
         raise ConfigurationError(f"{rule}. Received: {part}, with {reason_of(error)}. Correct the class.") from error
 
@@ -194,5 +199,6 @@ def _made(part: Any, what: str, **arguments: object) -> Any:
 def _methods(kind: type) -> Iterator[str]:
     """Yield the fingerprints of the methods of a class, and of the classes of a user that it inherits from."""
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] not in ("builtins", "abc", "typing", "nnlo_opt"):
+        module = base.__module__.removeprefix(f"{user_files}.")
+        if module.partition(".")[0] not in ("builtins", "abc", "typing", "nnlo_opt"):
             yield from (fingerprint(value) for value in vars(base).values() if isinstance(value, FunctionType))

@@ -25,11 +25,13 @@ def main() -> None:
     # Fits are small: more than one thread would only compete with the ranks that train.
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
 
+    from nnlo_opt.runtime.process import code_of_user
     from nnlo_opt.search.session import SearchSession  # imports NumPy, which reads these variables
 
     session = SearchSession()
     for line in requests:
-        answer = session.handle(json.loads(line))
+        with code_of_user():
+            answer = session.handle(json.loads(line))
         if answer is not None:
             print(json.dumps(answer, allow_nan=False), file=answers, flush=True)
 

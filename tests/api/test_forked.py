@@ -6,6 +6,7 @@ import pickle
 import random
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -117,6 +118,180 @@ def test_a_run_is_kept_and_resumed(tmp_path):
     nnlo_opt.optimize(objective, SPACE, n_parallel=2, num_iterations=3, **run)
     result = nnlo_opt.optimize(objective, SPACE, n_parallel=3, num_iterations=6, opt_restore=True, **run)
     assert result.best_parameters == nnlo_opt.optimize(objective, SPACE, **FEW).best_parameters
+
+
+WRITES = """
+import os, sys, threading, nnlo_opt
+sys.stdout = open(STREAM)
+def write():
+    while True:
+        sys.stdout.write("x" * 2000)
+threading.Thread(target=write, daemon=True).start()
+def objective(x):
+    print("called")
+    return x
+result = nnlo_opt.optimize(objective, {"x": nnlo_opt.Real(0, 1)}, num_iterations=3, n_parallel=3)
+os.write(2, str(result).encode())
+os._exit(0)
+"""
+
+
+def test_a_thread_that_writes_all_the_time_keeps_no_process_waiting():
+    # A pipe that is read slowly keeps the thread within its write, with the lock of the stream.
+    program = WRITES.replace("STREAM", '1, "w", closefd=False')
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = b""
+        until_s = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until_s:
+            said += process.stdout.read1(256)
+            time.sleep(5e-3)
+        process.kill()
+        said += process.stdout.read()
+        assert b"3 complete" in process.stderr.read()
+    assert said.count(b"called") == 3
+
+
+def test_a_process_that_does_not_begin_is_a_lost_attempt(monkeypatch, left_behind):
+    monkeypatch.setattr(forked, "BEGIN_S", 0.5)
+    fork, n_forks = os.fork, iter(range(100))
+
+    def hangs_at_first():
+        first = not next(n_forks)
+        pid = fork()
+        if not pid and first:
+            threading.Event().wait()  # as for a lock that another thread has held
+        return pid
+
+    monkeypatch.setattr(os, "fork", hangs_at_first)
+    result = nnlo_opt.optimize(lambda x: x, SPACE, n_parallel=2, **FEW)
+    assert Counter(trial.state.value for trial in result.trials) == {"complete": 6}
+    assert Counter(len(trial.assignments) for trial in result.trials) == {1: 5, 2: 1}
+    lost = next(trial for trial in result.trials if len(trial.assignments) == 2)
+    assert lost.assignments[0].reason == "its process had not begun after 0.5 s"
+    assert not left_behind()
+
+
+CALLS_BACK = """
+import os, sys, time, nnlo_opt
+def called_back(study, trial):
+    if not (child := os.fork()):
+        HOW
+    os.waitpid(child, 0)
+def objective(x):
+    time.sleep(0.05)
+    return x
+few = {"num_iterations": 6, "hyper_opt": "random"}
+result = nnlo_opt.optimize(objective, {"x": nnlo_opt.Real(0, 1)}, n_parallel=3, callbacks=[called_back], **few)
+print([len(trial.assignments) for trial in result.trials], os.path.exists(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("sys.exit(0)", ""), ("return", "must end by itself"), ("raise OSError('of a child')", "OSError: of a child")],
+)
+def test_a_child_of_a_callback_undoes_nothing_of_its_parent(how, says):
+    done = launcher.python(CALLS_BACK.replace("HOW", how), "/").expect(0)
+    assert done.out == "[1, 1, 1, 1, 1, 1] True\n"
+    assert says in done.err if says else not done.err
+
+
+LEAVES = """
+import sys, nnlo_opt
+def objective(x, report):
+    for epoch in range(1, 3 if x > 0.5 else 10**6):
+        report(epoch, x)
+    return x
+few = {"num_iterations": 20, "hyper_opt": "random", "callbacks": [lambda study, trial: sys.exit(3)]}
+nnlo_opt.optimize(objective, {"x": nnlo_opt.Real(0, 1)}, n_parallel=4, **few)
+"""
+
+
+def test_the_exit_of_a_callback_leaves_no_traceback_of_a_child():
+    done = launcher.python(LEAVES).expect(3)
+    assert (done.out, done.err) == ("", "")
+
+
+@pytest.mark.parametrize("n_parallel", [1, 2])
+def test_a_child_forked_in_a_save_leaves_the_folder_to_its_parent(n_parallel):
+    def objective(trial):
+        def write(folder):
+            (folder / "before").write_text("x")
+            if not (child := os.fork()):
+                sys.exit(0)
+            os.waitpid(child, 0)
+            (folder / "after").write_text("x")
+
+        trial.checkpoint.save(1, write)
+        return len([*trial.checkpoint.folder.iterdir()])
+
+    result = nnlo_opt.optimize(objective, SPACE, num_iterations=2, n_parallel=n_parallel)
+    assert [trial.figure_of_merit for trial in result.trials] == [2, 2]
+
+
+@pytest.mark.parametrize("n_parallel", [1, 2])
+@pytest.mark.parametrize("how", ["sys.stdout.close()", "sys.stdout = sys.stderr = None", "sys.stderr.close()"])
+def test_a_stream_that_a_trial_closes_is_open_in_the_next_one(n_parallel, how):
+    program = f"""
+import sys, nnlo_opt
+def objective(x):
+    print("called")
+    print("called", file=sys.stderr)
+    sys.stdout.write("written\\n")
+    {how}
+    return x
+options = {{"num_iterations": 4, "hyper_opt": "random", "n_parallel": {n_parallel}}}
+result = nnlo_opt.optimize(objective, {{"x": nnlo_opt.Real(0, 1)}}, **options)
+print(result)
+"""
+    done = launcher.python(program).expect(0)
+    assert "4 complete" in done.out
+    assert done.out.count("called\nwritten\n") == done.err.count("called\n") == 4
+
+
+def test_descriptors_that_a_trial_closes_are_the_reason_and_no_signal(left_behind):
+    def closes(x):
+        os.closerange(3, 256)
+        return x
+
+    few = {"num_iterations": 1, "max_attempts": 2, "catch": True}
+    result = nnlo_opt.optimize(closes, SPACE, n_parallel=2, **few)
+    assert result.trials[0].reason.endswith("its process had closed file descriptors that it has not opened")
+    assert not left_behind()
+
+
+REQUESTS = """
+import os, nnlo_opt
+def asks(study, *requests):
+    if not (child := os.fork()):
+        for request in requests:
+            try:
+                request()
+            except nnlo_opt.ConfigurationError as error:
+                print("refused:", error, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+def called_back(study, trial):
+    asks(study, lambda: study.enqueue({"x": 0.5}), study.stop)
+space = {"x": nnlo_opt.Real(0, 1)}
+result = nnlo_opt.optimize(lambda x: x, space, num_iterations=1, callbacks=[called_back])
+with nnlo_opt.Study(space, num_iterations=2) as study:
+    trial = study.ask()
+    asks(study, lambda: study.enqueue({"x": 0.5}), study.stop, study.ask, lambda: study.tell(trial, 1.0))
+    asks(study, lambda: next(iter(study)), lambda: trial.report(1, 0.5), study.close)
+    study.tell(trial, 1.0)
+    study.tell(study.ask(), 1.0)
+print(result, study.result)
+"""
+
+
+def test_every_request_to_a_search_from_a_forked_process_is_refused():
+    done = launcher.python(REQUESTS).expect(0)
+    assert done.out.count("refused: A study belongs to the process that has opened it.") == 8
+    assert "1 complete" in done.out
+    assert "2 complete" in done.out
 
 
 SLOW = """

@@ -24,7 +24,8 @@ TRAIN = """
 import json, os, sys
 
 parameters = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-assert not [name for name in os.environ if name.startswith(("OMPI_", "PMI"))]
+assert not [name for name in os.environ if name.startswith(("OMPI_COMM", "PMI", "SLURM_NTASKS", "SLURM_PROCID"))]
+assert (os.environ["OMPI_MCA_btl"], os.environ.get("SLURM_JOB_ID")) == ("^ofi", os.environ.get("NUMBER_OF_JOB"))
 assert ("--x" in parameters) == (parameters["--kind"] == "one"), parameters
 if os.environ["RANK"] == "0":
     for epoch in (1, 2):
@@ -113,7 +114,9 @@ def command(folder, script, space, *options):
     return ["OptimizationDriver", *(word for pair in given.items() for word in pair)]
 
 
-def test_a_script_is_searched_on_every_rank_of_a_block(tmp_path):
+def test_a_script_is_searched_on_every_rank_of_a_block(tmp_path, monkeypatch):
+    for name, value in {"SLURM_NTASKS": "5", "SLURM_PROCID": "0", "SLURM_JOB_ID": "77", "NUMBER_OF_JOB": "77"}.items():
+        monkeypatch.setenv(name, value)
     words = command(tmp_path, TRAIN, SPACE, "--block-size", "2", "--num-iterations", "6")
     launcher.run(5, words, tmp_path)
     launcher.check_search(tmp_path / "checkpoints/S", 6)

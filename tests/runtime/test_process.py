@@ -15,6 +15,38 @@ end_if_forked(pid)
 print("code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
+LEAVES = """
+import os, sys
+from nnlo_opt.runtime.process import code_of_user
+parent = os.getpid()
+try:
+    with code_of_user():
+        if not (child := os.fork()):
+            print("of the child")
+            HOW
+        else:
+            print("code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+finally:
+    print("undone by the parent" if os.getpid() == parent else "undone by the child")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "says"),
+    [
+        ("sys.exit()", 0, ""),
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('no room')", 1, "no room\n"),
+        ("raise OSError('its own')", 1, "OSError: its own"),
+        ("pass", 1, "must end by itself"),
+    ],
+)
+def test_a_child_ends_where_code_of_a_user_ends_and_undoes_nothing(how, code, says):
+    done = python(LEAVES.replace("HOW", how)).expect(0)
+    assert done.out == f"of the child\ncode {code}\nundone by the parent\n"
+    assert says in done.err if says else not done.err
+
+
 CLOSES = """
 import os
 from nnlo_opt.errors import BrokenProcessError

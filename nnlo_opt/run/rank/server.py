@@ -6,7 +6,6 @@ new roles.
 """
 
 import logging
-import os
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,7 @@ from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RankRoles
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.runtime.process import end_if_forked
+from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.checkpoint import of_message
@@ -48,8 +47,6 @@ class RankServer:
         self._roles, self._workload = roles, workload
         self._orders, self._team_ends = roles.placement.orders, roles.placement.transports
         self._timeline, self._preemption = context.timeline, context.preemption
-        #: number of this process, which a child that code of a user forks does not have
-        self._pid = os.getpid()
         self._master: Master | None = None
         self._worker: Worker | None = None
         self._follower: WorkerGroupMember | SubMaster | None = None
@@ -116,21 +113,20 @@ class RankServer:
                     return True
         if worker is None or not worker.can_work:
             return False
-        worker.work(LOOK_S)
-        end_if_forked(self._pid)
+        with code_of_user():
+            worker.work(LOOK_S)
         return True
 
     def _dispatch(self, transport: Transport, received: Received) -> None:
         self._story.append((received.source, received.message))
         take = self._take_order if transport is self._orders else self._take_from_team
         try:
-            take(received)
+            with code_of_user():
+                take(received)
         except Exception as error:
             for source, message in self._story:
                 error.add_note(f"took in from {source}: {str(message)[:300]}")
             raise
-        finally:
-            end_if_forked(self._pid)
 
     # ------------------------------------------------------------ one method per transport
 

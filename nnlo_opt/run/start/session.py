@@ -58,6 +58,7 @@ from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.environment import idle_nodes_text
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN
+from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.search.pruning import Pruner
@@ -251,7 +252,8 @@ class Session(ABC):
             if self.host.owns_process:
                 self.greet(directory, findings)
             plan = self.plan_for(directory)
-            search = self.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
+            with code_of_user():
+                search = self.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
             if self.options.run.overwrite:
                 directory.begin_anew()
             self._open_on_ranks(directory, findings)
@@ -271,7 +273,8 @@ class Session(ABC):
             run.coordinator.preempt(INTERRUPTED, 0.0)
         try:
             # The ranks of this process work only while the coordinator has nothing to do.
-            return self._coordinates(run) or self._ranks.work()
+            with code_of_user():
+                return self._coordinates(run) or self._ranks.work()
         except KeyboardInterrupt:
             if interruption is None or interruption.n_asked != 1:
                 raise

@@ -1,0 +1,96 @@
+"""Standard streams, which code of a user may close and whose locks a forked process inherits.
+
+A fork copies the lock of a stream as it is. If another thread was writing at that moment, the copy stays locked for
+ever. Python makes new locks for the streams with which it has started, not for one such as `sys.stdout = open(...)`.
+"""
+
+import io
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+#: seconds for which to wait for a stream that may be locked for ever
+_FLUSH_S = 1.0
+#: names in `sys`, with the descriptors of the streams with which Python starts
+_NAMES = {"stdout": 1, "stderr": 2, "__stdout__": 1, "__stderr__": 2}
+#: streams of the process that has forked this one, which stay: their end would wait for their lock
+_inherited: list[Any] = []
+#: streams whose lock this process does not inherit
+_renewed: list[Any] = []
+
+
+def renew_streams() -> None:
+    """Replace the streams, in a process that was just forked, by new ones on the same descriptors.
+
+    Those of log handlers are replaced, too. A stream of another kind stays, as that of a notebook.
+    """
+    holders: list[tuple[Any, str]] = [(sys, name) for name in _NAMES]
+    handlers = [ref() for ref in vars(logging)["_handlerList"]]
+    holders += [(handler, "stream") for handler in handlers if "stream" in getattr(handler, "__dict__", ())]
+    made: dict[int, Any] = {}
+    for holder, name in holders:
+        old = getattr(holder, name, None)
+        if id(old) not in made and (new := _renewed_like(old)) is not None:
+            _inherited.append(old)
+            _renewed.append(new)
+            made[id(old)] = new
+        if id(old) in made:
+            setattr(holder, name, made[id(old)])
+
+
+def flush_streams() -> None:
+    """Write what the standard streams hold; one that is closed, or locked for ever, holds nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if not _inherited or any(stream is new for new in _renewed):
+            _flush(stream)
+        elif not any(stream is lost for lost in _inherited):
+            flushing = threading.Thread(target=_flush, args=(stream,), daemon=True)
+            flushing.start()
+            flushing.join(_FLUSH_S)
+            if flushing.is_alive():
+                _inherited.append(stream)
+
+
+@contextmanager
+def keeping_streams() -> Iterator[None]:
+    """Open the standard streams again that code within the context closes or takes away."""
+    before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is not None and _is_shut(getattr(sys, name)):
+                setattr(sys, name, _stream_on(_NAMES[name], old) if _is_shut(old) else old)
+
+
+def _flush(stream: Any) -> None:
+    with suppress(Exception):  # closed, taken away, full, or a class of a user
+        stream.flush()
+
+
+def _is_shut(stream: Any) -> bool:
+    return stream is None or getattr(stream, "closed", False) is True
+
+
+def _renewed_like(stream: Any) -> io.TextIOWrapper | None:
+    """Return a new stream on the descriptor of another one; None if that has none, or writes in a way of its own."""
+    stream = getattr(stream, "rich_proxied_file", stream)  # below a line of progress, which the parent draws
+    if isinstance(stream, io.TextIOWrapper) and type(stream).write is io.TextIOWrapper.write:
+        with suppress(OSError, ValueError):
+            return _stream_on(stream.fileno(), stream)
+    return None
+
+
+def _stream_on(descriptor: int, like: Any) -> io.TextIOWrapper:
+    """Return a stream that leaves its descriptor open, with the encoding and the buffers of another one."""
+    is_direct = getattr(like, "write_through", False)
+    return io.TextIOWrapper(
+        open(descriptor, "wb", 0 if is_direct else -1, closefd=False),  # type: ignore[arg-type]
+        encoding=getattr(like, "encoding", None),
+        errors=getattr(like, "errors", None),
+        line_buffering=getattr(like, "line_buffering", True),
+        write_through=is_direct,
+    )
