@@ -5,6 +5,7 @@ every rank has to make. All ranks read the output of their scripts all the time,
 """
 
 import hashlib
+import logging
 import math
 import os
 import shutil
@@ -33,6 +34,8 @@ from nnlo_opt.runtime.environment import LAUNCHER_PREFIXES
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.kept_weights import FILES_NAME
 
+logger = logging.getLogger(__name__)
+
 #: seconds for which a look at a script waits for output
 _LOOK_S = 0.02
 #: seconds before SIGTERM for a script that has heard by `report` that it is to stop; then before SIGKILL
@@ -41,8 +44,8 @@ HEARD_S, TERM_S = 1.0, 3.0
 _REPORT, _STOP, _END, _AGAIN = "report", "stop", "end", "again"
 #: words of a script whose port is taken
 _TAKEN = ("EADDRINUSE", "ddress already in use")
-#: last lines of an output that are in the reason of a failure
-_N_LINES = 3
+#: last lines of an output that are in the reason of a failure, and the last characters of each
+_N_LINES, _MOST_SHOWN = 3, 300
 #: bytes of a file that are read for its fingerprint, besides its size
 _MOST_READ = 2**24
 
@@ -93,6 +96,7 @@ class Command:
         files = self._files()
         given = {"--report-pattern": self.patterns[0], "--result-pattern": self.patterns[1]}
         parts = {"--command": self.template.text} | {name: text for name, text in given.items() if text} | files
+        same = parts | {"--command": self.template.fingerprint_text}
         source = Path(next(iter(files), program or words[0]))
         saves = {SAVE, CHECKPOINT} & self.template.names
         return ModelDefinition(
@@ -100,7 +104,7 @@ class Command:
             kind="objective",
             source=source,
             functions={"objective": self.saving if saves else self.plain},
-            fingerprint=hashlib.sha256(repr(parts).encode()).hexdigest(),
+            fingerprint=hashlib.sha256(repr(same).encode()).hexdigest(),
             parts=parts,
         )
 
@@ -130,8 +134,8 @@ class _Call:
         self._reports: deque[Report] = deque()
         #: calls of `nnlo_opt.report` that wait for an answer, each with its epoch
         self._waiting: list[tuple[Any, socket.socket]] = []
-        #: the last epoch that was passed on, with the answer; infinite once there is nothing more to pass on
-        self._epoch, self._goes_on = 0.0, True
+        #: the last epoch that was passed on, with the answer: -inf before the first, inf once all are
+        self._epoch, self._goes_on = -math.inf, True
         self._has_restarted = False
         self._script = self._start()
 
@@ -157,7 +161,10 @@ class _Call:
     # ------------------------------------------------------------ what the script says
 
     def _take(self, line: str, connection: socket.socket | None) -> None:
+        had_remark = self._output.remark
         report = self._output.take(line)
+        if self._output.remark != had_remark:
+            logger.warning("trial %d: %s", self._trial.number, self._output.remark)
         if connection is not None:
             self._waiting.append((report and report.epoch, connection))
             self._answer()
@@ -237,8 +244,10 @@ class _Call:
         if self._rank == 0 and self._output.result is None:
             raise TrialError(
                 'the command must print its value as a line like {"value": 0.21}, or as `--result-pattern` says; it '
-                "has printed none"
+                f"has printed none{self._end_of_output()}"
             )
+        for option in sorted(self._output.unfitted):
+            logger.warning("trial %d: `%s` fits no line of the output", self._trial.number, option)
         return self._output.result
 
     def _wait(self, done: Callable[[], bool]) -> None:
@@ -254,15 +263,18 @@ class _Call:
         if self._trial.comm is not None:
             self._trial.comm.Iprobe()  # MPI notices there that mpirun has died
         if code and not self._must_restart():
-            said = [line.strip() for line in self._script.tail.splitlines() if line.strip()]
             how = f"with code {code}" if code != 128 + signal.SIGKILL else "by SIGKILL, by hand or for lack of memory"
-            end = f"; its output ends: {' / '.join(said[-_N_LINES:])}" if said else ", without any output"
-            raise TrialError(f"the command has ended {how}{end}")
+            raise TrialError(f"the command has ended {how}{self._end_of_output()}")
         return code is not None
+
+    def _end_of_output(self) -> str:
+        """Return the last lines of the output in words, for the reason of a failure."""
+        said = [line.strip()[-_MOST_SHOWN:] for line in self._script.tail.splitlines() if line.strip()]
+        return f"; its output ends: {' / '.join(said[-_N_LINES:])}" if said else ", without any output"
 
     def _must_restart(self) -> bool:
         """Return True if the script has failed as its port was taken, for the first time."""
-        is_new = bool(self._script.code) and not (self._rank or self._epoch or self._has_restarted)
+        is_new = bool(self._script.code) and not (self._rank or self._has_restarted) and self._epoch == -math.inf
         return is_new and any(words in self._script.tail for words in _TAKEN)
 
     def _close(self) -> None:
