@@ -188,7 +188,7 @@ def test_a_run_of_the_first_version_is_resumed_by_either_form_of_its_arguments(t
     words = command(tmp_path, ANY_FORM, SPACE, "--num-iterations", "2")
     launcher.run(1, words, tmp_path)
     run = tmp_path / "checkpoints/S"
-    start, *events = read_events(run, "journal.jsonl")
+    start, *events = read_events((run / "journal.jsonl").read_bytes(), "journal.jsonl")[0]
     settings = {name: value for name, value in start.settings.items() if name != "command"}
     for path in run.glob("journal*"):
         path.unlink()

@@ -83,10 +83,7 @@ def test_one_line_says_that_trials_count_their_epochs_from_0():
         for trial in (0, 1)
     ]
     assert [line for lines in said for line in lines if "from 0" in line] == [said[0][1]]
-    assert (
-        said[0][1]
-        == "[      2.0 s] trial 0 counts its epochs from 0: here each has 1 more, so that its epoch 0 is epoch 1"
-    )
+    assert said[0][1].endswith("trial 0 counts its epochs from 0: here each has 1 more, so that its epoch 0 is epoch 1")
 
 
 def test_a_line_as_a_trial_starts_reports_and_ends():
