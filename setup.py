@@ -113,6 +113,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100",
+            "click>=8.1",
             "ruff>=0.6",
             "mypy>=1.10",
             "pandas-stubs",

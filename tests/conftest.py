@@ -36,6 +36,7 @@ EXTRAS = {
     "wandb": "wandb",
     "playwright": "browser",
     "nbclient": "notebook",
+    "click": "dev",
 }
 #: folders with tests that start ranks, as the Makefile has them
 WITH_RANKS = ("api", "crash", "mpi")

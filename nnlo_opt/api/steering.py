@@ -12,6 +12,7 @@ from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.errors import ConfigurationError, SearchWarning
 from nnlo_opt.reporting.terminal import terminal_width
+from nnlo_opt.reporting.words import counts_from_0_text
 from nnlo_opt.runtime.environment import is_rank
 from nnlo_opt.runtime.process import code_of_user, refuse_forked
 from nnlo_opt.search.start_points import check_start_points
@@ -104,12 +105,18 @@ class SearchView:
         self._line: SearchBar | None = None
         #: first failure, until it is known that the search goes on; None before it, empty afterwards
         self._failure: str | None = None
+        #: True once a warning has said that a trial counts its epochs from 0
+        self._has_said_count = False
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
         """Show an event."""
         if isinstance(event, _ENDS) and self._failure:
             warnings.warn_explicit(self._failure, SearchWarning, *self._place)
             self._failure = ""
+        if isinstance(event, ev.EpochEnded) and event.counts_from_0 and not self._has_said_count:
+            self._has_said_count = True
+            said = counts_from_0_text(ledger.assignments[event.assignment].trial).capitalize()
+            warnings.warn_explicit(f"{said}.", SearchWarning, *self._place)
         if isinstance(event, ev.TrialFailed) and self._failure is None:
             self._failure = f"Trial {event.trial} has failed, and the search goes on: {python_words(event.reason)}"
         if self._has_line:

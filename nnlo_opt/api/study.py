@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -19,11 +20,13 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
-from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.errors import ConfigurationError, SearchWarning, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.checkpoint import TrialCheckpoint, last_save
+from nnlo_opt.objective.epochs import EpochCount
 from nnlo_opt.objective.rank import RunningTrial, TrialFold
 from nnlo_opt.objective.values import epoch_reported, finished_fold
+from nnlo_opt.reporting.words import counts_from_0_text
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.embedded import temporary_run
 from nnlo_opt.run.start.host import Script
@@ -114,6 +117,8 @@ class Study(Steering):
         #: number of trials that may be under way
         self._n_wanted = 0
         self._is_closed = False
+        #: True once a warning has said that a trial counts its epochs from 0
+        self._has_said_count = False
         ranks = ServingRanks(network.end(0), context.preemption, checked.grace_s)
         self._session = SearchSession(checked, topology, ranks, context, script)
         try:
@@ -242,7 +247,12 @@ class Study(Steering):
 
     def _report(self, call: _Call, epoch: int, value: float, **figures: float) -> bool:
         self._call(call.trial)
-        call.reported = epoch_reported(call.order, self._options.comparison, epoch, value, figures)
+        count = call.checkpoint.count
+        call.reported = epoch_reported(call.order, self._options.comparison, count, epoch, value, figures)
+        if call.reported.counts_from_0 and not self._has_said_count:
+            self._has_said_count = True
+            said = counts_from_0_text(call.order.trial).capitalize()
+            warnings.warn(f"{said}.", SearchWarning, stacklevel=3)
         call.rank.send(0, call.reported)
         self._turn()
         return not call.stop_asked
@@ -265,7 +275,7 @@ class Study(Steering):
             return msg.FoldFailed(assignment=assignment, reason=reason)
         try:
             comparison = self._options.comparison
-            n_epochs = call.checkpoint.epoch if call.reported is None else call.reported.epoch
+            n_epochs = call.checkpoint.n_epochs if call.reported is None else call.reported.epoch
             finished = finished_fold(comparison, call.reported, assignment, value, n_epochs=n_epochs, train_s=train_s)
         except TrialError as failure:
             return msg.FoldFailed(assignment=assignment, reason=reason_of(failure))
@@ -286,10 +296,12 @@ class Study(Steering):
     def _take(self, message: msg.Message, rank: Transport) -> None:
         if isinstance(message, msg.RunFold):
             folder = fold_directory(self._run.directory.path, message.trial, message.fold)
-            checkpoint = TrialCheckpoint(_directory=folder, _last=last_save(folder))
+            saved = last_save(folder)
+            count = EpochCount(message.first if saved is None else saved.first)
+            checkpoint = TrialCheckpoint(_directory=folder, _last=saved, count=count)
             began_s = time.monotonic()
             self._assigned.append(_Call(order=message, rank=rank, checkpoint=checkpoint, began_s=began_s))
-            rank.send(0, msg.FoldStarted(assignment=message.assignment, epoch=checkpoint.epoch))
+            rank.send(0, msg.FoldStarted(assignment=message.assignment, epoch=checkpoint.n_epochs))
         under_way = [*self._calls.values(), *self._assigned]
         call = next((c for c in under_way if c.order.assignment == getattr(message, "assignment", None)), None)
         if call is not None and isinstance(message, msg.StopFold):

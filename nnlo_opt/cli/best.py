@@ -90,7 +90,8 @@ def _trial(run: Path, trial: Trial) -> dict[str, Any]:
 def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
     """Return the command line that trains a trial again, on as many ranks as one of its folds had."""
     if text := ledger.identity.model.parts.get(COMMAND):
-        return _script(run, Template(text), trial)
+        started = ledger.settings.command
+        return _script(run, Template(started) if started else Template.of_first_version(text), trial)
     program = (ledger.settings.command_line or ["an unknown program"])[0]
     if program not in DRIVERS or ledger.identity.data is None:
         what = "trials of an objective" if program in DRIVERS else f"a run of {program}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from nnlo_opt.cli.driver_parsers import GAN_DRIVER, GAN_OPTIONS, POSITIONAL, driver_parser, given_of, normalise
 from nnlo_opt.cli.earlier_runs import training_again
+from nnlo_opt.cli.try_output import tried_output
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.files import regular
 from nnlo_opt.run.options.table import Option, read
@@ -25,6 +26,8 @@ def driver_options(program: str, argv: Sequence[str]) -> Options:
     if "options" in known:
         argv = _with_options_of_file(argv, vars(known) | dict.fromkeys(POSITIONAL if words else ()), parser.options)
     given, remarks = given_of(program, argv)
+    if "try_output" in given:
+        raise tried_output(given)
     if program == "OptimizationDriver":
         options = optimization_options(given, argv)
     elif program == GAN_DRIVER:

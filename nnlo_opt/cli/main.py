@@ -149,7 +149,7 @@ def _parse(program: str, world_rank: int) -> "Options | int":
         if world_rank == 0:
             with checked_output():
                 print(request, end="")
-        return EXIT_OK
+        return request.code
     except NnloError as error:
         if world_rank == 0:
             print(fitted(str(error), sys.stderr), file=sys.stderr)

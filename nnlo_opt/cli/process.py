@@ -14,7 +14,16 @@ LEAST_FILES = 64
 
 
 class HelpRequested(Exception):
-    """Text that `--help` or `--version` asks for, to be printed as the last text of the command."""
+    """Text that `--help` or `--version` asks for, to be printed as the last text of the command.
+
+    Args:
+        text: ends with a line break.
+        code: exit code of the command.
+    """
+
+    def __init__(self, text: str, code: int = EXIT_OK) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 def begin(*, starts_ranks: bool = False) -> None:

@@ -106,7 +106,7 @@ def main(argv: Sequence[str], program: str = "nnlo-opt") -> int:
         return _run(_PREFIX + name, argv[1:])
     except HelpRequested as request:
         print(request, end="")
-        return EXIT_OK
+        return request.code
     except ProtocolError:
         raise
     except NnloError as error:

@@ -48,6 +48,8 @@ class RunFold(AssignmentMessage):
     waits_for_decision: bool = False
     #: epochs that have a checkpoint at any interval, as PauseFold may follow
     pause_epochs: list[int] = field(default_factory=list)
+    #: number of the first epoch as the code of the trial counts, 1 or 0; -1 before its first report
+    first: int = -1
 
 
 class GoOn(AssignmentMessage):
@@ -108,6 +110,8 @@ class EpochReported(AssignmentMessage):
     waits: bool = False
     #: False: nothing is saved by which the fold could go on after a PauseFold
     can_pause: bool = True
+    #: True: the code of the trial calls this epoch by the number before
+    counts_from_0: bool = False
 
 
 class FoldFinished(AssignmentMessage):

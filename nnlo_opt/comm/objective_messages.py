@@ -14,7 +14,8 @@ from nnlo_opt.records import field
 class CallObjective(AssignmentMessage):
     """Call the objective at this point, together with all ranks of the block; `names`: all parameters of the space.
 
-    `saved`: name of the last save, whose epoch is `epoch`; empty if there is none.
+    `saved`: name of the last save, whose epoch is `epoch` by the trial's own count; empty if there is none.
+    `first`: number of its first epoch by that count, 1 or 0; -1 before its first report or save.
     """
 
     point: dict[str, Json]
@@ -23,6 +24,7 @@ class CallObjective(AssignmentMessage):
     names: list[str] = field(default_factory=list)
     saved: str = ""
     epoch: int = 0
+    first: int = -1
 
 
 class ObjectiveArrived(AssignmentMessage):

@@ -495,6 +495,7 @@ class CoordinatorState:
             point=trial.point,
             waits_for_decision=self.plan.pruning is not None,
             pause_epochs=self.policy.pause_epochs(trial.number),
+            first=trial.first_epochs.get(fold, -1),
         )
         self._send(team.index, order)
 

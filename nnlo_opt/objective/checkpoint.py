@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import CheckpointError, MisuseError
-from nnlo_opt.objective.values import whole_epoch
+from nnlo_opt.objective.epochs import EpochCount, whole_epoch
 from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.manifest import abandon, begin, complete, newest, read_manifest, remove_unfinished, synced, verify
@@ -26,7 +26,10 @@ class Save:
     """Save of a trial that is valid as a whole."""
 
     place: SafePath
+    #: as the code of the trial counts
     epoch: int
+    #: number of its first epoch, 1 or 0
+    first: int = 1
     #: seconds that the trial had taken
     train_s: float = 0.0
 
@@ -38,7 +41,8 @@ def last_save(directory: SafePath) -> Save | None:
         try:
             manifest = read_manifest(place)
             verify(place, manifest["files"])
-            return Save(place, int(manifest["epoch"]), float(manifest["train_s"]))
+            epoch, first = int(manifest["epoch"]), 0 if manifest.get("counts_from_0") else 1
+            return Save(place, epoch, first, float(manifest["train_s"]))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"`{place}` cannot be read: {error}") from error
 
@@ -69,11 +73,18 @@ class TrialCheckpoint:
     #: seconds that the trial has taken by now
     _train_s: Callable[[], float] = field(repr=False, default=lambda: 0.0)
     _last: Save | None = None
+    #: how the trial counts its epochs, as block rank 0 knows; for objectives of this package
+    count: EpochCount = field(repr=False, default_factory=EpochCount)
 
     @property
     def epoch(self) -> int:
-        """Epoch of the last save; 0 if there is none."""
+        """Epoch of the last save, as the trial counts; 0 if there is none."""
         return 0 if self._last is None else self._last.epoch
+
+    @property
+    def n_epochs(self) -> int:
+        """Number of epochs up to the last save, as the journal counts from 1; 0 if there is none."""
+        return 0 if self._last is None else self._last.epoch + 1 - self._last.first
 
     @property
     def folder(self) -> Path | None:
@@ -93,11 +104,11 @@ class TrialCheckpoint:
         Collective: every rank of the block, if the trial runs on several.
 
         Args:
-            epoch: number of the epoch that has ended, from 1.
+            epoch: number of the epoch that has ended, from 1 or from 0.
             write: writes this rank's part to an empty folder.
 
         Raises:
-            TrialError: the epoch is no whole number from 1, ranks have given several, or the disk has taken no more. On
+            TrialError: the epoch is no whole number from 0, ranks have given several, or the disk has taken no more. On
                 every rank: the trial has failed.
         """
         epoch = whole_epoch(epoch)
@@ -112,16 +123,18 @@ class TrialCheckpoint:
         finally:
             if not self._rank:
                 abandon(temporary)
-        self._last = Save(self._directory / saved, epoch)
+        self._last = Save(self._directory / saved, epoch, int(not self.count.is_from_0))
 
     def _begin(self, epochs: list[Json]) -> str:
         if other := next((n for n in epochs if n != epochs[0]), None):
             raise MisuseError(f"all ranks must save the same epoch; received: {epochs[0]} and {other}")
+        self.count.number(epochs[0])
         return begin(self._directory, epochs[0]).name
 
     def _complete(self, temporary: SafePath, epoch: int, parts: list[dict[str, Any]]) -> str:
         files = {name: found for part in parts for name, found in part.items()}
-        return complete(temporary, epoch, files, train_s=self._train_s()).name
+        from_0 = self.count.is_from_0
+        return complete(temporary, epoch, files, train_s=self._train_s(), counts_from_0=from_0).name
 
 
 def _safe_files(folder: SafePath) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -5,6 +5,7 @@ every rank has to make. All ranks read the output of their scripts all the time,
 """
 
 import hashlib
+import logging
 import math
 import os
 import shutil
@@ -35,6 +36,8 @@ from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.identity import COMMAND
 from nnlo_opt.trials.kept_weights import FILES_NAME
 
+logger = logging.getLogger(__name__)
+
 #: seconds for which a look at a script waits for output
 _LOOK_S = 0.02
 #: seconds before SIGTERM for a script that has heard by `report` that it is to stop; then before SIGKILL
@@ -43,8 +46,8 @@ HEARD_S, TERM_S = 1.0, 3.0
 _REPORT, _STOP, _END, _AGAIN = "report", "stop", "end", "again"
 #: words of a script whose port is taken
 _TAKEN = ("EADDRINUSE", "ddress already in use")
-#: last lines of an output that are in the reason of a failure
-_N_LINES = 3
+#: last lines of an output that are in the reason of a failure, and the last characters of each
+_N_LINES, _MOST_SHOWN = 3, 300
 #: what mostly sends a signal
 _CAUSES = {"SIGKILL": ", by hand or for lack of memory", "SIGBUS": ", for lack of shared memory or of disk space"}
 
@@ -95,6 +98,7 @@ class Command:
         files = named_files(words)
         given = {"--report-pattern": self.patterns[0], "--result-pattern": self.patterns[1]}
         parts = {COMMAND: self.template.text} | {name: text for name, text in given.items() if text}
+        same = parts | {COMMAND: self.template.fingerprint_text}
         source = Path(next(iter(files.code | files.others), program or words[0]))
         saves = {SAVE, CHECKPOINT} & self.template.names
         return ModelDefinition(
@@ -103,7 +107,7 @@ class Command:
             source=source,
             functions={"objective": self.saving if saves else self.plain},
             # As older versions have it, whose runs have nothing else.
-            fingerprint=hashlib.sha256(repr(parts | files.former).encode()).hexdigest(),
+            fingerprint=hashlib.sha256(repr(same | files.former).encode()).hexdigest(),
             parts=parts | files.code,
             notes=files.others,
         )
@@ -122,8 +126,8 @@ class _Call:
         self._reports: deque[Report] = deque()
         #: calls of `nnlo_opt.report` that wait for an answer, each with its epoch
         self._waiting: list[tuple[Any, socket.socket]] = []
-        #: the last epoch that was passed on, with the answer; infinite once there is nothing more to pass on
-        self._epoch, self._goes_on = 0.0, True
+        #: the last epoch that was passed on, with the answer: -inf before the first, inf once all are
+        self._epoch, self._goes_on = -math.inf, True
         self._has_restarted = False
         self._script = self._start()
 
@@ -153,7 +157,10 @@ class _Call:
     # ------------------------------------------------------------ what the script says
 
     def _take(self, line: str, connection: socket.socket | None) -> None:
+        had_remark = self._output.remark
         report = self._output.take(line)
+        if self._output.remark != had_remark:
+            logger.warning("trial %d: %s", self._trial.number, self._output.remark)
         if connection is not None:
             self._waiting.append((report and report.epoch, connection))
             self._answer()
@@ -238,8 +245,10 @@ class _Call:
         if self._rank == 0 and self._output.result is None:
             raise TrialError(
                 'the command must print its value as a line like {"value": 0.21}, or as `--result-pattern` says; it '
-                "has printed none"
+                f"has printed none{self._end_of_output()}"
             )
+        for option in sorted(self._output.unfitted):
+            logger.warning("trial %d: `%s` fits no line of the output", self._trial.number, option)
         return self._output.result
 
     def _wait(self, done: Callable[[], bool]) -> None:
@@ -260,21 +269,25 @@ class _Call:
 
     def _failure(self) -> TrialError:
         """Return the error that the script has ended before its time."""
-        said = [line.strip() for line in self._script.tail.splitlines() if line.strip()]
         killed_by, code = self._script.killed_by, self._script.code
         how = f"with code {code}"
         if killed_by is not None or code == 128 + signal.SIGKILL:
             name = signal.SIGKILL.name if killed_by is None else killed_by.name
             how = f"by {name} on {socket.gethostname()}{_CAUSES.get(name, '')}"
+        error = TrialError if killed_by is None else LostAttemptError
+        return error(f"the command has ended {how}{self._end_of_output()}")
+
+    def _end_of_output(self) -> str:
+        """Return the last lines of the output in words, for the reason of a failure."""
+        said = [line.strip()[-_MOST_SHOWN:] for line in self._script.tail.splitlines() if line.strip()]
+        if not said:
+            return ", without any output"
         log = "/".join((*self._trial.directory.parts[-2:], f"output-{self._rank}.log"))
-        end = ", without any output"
-        if said:
-            end = f"; its output ends: {' / '.join(said[-_N_LINES:])}; all of it in `{log}`"
-        return (TrialError if killed_by is None else LostAttemptError)(f"the command has ended {how}{end}")
+        return f"; its output ends: {' / '.join(said[-_N_LINES:])}; all of it in `{log}`"
 
     def _must_restart(self) -> bool:
         """Return True if the script has failed as its port was taken, for the first time."""
-        is_new = bool(self._script.code) and not (self._rank or self._epoch or self._has_restarted)
+        is_new = bool(self._script.code) and not (self._rank or self._has_restarted) and self._epoch == -math.inf
         return is_new and any(words in self._script.tail for words in _TAKEN)
 
     def _close(self) -> None:

@@ -12,10 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.training.stopping import canonical_metric
+from nnlo_opt.trials.objectives import FIGURE
 
 #: environment variable with the name of the socket at which the search listens, without the zero byte before it
 SOCKET = "NNLO_OPT_REPORTS"
 GO_ON, STOP = b"1", b"0"
+#: characters of a line that is read as JSON, and of its beginning that a pattern sees
+MOST_READ, _MOST_MATCHED = 2**19, 2**16
+_OPTIONS = "--report-pattern", "--result-pattern"
+#: digits of an integer that every float can hold
+_MOST_DIGITS = 300
+_NEW_LINE = re.compile(rb"[\r\n]+")
 
 
 def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: float) -> bool:
@@ -25,7 +33,7 @@ def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: flo
     ended, the answer is False.
 
     Args:
-        epoch: number of the epoch, from 1.
+        epoch: number of the epoch, from 1 or from 0.
         value: by which trials are compared.
         checkpoint: every process of the trial has filled the folder `{save}` of its command, which is empty again when
             this function returns.
@@ -37,7 +45,10 @@ def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: flo
 
     Raises:
         TypeError: a value is no number, nor anything that `float` takes.
+        OverflowError: a value is an integer beyond all floats.
     """
+    for number in (value, *figures.values()):
+        float(number)
     line: dict[str, Any] = {"epoch": epoch, "value": value, **figures} | ({"checkpoint": True} if checkpoint else {})
     text = json.dumps(line, default=float)
     if not (name := os.environ.get(SOCKET)):
@@ -65,8 +76,31 @@ class Report:
     saves: bool = False
 
 
+class Lines:
+    """Cuts what a script writes into lines, of which only the beginning is kept."""
+
+    def __init__(self) -> None:
+        #: the last line so far
+        self._rest = bytearray()
+
+    def take(self, data: bytes) -> list[str]:
+        """Return the lines that end in `data`; without any, the end of the output ends the last line."""
+        first, *others = _NEW_LINE.split(data) if data else (b"", b"")
+        self._keep(first)
+        if not others:
+            return []
+        ended, self._rest = [bytes(self._rest), *others[:-1]], bytearray()
+        self._keep(others[-1])
+        return [line[:MOST_READ].decode(errors="replace") for line in ended if line]
+
+    def _keep(self, part: bytes) -> None:
+        self._rest += part[: max(MOST_READ - len(self._rest), 0)]
+
+
 class Output:
     """Lines of a script, taken in one after another.
+
+    A report is a line of JSON with the value, or else a line that a pattern fits.
 
     Args:
         names: of the objectives; a result has one of them at least, or `value`.
@@ -77,39 +111,68 @@ class Output:
     """
 
     def __init__(self, names: Sequence[str], patterns: tuple[str | None, str | None]) -> None:
-        self._names = ("value", *names)
+        self._names = ("value", FIGURE, *names)
         #: the last result, or else the last report; None before
         self.result: dict[str, Any] | None = None
         #: True once there was a result of its own
-        self._is_final = False
-        self._report = _compiled("--report-pattern", patterns[0], {"epoch", "value"})
-        self._result = _compiled("--result-pattern", patterns[1], {self._names[-1]})
+        self.is_final = False
+        #: why a line of JSON with a value was no report, the first time; empty before
+        self.remark = ""
+        #: options of the patterns that have fitted no line
+        self.unfitted = {option for option, pattern in zip(_OPTIONS, patterns, strict=True) if pattern is not None}
+        self._report = _compiled(_OPTIONS[0], patterns[0], {"epoch", "value"})
+        self._result = _compiled(_OPTIONS[1], patterns[1], {names[-1] if names else "value"})
 
     def take(self, line: str) -> Report | None:
         """Return what a line reports; None if it is no report."""
-        found = None
-        if line.lstrip().startswith("{"):
-            with suppress(ValueError):
-                found = json.loads(line)
-        elif match := (self._report and self._report.search(line)) or (self._result and self._result.search(line)):
-            found = {name: _number(text) for name, text in match.groupdict().items()}
-        return self._taken(found) if isinstance(found, dict) else None
+        found = self._said(line) if line.lstrip().startswith("{") else None
+        return self._taken(self._matched(line[:_MOST_MATCHED]) if found is None else found)
+
+    def _said(self, line: str) -> dict[str, Any] | None:
+        """Return what a line of JSON reports; None if it is no report."""
+        try:
+            found = json.loads(line, parse_int=_integer)
+        except (ValueError, RecursionError):
+            return None
+        name = self._name_in(found) if isinstance(found, dict) else ""
+        # Loggers print such names, too, with texts and whole records.
+        wrong = [key for key in (name, "epoch") if name and not isinstance(found.get(key), int | float | None)]
+        if wrong and not self.remark:
+            self.remark = f"a line of JSON with `{name}` is no report, as its `{wrong[0]}` is no number"
+        return found if name and not wrong else None
+
+    def _name_in(self, found: Mapping[str, Any]) -> str:
+        """Return the name in `found` of the value, or of the first objective; empty if there is none."""
+        by_metric = {canonical_metric(key): key for key in found}
+        return next((by_metric[name] for name in self._names if name in by_metric), "")
+
+    def _matched(self, line: str) -> dict[str, Any]:
+        """Return what a pattern finds in a line; empty if none fits."""
+        for option, pattern in zip(_OPTIONS, (self._report, self._result), strict=True):
+            if pattern is not None and (match := pattern.search(line)):
+                self.unfitted.discard(option)
+                return {name: _number(text) for name, text in match.groupdict().items() if text is not None}
+        return {}
 
     def _taken(self, found: Mapping[str, Any]) -> Report | None:
-        name = next((name for name in self._names if name in found), "")
-        if not name:
+        if not (name := self._name_in(found)):
             return None
-        epoch, figures = found.get("epoch"), {k: v for k, v in found.items() if k == name or _is_figure(k, v)}
-        if epoch is None or not self._is_final:
-            self.result, self._is_final = figures, epoch is None
-        others = {k: v for k, v in figures.items() if k != name}
+        epoch = _whole(found.get("epoch"))
+        needed = {name, *filter(found.__contains__, self._names)}
+        figures = {key: value for key, value in found.items() if key in needed or _is_figure(key, value)}
+        if name == FIGURE:
+            figures["value"] = figures.pop(FIGURE)
+        if epoch is None or not self.is_final:
+            self.result, self.is_final = figures, epoch is None
+        others = {key: value for key, value in figures.items() if key not in (name, "value")}
         return None if epoch is None else Report(epoch, found[name], others, found.get("checkpoint") is True)
 
 
 def _compiled(option: str, pattern: str | None, needed: set[str]) -> re.Pattern[str] | None:
     try:
         found = None if pattern is None else re.compile(pattern)
-        if found is not None and (missing := sorted(needed - {*found.groupindex})):
+        groups = set() if found is None else {*found.groupindex, *map(canonical_metric, found.groupindex)}
+        if found is not None and (missing := sorted(needed - groups)):
             raise re.error(f"without the group `(?P<{missing[0]}>…)`")
     except re.error as error:
         raise ConfigurationError(
@@ -124,8 +187,18 @@ def _is_figure(name: str, value: Any) -> bool:
     return is_number and name != "epoch"
 
 
-def _number(text: str | None) -> Any:
+def _number(text: str) -> Any:
     """Return the number in a text; the text if there is none."""
     with suppress(ValueError):
-        return int(text) if text and text.isdecimal() else float(text or "")
+        return _integer(text) if text.isdecimal() else float(text)
     return text
+
+
+def _integer(text: str) -> int | str:
+    """Return the integer of a text; the text of one that no float holds."""
+    return int(text) if len(text) <= _MOST_DIGITS else text
+
+
+def _whole(epoch: Any) -> Any:
+    """Return a whole number as an integer, such as the 3.0 that Hugging Face prints; anything else as it is."""
+    return int(epoch) if isinstance(epoch, float) and epoch.is_integer() else epoch

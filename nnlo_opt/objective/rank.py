@@ -26,6 +26,7 @@ from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import LostAttemptError, MisuseError, NnloError, ProtocolError, TrialError
 from nnlo_opt.files import make_directory
 from nnlo_opt.objective.checkpoint import Save, TrialCheckpoint, last_save
+from nnlo_opt.objective.epochs import EpochCount
 from nnlo_opt.objective.torch_group import Call
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
@@ -101,14 +102,16 @@ class RunningTrial:
     _answers: list[bool] = field(default_factory=list, init=False, repr=False)
 
     def report(self, epoch: int, value: float, **figures: float) -> bool:
-        """Report a value after an epoch, counted from 1, for `pruner`; return False if the trial is to stop.
+        """Report a value after an epoch for `pruner`; return False if the trial is to stop.
 
-        The value that the objective returns then is ignored. `figures`: further ones, for the results and the page.
+        Epochs count from 1. If the first one that a trial reports or saves is 0, the run has each with 1 more. The
+        value that the objective returns once it is to stop is ignored. `figures`: further ones, for the results and the
+        page.
 
         Collective: every rank of the block, if the trial runs on several.
 
         Raises:
-            TrialError: the epoch is no whole number from 1, or a value no finite number; nothing is recorded.
+            TrialError: the epoch is no whole number from 0, or a value no finite number; nothing is recorded.
         """
         self._answers.append(self._report(epoch, value, **figures))
         return self._answers[-1]
@@ -239,6 +242,7 @@ class ObjectiveRank:
                     names=self._setup.run.parameters,
                     saved="" if saved is None else saved.place.name,
                     epoch=0 if saved is None else saved.epoch,
+                    first=message.first if saved is None else saved.first,
                 )
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
@@ -293,7 +297,8 @@ class ObjectiveRank:
             _rank=self._block.rank,
             _meet=self.meet,
             _train_s=lambda: self._clock.monotonic_s() - self._began_s,
-            _last=Save(self._folder(call) / call.saved, call.epoch) if call.saved else None,
+            _last=Save(self._folder(call) / call.saved, call.epoch, call.first) if call.saved else None,
+            count=EpochCount(call.first),
         )
         try:
             self._comm = comm = self._setup.make_comm(self)
@@ -378,8 +383,8 @@ class ObjectiveRank:
         order, checkpoint = self._order, self._checkpoint
         assert order is not None
         assert checkpoint is not None
-        reported = epoch_reported(order, self._setup.comparison, epoch, value, figures)
-        saved = checkpoint.epoch
+        reported = epoch_reported(order, self._setup.comparison, checkpoint.count, epoch, value, figures)
+        saved = checkpoint.n_epochs
         self._reported = reported.replaced(checkpointed=saved == reported.epoch, can_pause=saved > 0)
         self._heard.discard(msg.GoOn)
         self._orders.send(ROOT, self._reported)
@@ -482,7 +487,7 @@ class ObjectiveRank:
         now_s = self._clock.monotonic_s()
         self._began_s = now_s - saved_s
         waited_s = None if self._idle_since_s is None else now_s - self._idle_since_s
-        self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, epoch=call.epoch, waited_s=waited_s))
+        self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, epoch=_n_saved(call), waited_s=waited_s))
         with Call() as own:
             value, end = self._call(call)
             if isinstance(end, msg.FoldFailed):
@@ -523,7 +528,7 @@ class ObjectiveRank:
 
     def _result(self, value: Any, call: CallObjective) -> msg.Message:
         train_s, last = self._clock.monotonic_s() - self._began_s, self._reported
-        n_epochs = call.epoch if last is None else last.epoch
+        n_epochs = _n_saved(call) if last is None else last.epoch
         try:
             return finished_fold(
                 self._setup.comparison, last, self._assignment, value, n_epochs=n_epochs, train_s=train_s
@@ -538,6 +543,11 @@ class ObjectiveRank:
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:
             self.handle_order(received.message)
+
+
+def _n_saved(call: CallObjective) -> int:
+    """Return the number of epochs before a call, as the journal counts."""
+    return call.epoch + 1 - call.first if call.saved else 0
 
 
 def _is_at(name: str) -> str:

@@ -1,7 +1,7 @@
 """Script under way, with its output."""
 
+import fcntl
 import os
-import re
 import selectors
 import signal
 import socket
@@ -13,14 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.objective.output import SOCKET
+from nnlo_opt.objective.output import SOCKET, Lines
 from nnlo_opt.runtime.environment import start_helper
 from nnlo_opt.safe_path import SafePath
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
-#: bytes of a log, of the end of the output that is kept, of a line that is read, and of one look
-MOST_LOGGED, _TAIL, _LINE, _LOOK = 2**24, 2**14, 2**16, 2**18
-_NEW_LINE = re.compile(rb"[\r\n]+")
+#: bytes of a log, of the end of the output that is kept, and of one look
+MOST_LOGGED, _TAIL, _LOOK = 2**24, 2**14, 2**20
 #: signals by which a machine or a person ends a process, rather than its own code
 _BY_CHANCE = (signal.SIGKILL, signal.SIGBUS, signal.SIGTERM)
 #: wait status of a process
@@ -68,7 +67,10 @@ class Script:
         self._selector = selectors.DefaultSelector()
         streams: list[Any] = [self._listener, self._process.stdout, self._process.stderr]
         for stream in streams:
-            self._selector.register(stream, selectors.EVENT_READ, [b""])
+            self._selector.register(stream, selectors.EVENT_READ, Lines())
+        for pipe in streams[1:]:
+            with suppress(OSError):  # a user may have only so much memory in pipes
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _LOOK)
 
     @property
     def code(self) -> int | None:
@@ -118,25 +120,24 @@ class Script:
         connection, _ = self._listener.accept()
         of_peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         if struct.unpack("3i", of_peer)[1] == os.getuid():
-            self._selector.register(connection, selectors.EVENT_READ, [b""])
+            self._selector.register(connection, selectors.EVENT_READ, Lines())
         else:
             connection.close()
 
-    def _read(self, source: Any, rest: list[bytes]) -> None:
-        """Read a part of a stream; `rest`: its last line so far."""
+    def _read(self, source: Any, lines: Lines) -> None:
+        """Read a part of a stream."""
         data = os.read(source.fileno(), _LOOK)
         connection = source if isinstance(source, socket.socket) else None
         if connection is None:
-            self._tail = (self._tail + data)[-_TAIL:]
+            self._tail = (self._tail + data[-_TAIL:])[-_TAIL:]
             room = max(MOST_LOGGED - self._n_logged, 0)
             self._n_logged += len(data)
             self._write(data[:room])
-        *lines, rest[0] = _NEW_LINE.split(rest[0] + data) if data else [rest[0], b""]
-        rest[0] = rest[0][:_LINE]
-        if not data or (connection is not None and lines):
+        ended = lines.take(data)
+        if not data or (connection is not None and ended):
             self._selector.unregister(source)
-        for line in filter(None, lines):
-            self._take(line.decode(errors="replace"), connection)
+        for line in ended:
+            self._take(line, connection)
 
     def _write(self, data: bytes) -> None:
         with suppress(OSError):  # a full disk, of which the script will tell

@@ -1,12 +1,12 @@
 """Values of a trial that a user's objective has returned, by which the trial is compared."""
 
-import reprlib
-from collections.abc import Mapping
-from numbers import Integral
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nnlo_opt.comm.messages import EpochReported, FoldFinished, RunFold
 from nnlo_opt.errors import MisuseError
+from nnlo_opt.objective.epochs import EpochCount, whole_epoch
+from nnlo_opt.training.stopping import canonical_metric
 from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
 
@@ -43,7 +43,7 @@ def finished_fold(
 
 def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train_s: float) -> dict[str, float]:
     """Return the values that trials are compared by; TrialError for one that was not returned."""
-    known = {"train_s": train_s, **returned}
+    known = {"train_s": train_s, **by_metric(returned)}
     if "value" in returned:
         known.setdefault(FIGURE, returned["value"])
     try:
@@ -60,6 +60,11 @@ def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train
         ) from None
 
 
+def by_metric(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values under their names, and under those that options have for them: `accuracy` is `acc` there."""
+    return {canonical_metric(name): value for name, value in values.items()} | {**values}
+
+
 def returned_values(value: Any) -> dict[str, float]:
     """Return the numbers of an objective by name, a single one as `value`; TrialError unless all are finite."""
     if not isinstance(value, Mapping):
@@ -68,38 +73,40 @@ def returned_values(value: Any) -> dict[str, float]:
         except MisuseError as error:
             remedy = "end it by `return`" if value is None else _REMEDY
             raise MisuseError(f"{error}; {remedy}") from None
+    _check_names(value)
     return {
         str(name): finite_number(part, f"the objective must return a finite number as `{name}`")
         for name, part in value.items()
     }
 
 
-def whole_epoch(epoch: Any) -> int:
-    """Return the number of an epoch that a user's code has given; TrialError unless it is whole, and 1 at least."""
-    if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 1 <= int(epoch) <= 2**53:
+def _check_names(names: Collection[Any]) -> None:
+    """Raise MisuseError if the value by which trials are compared has two names, which may differ."""
+    if "value" in names and FIGURE in names:
         raise MisuseError(
-            f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; write "
-            "`report(epoch, value)`, and count epochs by `range(1, n + 1)`"
+            f"the value of a trial must have one name; received: both `value` and `{FIGURE}`, which means the same; "
+            "leave one out, or rename it"
         )
-    return int(epoch)
 
 
 def epoch_reported(
-    order: RunFold, comparison: Comparison, epoch: Any, value: Any, figures: Mapping[str, Any]
+    order: RunFold, comparison: Comparison, count: EpochCount, epoch: Any, value: Any, figures: Mapping[str, Any]
 ) -> EpochReported:
     """Return the report of a user's code about an epoch; TrialError unless it consists of numbers.
 
     Args:
+        count: how the code counts its epochs.
         figures: further figures by name; one of them is compared if it is the first objective.
     """
-    number = whole_epoch(epoch)
-    what = f"the objective must report a finite number at epoch {number}"
+    what = f"the objective must report a finite number at epoch {whole_epoch(epoch)}"
+    _check_names({"value", *figures})
     metrics = {"value": finite_number(value, what)}
     metrics |= {name: finite_number(figure, f"{what} as `{name}`") for name, figure in figures.items()}
     return EpochReported(
         assignment=order.assignment,
-        epoch=number,
+        epoch=count.number(epoch),
         metrics=metrics,
-        figure_of_merit=metrics.get(comparison.objectives[0].name, metrics["value"]),
+        figure_of_merit=by_metric(metrics).get(comparison.objectives[0].name, metrics["value"]),
         waits=order.waits_for_decision,
+        counts_from_0=count.is_from_0,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from nnlo_opt.reporting.expected_end import epoch_s, expected_end_s
 from nnlo_opt.reporting.words import (
     counted,
+    counts_from_0_text,
     duration,
     metrics_text,
     outcome_for_block,
@@ -41,11 +42,16 @@ class _Lines(ABC):
         self._said_at_s: dict[int, float] = {}
         #: assignment -> its last epoch, if no line was printed for it
         self._held: dict[int, ev.EpochEnded] = {}
+        #: True once a line has said that a trial counts its epochs from 0
+        self._has_said_count = False
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
         """Print the line of `event`, if it has one; `ledger` must have applied `event` already."""
         if isinstance(event, ev.EpochEnded):
             trial = ledger.assignments[event.assignment].trial
+            if event.counts_from_0 and not self._has_said_count:
+                self._has_said_count = True
+                self._line(event, counts_from_0_text(trial))
             self._held[event.assignment] = event
             if event.time_s - self._said_at_s.get(trial, -math.inf) >= self._epochs_s:
                 self._said_at_s[trial] = event.time_s

@@ -41,6 +41,11 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
+def counts_from_0_text(trial: int) -> str:
+    """Return a sentence on the epochs of a trial that begin with 0, without its end."""
+    return f"trial {trial} counts its epochs from 0: here each has 1 more, so that its epoch 0 is epoch 1"
+
+
 def figure_text(name: str, direction: str) -> str:
     """Return the definition of the figure of merit in a sentence."""
     return f"Figure of merit: {'what the objective returns' if name == 'value' else name}, {direction}imised."

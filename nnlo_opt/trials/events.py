@@ -92,13 +92,17 @@ class FoldBegan(Event):
 
 
 class EpochEnded(Event):
-    """End of epoch number `epoch` of a fold, with the metrics and the figure of merit of this epoch."""
+    """End of epoch number `epoch` of a fold, with the metrics and the figure of merit of this epoch.
+
+    `counts_from_0`: code of a user calls it `epoch - 1`.
+    """
 
     assignment: Number
     epoch: Number
     metrics: dict[str, float]
     checkpointed: bool = False
     figure_of_merit: float | None = None
+    counts_from_0: bool = False
 
 
 class AssignmentFinished(Event):

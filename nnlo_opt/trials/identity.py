@@ -158,6 +158,8 @@ class StartSettings(_Facts):
     """Facts that each start may change."""
 
     command_line: list[str] = field(default_factory=list)
+    #: `--command`, in whose words each of its trials was started; empty without one, and in the first version
+    command: str = ""
     versions: dict[str, Any] = field(default_factory=dict)
     hyper_opt: str = ""
     plan: SearchGoal = SearchGoal()

@@ -255,7 +255,9 @@ class Ledger:
         assignment.epoch, assignment.metrics = event.epoch, event.metrics
         if event.figure_of_merit is not None:
             # An epoch that is trained again after a crash may have another figure: the one used for decisions stays.
-            reports = self.trials[assignment.trial].reports
+            trial = self.trials[assignment.trial]
+            trial.first_epochs.setdefault(assignment.fold, 0 if event.counts_from_0 else 1)
+            reports = trial.reports
             if event.epoch > next(reversed(reports.get(assignment.fold, {})), 0):
                 reports.setdefault(assignment.fold, {})[event.epoch] = event.figure_of_merit
 

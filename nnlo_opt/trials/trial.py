@@ -136,6 +136,8 @@ class Trial:
     assignments: list[Assignment] = field(default_factory=list)
     #: fold -> number of epochs -> figure of merit of the first report; epochs in increasing order
     reports: dict[int, dict[int, float]] = field(default_factory=dict)
+    #: fold -> number of its first epoch as its code counts, 1 or 0, which the first report has shown
+    first_epochs: dict[int, int] = field(default_factory=dict)
     #: number of rungs that it has passed
     n_rungs: int = 0
     #: mean and population standard deviation over the folds; None before the trial is complete

@@ -95,8 +95,8 @@ def test_a_number_that_is_not_finite_fails_its_trial_alone(value):
 
 
 def test_a_report_that_breaks_the_rules_is_a_mistake():
-    with pytest.raises(TrialError, match="epochs of reports must be whole numbers from 1; received: 0"):
-        nnlo_opt.optimize(lambda parameters, report: report(0, 1.0), SPACE, **FEW)
+    with pytest.raises(TrialError, match="epochs of reports must be whole numbers from 1; received: -1"):
+        nnlo_opt.optimize(lambda parameters, report: report(-1, 1.0), SPACE, **FEW)
 
 
 # ---------------------------------------------------------------- Ctrl-C

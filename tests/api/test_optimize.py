@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, get_type_hints
 
@@ -26,7 +27,7 @@ from nnlo_opt.search.pruning import Pruner
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.trials.repair import repair
-from tests.helpers.launcher import python
+from tests.helpers.launcher import events_of, python
 from tests.helpers.refusals import check_refused
 
 SPACE = {"x": Real(-5, 5), "n": Integer(1, 4)}
@@ -610,6 +611,80 @@ def test_a_forked_child_neither_writes_nor_ends_the_study_of_its_parent(keeps, t
         assert repair(tmp_path / "run") is None
 
 
+def test_a_study_counts_the_epochs_of_a_trial_that_begins_with_0_from_1():
+    with nnlo_opt.Study(SPACE, num_iterations=2) as study:
+        for trial in study:
+            with nullcontext() if trial.number else pytest.warns(nnlo_opt.SearchWarning, match="from 0") as said:
+                assert all(trial.report(epoch, 0.5 + epoch) for epoch in range(2))
+            assert trial.number or said[0].filename == __file__
+            with pytest.raises(TrialError, match="one name"):
+                trial.report(2, 0.5, figure_of_merit=1.0)
+            study.tell(trial, 0.5)
+    assert [trial.curve for trial in study.result.trials] == [{1: 0.5, 2: 1.5}] * 2
+
+
+@pytest.mark.parametrize("n_parallel", [1, 2])
+def test_epochs_from_0_are_counted_from_1_and_one_line_says_so(n_parallel):
+    def objective(x, trial):
+        for epoch in range(trial.number % 2, 3):
+            trial.report(epoch, epoch / 2)
+        return x
+
+    with pytest.warns(nnlo_opt.SearchWarning, match="counts its epochs from 0: here each has 1 more") as said:
+        result = nnlo_opt.optimize(objective, {"x": Real(0, 1)}, num_iterations=4, n_parallel=n_parallel)
+    assert len(said) == 1
+    for trial in result.trials:
+        curve = {1: 0.5, 2: 1.0} if trial.number % 2 else {1: 0.0, 2: 0.5, 3: 1.0}
+        assert (trial.curve, trial.folds[0].n_epochs) == (curve, len(curve))
+
+
+@pytest.mark.filterwarnings("ignore:Trial 0 counts:nnlo_opt.SearchWarning")
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_resumed_trial_counts_its_epochs_as_it_began(tmp_path, saves):
+    began = []
+
+    def objective(x, trial):
+        start = int((tmp_path / "n").read_text()) if (tmp_path / "n").exists() else 0
+        began.append((start, trial.checkpoint.epoch))
+        for epoch in range(start, 4):
+            (tmp_path / "n").write_text(str(epoch + 1))
+            if saves:
+                trial.checkpoint.save(epoch, lambda folder: (folder / "state").touch())
+            trial.report(epoch, x)
+            if epoch == 1 and not start:
+                raise KeyboardInterrupt
+        return x
+
+    options = {"num_iterations": 1, "checkpoint": tmp_path / "run"}
+    assert not nnlo_opt.optimize(objective, {"x": Real(0, 1)}, **options).trials[0].folds
+    result = nnlo_opt.optimize(objective, {"x": Real(0, 1)}, opt_restore=True, **options)
+    assert began == [(0, 0), (2, saves)]
+    assert [*result.trials[0].curve] == [1, 2, 3, 4]
+    began_at = [event["epoch"] for event in events_of(tmp_path / "run", "FoldBegan")]
+    assert began_at == [0, 2 * saves]
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_the_value_of_a_trial_has_one_name(reports):
+    def objective(x, report):
+        return report(1, x, figure_of_merit=0.5) if reports else {"value": x, "figure_of_merit": 0.5}
+
+    with pytest.raises(TrialError, match="received: both `value` and `figure_of_merit`"):
+        nnlo_opt.optimize(objective, {"x": Real(0, 1)}, num_iterations=1)
+
+
+def test_an_objective_may_be_called_accuracy():
+    def objective(x, report):
+        report(1, 9.0, eval_accuracy=x / 2)
+        return {"accuracy": x}
+
+    best = nnlo_opt.optimize(
+        objective, {"x": Real(0, 1)}, num_iterations=3, objective=["eval_accuracy:max", "accuracy:min"]
+    ).trials[0]
+    assert best.objectives == {"eval_acc": best.parameters["x"] / 2, "acc": best.parameters["x"]}
+    assert best.curve == {1: best.parameters["x"] / 2}
+
+
 def test_a_pruner_stops_a_trial_that_reports():
     with nnlo_opt.Study({"x": Real(0, 1)}, pruner="median", pruner_max_epochs=None, num_iterations=12) as study:
         stopped = []
@@ -627,7 +702,7 @@ def test_a_pruner_stops_a_trial_that_reports():
 def test_a_wrong_call_raises_to_its_caller_and_leaves_a_study_as_it_was(options):
     with nnlo_opt.Study(SPACE, **FEW) as other, nnlo_opt.Study(SPACE, **FEW, **options) as study:
         strange, trial = other.ask(), study.ask()
-        for epoch in (0, -1, 2.5, "1", True, None, 10**30):
+        for epoch in (-1, 2.5, "1", True, None, 10**30):
             with pytest.raises(TrialError, match=r"whole numbers from 1; received: .*range\(1, n \+ 1\)"):
                 trial.report(epoch, 0.5)
         for value in ({"a": 1}, None, "x", float("nan")):

@@ -187,7 +187,7 @@ def options_of(parser):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_tables_above_leave_no_option_out(program):
     covered = {arguments[0].partition("=")[0] for name, arguments, _, _ in ALL if name == program}
-    of_search = {"--command", "--report-pattern", "--result-pattern"}  # `--model` stands in all tables
+    of_search = {"--command", "--report-pattern", "--result-pattern", "--try-output"}  # `--model` stands in all tables
     elsewhere = {"--from-run"} if program == "TrainingDriver" else of_search
     elsewhere |= {"--help", "--help-all", "--copy-command", "--options"}
     assert covered | elsewhere == set(options_of(driver_parser(program)))

@@ -8,11 +8,13 @@ import sys
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.trials.journal import read_events
 from tests.helpers import launcher
 from tests.helpers.effort import some_of
 from tests.helpers.nvidia_driver import built_driver
 from tests.helpers.objective_runs import rows
 from tests.helpers.processes import MARK, STUBBORN, marked
+from tests.helpers.stories import write_journal
 
 pytestmark = pytest.mark.mpi
 
@@ -23,7 +25,7 @@ parameter_range = [Categorical(["one", "$HOME 'x'"], name="kind"), Real(0, 1, na
 TRAIN = """
 import json, os, sys
 
-parameters = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+parameters = dict(word.split("=", 1) for word in sys.argv[1:])
 assert not [name for name in os.environ if name.startswith(("OMPI_COMM", "PMI", "SLURM_NTASKS", "SLURM_PROCID"))]
 assert (os.environ["OMPI_MCA_btl"], os.environ.get("SLURM_JOB_ID")) == ("^ofi", os.environ.get("NUMBER_OF_JOB"))
 assert ("--x" in parameters) == (parameters["--kind"] == "one"), parameters
@@ -54,6 +56,29 @@ for epoch in range(len(epochs) + 1, 7):
     time.sleep(0.05)
 json.dump(epochs, open(folder + path, "w"))
 """
+#: keeps its own state in its folder, counts its epochs from 0, and waits after two of them
+SNAPSHOTS = """
+import os, sys, time
+
+path = sys.argv[1] + "/snapshot"
+start = int(open(path).read()) if os.path.exists(path) else 0
+for epoch in range(start, 4 if os.environ["RANK"] == "0" else 0):
+    if epoch == 2:
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+    print("Epoch %d | loss %s" % (epoch, 1 / (epoch + 1)))
+    open(path + "-new", "w").write(str(epoch + 1))
+    os.replace(path + "-new", path)
+"""
+#: takes all forms of its arguments
+ANY_FORM = """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--kind")
+parser.add_argument("--x", type=float, default=2.0)
+print('{"value": %s}' % parser.parse_args().x)
+"""
 #: each way to fail, and one not to
 FAILING = """
 import os, signal, sys
@@ -70,13 +95,20 @@ if how == "port":
     print('{"value": 1}')
 if how == "nan":
     print('{"value": NaN}')
+if how == "nothing":
+    print("Epoch 1 of 2", "loss 0.5", "{'eval_loss': 0.25}", sep="\\n")
+if how == "strange":
+    for line in ("[" * 30000, '{"value": ' * 30000, '{"value": 1%s}' % ("0" * 399), "x" * 50_000_000):
+        print(line)
+    print('{"epoch": 1, "value": 1, "other": 1%s}' % ("0" * 399))
 """
 REASONS = {
     "code": "the command has ended with code 1; its output ends: the reason",
     "killed": "its script was lost 3 times in a row (`--max-attempts`); the last time: the command ",
     "nan": "received: nan",
-    "nothing": "the command must print its value as a line",
+    "nothing": "it has printed none; its output ends: Epoch 1 of 2 / loss 0.5 / {'eval_loss': 0.25}",
     "port": "",
+    "strange": "",
 }
 FAILING_SPACE = f"from nnlo_opt.space import Categorical\nparameter_range = [Categorical({[*REASONS]}, name='how')]\n"
 #: one of two processes is killed in the first attempt, as its argument says; the other one fails as it is gone
@@ -126,7 +158,7 @@ def test_a_script_is_searched_on_every_rank_of_a_block(tmp_path, monkeypatch):
     best = min(read_ledger(tmp_path / "checkpoints/S").trials, key=lambda trial: trial.figure_of_merit)
     shown = launcher.run(1, ["nnlo-opt", "best", "checkpoints/S", "--as", "command"], tmp_path).out
     torchrun = "torchrun --standalone --nproc-per-node=2 --no-python"
-    assert shown == f"{torchrun} python train.py --kind one --x {best.point['x']!r}\n"
+    assert shown == f"{torchrun} python train.py --kind=one --x={best.point['x']!r}\n"
 
 
 def test_each_way_to_fail_is_a_sentence_and_a_taken_port_is_none(tmp_path):
@@ -136,7 +168,7 @@ def test_each_way_to_fail_is_a_sentence_and_a_taken_port_is_none(tmp_path):
     assert found.keys() == REASONS.keys()
     for how, row in found.items():
         assert REASONS[how] in row["reason"]
-        assert (row["state"] == "complete") == (how == "port")
+        assert (row["state"] == "complete") == (not REASONS[how])
     assert found["port"]["figure_of_merit"] == "1.0"
 
 
@@ -218,6 +250,43 @@ os.kill(os.getpid(), signal.SIGKILL)
     lost = launcher.events_of(tmp_path / "checkpoints/S", "AssignmentLost")
     assert [event["counts"] for event in lost] == [True, False, True]
     assert "attempt" in outcome.out
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_epochs_of_a_script_that_begin_with_0_are_counted_from_1_in_each_attempt(tmp_path, n_ranks):
+    options = ("--block-size", str(n_ranks - 1 or 1), "--num-iterations", "1")
+    more = ("--command", "python train.py {folder} {x}")
+    pattern = ("--report-pattern", r"Epoch (?P<epoch>\d+) \| loss (?P<value>\S+)")
+    words = command(tmp_path, SNAPSHOTS, LINE, *options, *more, *pattern)
+    run = tmp_path / "checkpoints/S"
+    job = launcher.start(n_ranks, words, tmp_path)
+    assert launcher.seen_within(60, lambda: [e["epoch"] for e in launcher.events_of(run, "EpochEnded")] == [1, 2])
+    job.kill()
+    (tmp_path / "go").touch()
+    out = launcher.run(n_ranks, [*words, "--opt-restore"], tmp_path).out
+    assert [event["epoch"] for event in launcher.events_of(run, "EpochEnded")] == [1, 2, 3, 4]
+    assert "counts its epochs from 0" in out
+    (row,) = rows(tmp_path)
+    assert (row["epochs"], float(row["figure_of_merit"])) == ("4", 0.25)
+
+
+def test_a_run_of_the_first_version_is_resumed_by_either_form_of_its_arguments(tmp_path):
+    words = command(tmp_path, ANY_FORM, SPACE, "--num-iterations", "2")
+    launcher.run(1, words, tmp_path)
+    run = tmp_path / "checkpoints/S"
+    start, *events = read_events((run / "journal.jsonl").read_bytes(), "journal.jsonl")[0]
+    settings = {name: value for name, value in start.settings.items() if name != "command"}
+    for path in run.glob("journal*"):
+        path.unlink()
+    write_journal(run, [start.replaced(settings=settings), *events])
+    found = []
+    for text in (None, "{args}", "{args:words}", "{args}"):
+        if text is not None:
+            more = [word.replace("{args}", text) for word in words]
+            out = launcher.run(1, [*more[:-1], str(2 + len(found)), "--opt-restore"], tmp_path).out
+        best = launcher.run(1, ["nnlo-opt", "best", "checkpoints/S", "--as", "command"], tmp_path).out
+        found.append((text is not None and "version whose `{args}` wrote" in out, "train.py --kind=" in best))
+    assert found == [(False, False), (True, True), (False, False), (False, True)]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])

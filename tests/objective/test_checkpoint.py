@@ -67,10 +67,23 @@ def test_parts_of_many_ranks_are_in_their_order(tmp_path):
     assert checkpoint.folders == [tmp_path / f"checkpoint-1/rank-{rank}" for rank in range(12)]
 
 
-@pytest.mark.parametrize("epoch", [0, 1.5, True, "1", None])
+@pytest.mark.parametrize("epoch", [-1, 1.5, True, "1", None])
 def test_epochs_are_whole_numbers_from_1(tmp_path, epoch):
     with pytest.raises(TrialError, match="whole numbers from 1"):
         checkpoint_in(tmp_path).save(epoch, write_files)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_saves_have_the_epochs_of_the_trial_and_know_how_it_counts(tmp_path, first):
+    checkpoint = checkpoint_in(tmp_path)
+    for epoch in range(first, first + 5):
+        checkpoint.save(epoch, write_files)
+        assert (checkpoint.epoch, checkpoint.n_epochs) == (epoch, epoch - first + 1)
+    (place,) = tmp_path.glob("checkpoint-*")
+    assert place.name == f"checkpoint-{first + 4}"
+    assert last_save(SafePath(tmp_path)).first == first
+    again = checkpoint_in(tmp_path)
+    assert (again.epoch, again.n_epochs, again.folder is None) == (first + 4, 5, False)
 
 
 # ---------------------------------------------------------------- as its coordinator sees it
@@ -145,3 +158,41 @@ def test_the_saves_of_a_trial_that_was_pruned_are_removed_once_that_is_recorded(
     assert len(saves()) == 1
     bench.rank.handle_order(msg.FoldRecorded(assignment=0))
     assert not saves()
+
+
+@pytest.mark.parametrize("saves_first", [True, False])
+def test_epochs_from_0_are_counted_from_1_in_each_attempt(tmp_path, monkeypatch, saves_first):
+    monkeypatch.chdir(tmp_path)
+    began = []
+
+    def objective(parameters, report, checkpoint):
+        began.append(checkpoint.epoch)
+        start = 0 if checkpoint.folder is None else checkpoint.epoch + 1
+        for epoch in range(start, 4):
+            if epoch != 2:
+                checkpoint.save(epoch, write_files)
+            if epoch or not saves_first:
+                report(epoch, 0.5)
+            if epoch == 2 and start == 0:
+                raise KeyError
+        return 1.0
+
+    bench = Bench(objective)
+    started, *reports, failed = bench.call()
+    assert [report.epoch for report in reports] == [2, 3] if saves_first else [1, 2, 3]
+    assert all(report.counts_from_0 for report in reports)
+    assert (started.epoch, type(failed)) == (0, msg.FoldFailed)
+    started, *reports, finished = bench.call()
+    assert (started.epoch, [report.epoch for report in reports], finished.n_epochs) == (2, [3, 4], 4)
+    assert began == [0, 1]
+
+
+def test_a_trial_without_saves_counts_as_its_order_says(bench):
+    def objective(parameters, report):
+        report(5, 0.5)
+        return 1.0
+
+    bench.programs.objective = objective
+    bench.rank.handle_order(msg.RunFold(assignment=0, trial=0, fold=0, attempt=2, point={}, first=0))
+    _, report, finished = [bench.coordinator.poll().message for _ in range(3)]
+    assert (report.epoch, report.counts_from_0, finished.n_epochs) == (6, True, 6)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from nnlo_opt.objective import script
-from nnlo_opt.objective.output import GO_ON, STOP
+from nnlo_opt.objective.output import GO_ON, STOP, Output
 from nnlo_opt.objective.script import Script
 from nnlo_opt.safe_path import SafePath
 from tests.helpers.launcher import seen_within
@@ -115,6 +115,22 @@ def test_a_gigabyte_of_output_leaves_a_log_with_its_beginning_and_its_end(start,
     assert log.endswith("last")
     assert " bytes in all" in log
     assert len(log) < 2**21
+
+
+def test_strange_lines_keep_no_script_waiting(start):
+    program = """
+import sys
+for line in ("[" * 30000, '{"value": ' * 30000, "1" * 5000, "x" * 50_000_000):
+    print(line, end="\\n" * (len(line) < 10**6))
+print('{"value": 1}')
+"""
+    started = start(program)
+    assert started.end() == 0
+    output = Output((), (r"(?P<epoch>\d+) (?P<value>x+)", r"value (?P<value>\d+)"))
+    for line in started.lines:
+        assert output.take(line) is None
+    assert output.result is None  # the last line belongs to the one without an end
+    assert max(map(len, started.lines)) < 2**20
 
 
 def test_a_script_that_does_not_want_to_end_leaves_no_process(start):

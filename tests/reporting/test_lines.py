@@ -75,6 +75,17 @@ class Screen:
         return self(*ended(number, figure, time_s, std=0.25))[-1]
 
 
+def test_one_line_says_that_trials_count_their_epochs_from_0():
+    screen = Screen()
+    report = {"metrics": {"value": 0.5}, "figure_of_merit": 0.5, "counts_from_0": True}
+    said = [
+        screen(*started(trial), ev.EpochEnded(time_s=2.0, assignment=trial, epoch=1, **report), *ended(trial))
+        for trial in (0, 1)
+    ]
+    assert [line for lines in said for line in lines if "from 0" in line] == [said[0][1]]
+    assert said[0][1].endswith("trial 0 counts its epochs from 0: here each has 1 more, so that its epoch 0 is epoch 1")
+
+
 def test_a_line_as_a_trial_starts_reports_and_ends():
     screen = Screen()
     (line,) = screen(*started(point={"n": 3, "rate": 0.5}, block=2))

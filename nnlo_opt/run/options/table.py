@@ -352,15 +352,19 @@ SEARCH = _group(
     Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
     Option("command", "COMMAND", CODE, example="python train.py --lr {lr}", python=False,
         help="script that computes the value of a trial, instead of a model; started without a shell on every rank of "
-             "a block, as torchrun would. {NAME} stands for a parameter, {args} for all as --NAME VALUE, {trial} for "
-             "its number, {folder} for its folder, {save} for an empty folder to fill before a report line has "
-             "\"checkpoint\": true, {checkpoint} for the last save, {ranks} for the ranks of the block if a single "
+             "a block, as torchrun would. {NAME} stands for a parameter, {args} for all as --NAME=VALUE, {args:FORM} "
+             "for all in other forms (words, hydra, flags, no-flags, lists, repeat, optional), {NAME:FORM} for one, "
+             "{trial} for its number, {folder} for its folder, {save} for an empty folder to fill before a report line "
+             "has \"checkpoint\": true, {checkpoint} for the last save, {ranks} for the ranks of the block if a single "
              "script is to start its own processes. A line {\"epoch\": 3, \"value\": 0.2} is a report, and the last "
              "{\"value\": 0.2} the result"),
     Option("report_pattern", "REGEX", TEXT, example=r"epoch (?P<epoch>\d+) .* accuracy (?P<value>\S+)", python=False,
         help="regular expression of a line of --command that is a report, with the groups epoch and value"),
     Option("result_pattern", "REGEX", TEXT, example=r"accuracy: (?P<value>\S+)", python=False,
         help="regular expression of a line of --command with the result, in the group value; the last one counts"),
+    Option("try_output", "LOG", PATH, example="train.log", python=False,
+        help="print what a search would read in a file with the output of a script, by --report-pattern, "
+             "--result-pattern and --objective, and exit: with code 1 if a trial would fail"),
     Option("example", "NAME", CODE, example="mnist", python=False,
         help="builtin model (mnist, cifar10, topclass, …) if no --model is given; mnist if neither is given"),
 )

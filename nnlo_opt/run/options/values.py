@@ -16,6 +16,7 @@ from nnlo_opt.models import losses
 from nnlo_opt.models.builders import names_objective, objective_in
 from nnlo_opt.models.torch import losses as torch_losses
 from nnlo_opt.objective.command import Command
+from nnlo_opt.objective.output import Output
 from nnlo_opt.objective.signature import text_takes
 from nnlo_opt.objective.template import Template
 from nnlo_opt.run.options.table import (
@@ -381,8 +382,20 @@ def _command(values: SimpleNamespace, comparison: Comparison) -> Command | None:
             "A search is of a model or of a command, and patterns are for the lines of a command. Received: "
             f"{f'both `--command` and {model!r}' if values.command else 'a pattern and no `--command`'}; leave it out."
         )
-    names = tuple(objective.name for objective in comparison.objectives if objective.name not in (FIGURE, *MEASURED))
-    return Command(template=Template(values.command), names=names, patterns=patterns)
+    return Command(template=Template(values.command), names=_printed_names(comparison), patterns=patterns)
+
+
+def _printed_names(comparison: Comparison) -> tuple[str, ...]:
+    """Return the names of objectives that a script has to print."""
+    return tuple(objective.name for objective in comparison.objectives if objective.name not in (FIGURE, *MEASURED))
+
+
+def output_options(given: Mapping[str, object]) -> tuple[Output, Comparison, Path]:
+    """Return what `--try-output` asks for: a reader of the output, how trials are compared, and the file."""
+    values = read(given, OPTIMIZATION_OPTIONS)
+    comparison = _comparison(values)
+    patterns = (values.report_pattern, values.result_pattern)
+    return Output(_printed_names(comparison), patterns), comparison, Path(values.try_output)
 
 
 def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:

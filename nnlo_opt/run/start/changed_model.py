@@ -1,5 +1,6 @@
 """A model, objective or command against that of the run it resumes: what makes it another one, what is only said."""
 
+from nnlo_opt.objective.template import Template
 from nnlo_opt.trials.identity import COMMAND, DIGEST, ModelFile
 
 
@@ -67,7 +68,9 @@ def model_remark(known: ModelFile, asked: ModelFile) -> str:
 
 
 def _all(model: ModelFile) -> dict[str, str]:
-    return {**model.parts, **(model.notes or {})}
+    """Return parts and notes; two texts of a command that give a script the same values are equal."""
+    text = {COMMAND: Template(model.parts[COMMAND]).fingerprint_text} if COMMAND in model.parts else {}
+    return {**model.parts, **(model.notes or {}), **text}
 
 
 def _value_text(name: str, before: str, now: str) -> str:

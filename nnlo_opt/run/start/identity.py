@@ -17,7 +17,7 @@ from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.search.design import design_size
 from nnlo_opt.search.own import name_of
 from nnlo_opt.training.options import option_name
-from nnlo_opt.trials.identity import DataFiles, RunIdentity
+from nnlo_opt.trials.identity import DataFiles, RunIdentity, StartSettings
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 
@@ -74,7 +74,13 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
 def settings_of(options: Options, program: str, *, names_versions: bool) -> dict[str, Any]:
     """Return the settings of a start, which the next one may change, as plain data."""
     external = options.data.external_data
-    given = {"keep_weights": options.keep_weights, "mirror": [*options.mirror], "external_data": external}
+    command = "" if options.command is None else options.command.template.text
+    given = {
+        "keep_weights": options.keep_weights,
+        "mirror": [*options.mirror],
+        "external_data": external,
+        "command": command,
+    }
     return {
         "command_line": [program, *options.command_line],
         "versions": versions() if names_versions else {},
@@ -112,6 +118,16 @@ def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunReq
     raise ConfigurationError(
         f"`{request.restore_option}` resumes the same run only. In `{run}` {difference}. Give what the run "
         f"was started with, or start a new run under another name{learns}."
+    )
+
+
+def remark_on_command(last: StartSettings, options: Options) -> str:
+    """Return a sentence if the command of a run of the first version now means other words; empty if not."""
+    if options.command is None or last.command or not options.command.template.means_another:
+        return ""
+    return (
+        "This run was begun by a version whose `{args}` wrote `--name value`; it writes `--name=value` now. If the "
+        "script does not take that, resume the run with `{args:words}` in its place."
     )
 
 

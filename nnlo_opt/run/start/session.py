@@ -51,7 +51,7 @@ from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RoleSetup
 from nnlo_opt.run.start.console import Console, WaitForSpace
 from nnlo_opt.run.start.host import Host
-from nnlo_opt.run.start.identity import check_same, identity_of, refuse_run_of_script, settings_of
+from nnlo_opt.run.start.identity import check_same, identity_of, refuse_run_of_script, remark_on_command, settings_of
 from nnlo_opt.run.start.inbox import Inbox
 from nnlo_opt.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload.findings import Findings
@@ -402,6 +402,8 @@ class Session(ABC):
             refuse_existing(replace(request, name=directory.path.name))
             if remark := check_same(directory.ledger.identity, identity, str(directory.shown), request):
                 (self.host.warn or self.say)(remark)
+            if remark := remark_on_command(directory.ledger.settings, self.options):
+                self.say(remark)
             if n_cut := directory.journal.n_cut:
                 self.say(f"Cut {counted(n_cut, 'byte')} off the end of the journal: a write that was not completed.")
         elif request.restore and request.name is not None:

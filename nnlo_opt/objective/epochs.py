@@ -1,0 +1,49 @@
+"""Numbers of the epochs of a trial: its code may count them from 0, the journal counts them from 1."""
+
+import reprlib
+from numbers import Integral
+from typing import Any
+
+from nnlo_opt.errors import MisuseError
+from nnlo_opt.records import MAX_INTEGER
+
+#: not known: the trial has neither reported nor saved
+UNKNOWN = -1
+
+
+class EpochCount:
+    """How the code of a trial counts its epochs, as its first report or save shows; all its attempts count alike.
+
+    Args:
+        first: number of its first epoch, 1 or 0; `UNKNOWN` before.
+    """
+
+    def __init__(self, first: int = UNKNOWN) -> None:
+        self._first = first
+
+    @property
+    def is_from_0(self) -> bool:
+        """True if the code counts from 0."""
+        return self._first == 0
+
+    def number(self, epoch: Any) -> int:
+        """Return the number in the journal of an epoch that is reported or saved; TrialError if it can be none."""
+        own = whole_epoch(epoch)
+        if self._first == UNKNOWN:
+            self._first = int(own > 0)
+        if own < self._first:
+            raise MisuseError(
+                "the epochs of reports must be whole numbers from 1 in a trial that has begun with another one than 0; "
+                "received: 0"
+            )
+        return own + self.is_from_0
+
+
+def whole_epoch(epoch: Any) -> int:
+    """Return the number of an epoch that a user's code has given; TrialError unless it is whole, and 0 at least."""
+    if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 0 <= int(epoch) < MAX_INTEGER:
+        raise MisuseError(
+            f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; write "
+            "`report(epoch, value)`, and count epochs by `range(1, n + 1)` or by `range(n)`"
+        )
+    return int(epoch)
