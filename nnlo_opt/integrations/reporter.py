@@ -2,11 +2,12 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnlo_opt import TrialError
+from nnlo_opt.integrations.random_state import load_random_state, save_random_state
 
 if TYPE_CHECKING:
     from nnlo_opt import RunningTrial
@@ -23,13 +24,15 @@ class TrialReporter:
     Args:
         trial: the trial that the objective has got.
         monitor: name of the figure by which trials are compared; all are reported.
+        random: generators of the training that the framework does not know, such as that of a data set; their state is
+            saved, too.
     """
 
     #: argument with which a training begins after the save, for the refusal
     _begins_by = ""
 
-    def __init__(self, trial: "RunningTrial", monitor: str) -> None:
-        self._trial, self._monitor = trial, monitor
+    def __init__(self, trial: "RunningTrial", monitor: str, random: Sequence[Any] = ()) -> None:
+        self._trial, self._monitor, self._random = trial, monitor, random
         #: part of block rank 0 of the save from which the training begins; None without one. It holds the whole state:
         #: ranks that train one model agree on it.
         self._saved: Path | None = next(iter(trial.checkpoint.folders), None)
@@ -48,7 +51,18 @@ class TrialReporter:
         """Value of the monitored figure in the last epoch, also if that was before a crash; None before the first."""
         return self.figures.get(self._monitor)
 
-    def _end_epoch(self, epoch: int, figures: Mapping[str, Any], write: Callable[[Path], object]) -> bool:
+    def _begin_random(self, loader: Any = None) -> None:
+        """Set the random state of the save, right before the first batch; ranks differ in theirs.
+
+        Args:
+            loader: what gives the framework its batches, or several of these.
+        """
+        if self._saved is not None:
+            load_random_state(self._trial.checkpoint.folder, self._random, loader)
+
+    def _end_epoch(
+        self, epoch: int, figures: Mapping[str, Any], write: Callable[[Path], object], loader: Any = None
+    ) -> bool:
         """Save and report an epoch; return False if the training is to stop.
 
         Collective: every rank of the block, if the trial runs on several.
@@ -57,6 +71,7 @@ class TrialReporter:
             epoch: from 1.
             figures: what the framework has measured; only finite numbers count.
             write: writes the state of the training to an empty folder.
+            loader: what gives the framework its batches, or several of these.
 
         Raises:
             TrialError: the epoch has been saved before, or lacks the monitored figure.
@@ -76,6 +91,7 @@ class TrialReporter:
         self.figures = found
 
         def write_all(folder: Path) -> None:
+            save_random_state(folder, self._random, loader)  # first, as `write` may draw a number
             write(folder)
             (folder / _FIGURES).write_text(json.dumps(found))
 
