@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from nnlo_opt.block.task import FoldTask, FoldTaskFactory
 from nnlo_opt.comm import codec
+from nnlo_opt.comm.calls import Step
 from nnlo_opt.comm.messages import FoldRecorded, Message
 from nnlo_opt.comm.mpi import parts
 from nnlo_opt.comm.mpi import transport as mpi_transport
@@ -82,7 +83,7 @@ def _calls_carry(world: World, n: int) -> None:
     total = sum(range(1, world.size + 1))
     assert calls.reduce(numbers, "sum")[-1] == total
     assert calls.reduce(numbers, "max")[-1] == world.size
-    assert calls.average(numbers, 1, [numbers.shape], "bfloat16", sums=True)[-1] == total
+    assert calls.average(numbers, 1, Step([numbers.shape]), "bfloat16", sums=True)[-1] == total
     MpiCollective(WORLD.Dup()).sum_in_place(numbers)
     assert numbers[-1] == total
     assert not numbers[: -world.size].any()

@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from nnlo_opt.comm import calls
-from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, Shapes, numbers_of
+from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, Step, numbers_of
 from nnlo_opt.comm.mpi.parts import broadcast, gather_rows, parts, reduce_in_place
 from nnlo_opt.comm.transport import wait_until
 from nnlo_opt.errors import ConfigurationError, NnloError
@@ -31,20 +31,20 @@ class AgreedCalls:
         self.failure: NnloError | None = None
 
     def average(
-        self, vector: np.ndarray, n_samples: int, shapes: Shapes, kind: str = "sum", sums: bool = False
+        self, vector: np.ndarray, n_samples: int, step: Step, kind: str = "sum", sums: bool = False
     ) -> np.ndarray:
         """Return the mean of the vectors of all ranks, weighted by their samples.
 
         Args:
             vector: one-dimensional, float32 or float64; it is not changed.
             n_samples: samples of this rank.
-            shapes: shapes of the arrays that make up the vector.
+            step: what the vector is for.
             kind: sum, or one of `HALVES` for a sum that travels in 16 bits.
             sums: True for the mean times the number of ranks that take part.
 
         Collective: every rank.
         """
-        agreement = self._agree_on_sum(kind, "sum" if sums else "average", vector, n_samples, shapes)
+        agreement = self._agree_on_sum(kind, "sum" if sums else "average", vector, n_samples, step)
         share = n_samples / max(1, agreement.n_samples) * (agreement.n_active if sums else 1)
         mean = aligned_bytes(vector.nbytes).view(vector.dtype)
         # Shares before the sum keep a sum of 16 bits in its range.
@@ -52,14 +52,14 @@ class AgreedCalls:
         self._reduce(mean, kind)
         return mean
 
-    def average_chunks(self, vector: np.ndarray, n_samples: int, shapes: Shapes) -> "ChunkedAverage":
+    def average_chunks(self, vector: np.ndarray, n_samples: int, step: Step) -> "ChunkedAverage":
         """Begin to average `vector` (float32) by `chunks`. Collective: every rank, before any other call."""
-        agreement = self._agree_on_sum("chunks", "average", vector, n_samples, shapes)
+        agreement = self._agree_on_sum("chunks", "average", vector, n_samples, step)
         return ChunkedAverage(self._comm, vector, n_samples / max(1, agreement.n_samples))
 
-    def _agree_on_sum(self, kind: str, operation: str, vector: np.ndarray, n_samples: int, shapes: Shapes) -> Agreement:
-        way = f" as {kind}" * (kind != "sum")
-        words = f"a reduction ({operation}{way}) of {numbers_of(vector.shape, vector.dtype)} in arrays of {shapes}"
+    def _agree_on_sum(self, kind: str, operation: str, vector: np.ndarray, n_samples: int, step: Step) -> Agreement:
+        way = f" as {kind}" * (kind != "sum") + f", {step.shown}" * bool(step.rates)
+        words = f"a reduction ({operation}{way}) of {numbers_of(vector.shape, vector.dtype)} in arrays of {step.shapes}"
         return self._agree(Call(kind, vector.dtype.name, vector.size, words=words), n_samples)
 
     def reduce(self, array: np.ndarray, operation: str, name: str | None = None) -> np.ndarray:
