@@ -1,6 +1,7 @@
 """Reporter of a trial whose training has a loop of its own."""
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from nnlo_opt.integrations.random_state import load_random_state, save_random_st
 
 if TYPE_CHECKING:
     from nnlo_opt import RunningTrial
+
+logger = logging.getLogger(__name__)
 
 #: file of a save with the figures of its epoch
 _FIGURES = "figures.json"
@@ -36,6 +39,10 @@ class TrialReporter:
         #: part of block rank 0 of the save from which the training begins; None without one. It holds the whole state:
         #: ranks that train one model agree on it.
         self._saved: Path | None = next(iter(trial.checkpoint.folders), None)
+        #: this rank's part of that save, until its random state is set
+        self._part: Path | None = trial.checkpoint.folder
+        if self._saved is not None and self._part is None:
+            logger.warning("this rank has no part of the save of epoch %d: its random numbers are new", self.epoch)
         #: figures of the last epoch by name; empty before the first one
         self.figures: dict[str, float] = {}
         if self._saved is not None:
@@ -57,8 +64,8 @@ class TrialReporter:
         Args:
             loader: what gives the framework its batches, or several of these.
         """
-        if self._saved is not None:
-            load_random_state(self._trial.checkpoint.folder, self._random, loader)
+        part, self._part = self._part, None  # a second training goes on with what the first one has left
+        load_random_state(part, self._random, loader)
 
     def _end_epoch(
         self, epoch: int, figures: Mapping[str, Any], write: Callable[[Path], object], loader: Any = None

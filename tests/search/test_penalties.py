@@ -180,6 +180,25 @@ def test_penalties_in_curves_say_nothing_of_the_ends_of_other_trials():
     assert ends(1e4) == ends(1e100) == ends(LARGEST)
 
 
+def test_the_size_of_a_penalty_decides_on_no_paused_trial():
+    """Half of the trials return a penalty after every epoch; every third trial is paused after three of nine epochs."""
+
+    def decided(bad):
+        history, rng = History(SPACE), np.random.default_rng(2)
+        history.max_epochs = 9
+        for trial in range(15):
+            point = SPACE.draw(rng)
+            waits, x = trial % 3 == 0, point["x"]
+            curve = [(epoch, bad if x < 0 else (x - 2) ** 2 + 5 / epoch) for epoch in range(1, 4 if waits else 10)]
+            progress = {"waits": waits, "n_rungs": 0, "n_epochs": len(curve), "train_s": 1.0, "start_s": 0.5}
+            state = "pruned" if waits else "complete"
+            history.record(trial, point, state, curve[-1][1], curve=curve, progress=progress)
+        return make_search("freeze-thaw", SPACE, 0, {}).suggest(history.settled())
+
+    assert decided(1e4) == decided(1e100) == decided(LARGEST)
+    assert decided(1e4)["x"] > 0
+
+
 def test_a_penalty_in_one_objective_is_not_its_scale():
     def values(bad):
         history, rng = VectorHistory(SPACE, 2), np.random.default_rng(0)
