@@ -64,8 +64,9 @@ def the_transport_conforms_between_nodes(world: World) -> None:
 
 
 def large_messages_go_in_parts(world: World) -> None:
-    with patch.object(parts, "PART_BYTES", 1 << 13):
+    with patch.object(parts, "PART_BYTES", 1 << 17):
         the_transport_conforms_between_nodes(world)
+    with patch.object(parts, "PART_BYTES", 1 << 12):
         _calls_carry(world, 5000)
 
 

@@ -167,18 +167,13 @@ class MpiTransport(Transport):
                 return None
         self._looked_at_s = now_s
         try:
-            # Open MPI looks first and makes progress afterwards: only the second look sees a message that just came.
-            found = self.comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status) or self.comm.Improbe(
-                MPI.ANY_SOURCE, MPI.ANY_TAG, self._status
-            )
+            while (found := self._look()) and self._status.Get_tag() == _PART:
+                self._begun.setdefault(self._status.Get_source(), []).append(self._taken(found).copy())
             if found is None:
                 if self._is_broken:
                     raise RanksLost
                 self._n_rings_past = n_rings
                 return None
-            if self._status.Get_tag() == _PART:
-                self._receive(found)
-                return self.poll()
             self._n_rings_past += 1
             if received := self._receive(found):
                 logger.log(TRACE, "from %d: %s", received.source, received.message)
@@ -189,21 +184,30 @@ class MpiTransport(Transport):
                 raise RanksLost from error
             return None
 
-    def _receive(self, found: MPI.Message) -> Received | None:
-        """Receive the message that a look has found.
+    def _look(self) -> MPI.Message | None:
+        """Return a message that has come, of the status `_status`.
 
-        The look has taken it out of MPI's queue: Open MPI refuses to receive from a rank that has died, and a message
-        that stayed there would hide all later ones.
+        It is taken out of MPI's queue: Open MPI refuses to receive from a rank that has died, and a message that stayed
+        there would hide all later ones.
         """
+        # Open MPI looks first and makes progress afterwards: only the second look sees a message that just came.
+        return self.comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status) or self.comm.Improbe(
+            MPI.ANY_SOURCE, MPI.ANY_TAG, self._status
+        )
+
+    def _taken(self, found: MPI.Message) -> np.ndarray:
+        """Return the bytes of the message that a look has found, which the next message overwrites."""
         n_bytes = self._status.Get_count(MPI.BYTE)
-        source, tag = self._status.Get_source(), self._status.Get_tag()
         if n_bytes > self._buffer.size:
             self._buffer = aligned_bytes(n_bytes)
         buffer = self._buffer[:n_bytes]
         found.Recv([buffer, MPI.BYTE])
-        if tag == _PART:
-            self._begun.setdefault(source, []).append(buffer.copy())
-            return None
+        return buffer
+
+    def _receive(self, found: MPI.Message) -> Received | None:
+        """Receive the message, or the last part of it, that a look has found."""
+        source, tag = self._status.Get_source(), self._status.Get_tag()
+        buffer = self._taken(found)
         if tag == _PLAIN:
             if source in self._begun:
                 buffer = _joined([*self._begun.pop(source), buffer])
