@@ -114,8 +114,9 @@ FRAMEWORKS = ["models.keras.framework", "models.torch.framework"]
 NAMED_BY_RUN = ["comm.mpi", "comm.loopback", "data.hdf5.source", *FRAMEWORKS, "search.process"]
 #: within one package an adapter may be put together of parts
 OWN_PACKAGE = {
-    "comm.mpi.transport": ["comm.mpi.ulfm"],
-    "comm.rank_group": ["comm.mpi.world"],
+    "comm.mpi.agreed_calls": ["comm.mpi.parts"],
+    "comm.mpi.transport": ["comm.mpi.parts", "comm.mpi.ulfm"],
+    "comm.rank_group": ["comm.mpi.parts", "comm.mpi.world"],
     "comm.mpi.world": ["comm.mpi.transport", "comm.mpi.ulfm"],
     "models.builders": FRAMEWORKS,
     "models.framework": FRAMEWORKS,

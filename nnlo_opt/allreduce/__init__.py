@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnlo_opt.allreduce.other_names import ANSWERS, INSTEAD, absence
+from nnlo_opt.comm.calls import Step
 from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError, NnloError
 from nnlo_opt.models.averaged_gradients import Wire, distribute, distribute_tape
 from nnlo_opt.models.keras import on_tensorflow as keras_tensorflow
@@ -199,7 +200,7 @@ def allreduce(
         if wire.kind == Compression.none or array.dtype.kind not in "fV":
             return calls.reduce(array, op, name if isinstance(name, str) else None)
         flat = np.asarray(array, np.float64 if array.dtype.itemsize == 8 else np.float32).reshape(-1)
-        result = calls.average(flat, 1, [array.shape], wire.kind, wire.sums)
+        result = calls.average(flat, 1, Step([array.shape]), wire.kind, wire.sums)
         return np.asarray(result.reshape(array.shape), array.dtype)
 
     return through(reduce, value)

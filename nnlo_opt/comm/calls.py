@@ -6,9 +6,10 @@ take part in the calls of the other ranks until these join, too. So two ranks at
 none of them waits for ever.
 """
 
+import re
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,26 @@ KINDS = ("sum", "min", "max", "product", "gather", "broadcast", "chunks", "float
 DTYPES = ("float32", "float64", "int32", "int64", "uint64", "uint8")
 #: kinds of `Compression`: the sum travels in numbers of 16 bits
 HALVES = ("float16", "bfloat16")
-#: shapes of arrays that ranks reduce together; None for an array that is missing
-Shapes: TypeAlias = Sequence[Sequence[int] | None]
 #: characters of a call that a refusal shows
 _SHOWN = 300
+#: learning rates in the words of a call
+_RATES = re.compile(r", learning rate [^)]*")
 #: numbers of a chunk of float32: 1 MiB
 CHUNK = 1 << 18
+
+
+class Step(NamedTuple):
+    """Step of an optimizer, for which gradients are averaged; ranks have to agree on it."""
+
+    #: shape of each gradient; None for one that is missing
+    shapes: Sequence[Sequence[int] | None]
+    #: learning rates, one of each group of parameters; empty if they are not known
+    rates: Sequence[float] = ()
+
+    @property
+    def shown(self) -> str:
+        """The learning rates as people read them, to the precision of float32."""
+        return f"learning rate {', '.join(f'{rate:.6g}' for rate in self.rates)}" if self.rates else ""
 
 
 class Call(NamedTuple):
@@ -99,10 +114,21 @@ def refusal(agreement: Agreement, calls: Sequence[str]) -> str:
         )
     first = next(rank for rank, call in enumerate(calls) if call)
     other = next((rank for rank, call in enumerate(calls) if call not in ("", calls[first])), first)
+    rule, remedy = (
+        "calls with arrays of the same shapes and types",
+        ("Build the same model on each rank, and give each rank the same callbacks."),
+    )
+    if _RATES.sub("", calls[first]) == _RATES.sub("", calls[other]):
+        rule, remedy = (
+            "steps with the same learning rate",
+            (
+                "Let what changes the learning rate see the mean over all ranks: put "
+                "`hvd.callbacks.MetricAverageCallback()` before it, or give it `hvd.allreduce` of the loss."
+            ),
+        )
     return (
-        f"All ranks must make the same calls with arrays of the same shapes and types. Received: "
-        f"{calls[first][:_SHOWN]} on rank {first}, {calls[other][:_SHOWN]} on rank {other}. Build the same model on "
-        "each rank, and give each rank the same callbacks."
+        f"All ranks must make the same {rule}. Received: {calls[first][:_SHOWN]} on rank {first}, "
+        f"{calls[other][:_SHOWN]} on rank {other}. {remedy}"
     )
 
 

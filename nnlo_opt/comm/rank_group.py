@@ -75,7 +75,9 @@ class RankGroup:
         length = np.array([0 if data is None else len(data)], np.int64)
         self.comm.Bcast(length, root)
         buffer = data if data is not None and self.rank == root else np.empty(int(length[0]), kind)
-        self.comm.Bcast(buffer, root)
+        from nnlo_opt.comm.mpi.parts import broadcast
+
+        broadcast(self.comm, buffer, root)
         return buffer
 
     def share_json(self, value: Json, root: int = 0) -> Json:

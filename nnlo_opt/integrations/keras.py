@@ -1,5 +1,6 @@
 """Callback for `model.fit` of Keras."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
     Args:
         trial: the trial that the objective has got.
         monitor: name of the figure by which trials are compared, as the history of `fit` has it.
+        random: generators that Keras does not know, such as that of a data set.
 
     Raises:
         TrialError: in `fit`, if an epoch lacks the monitored figure, or does not continue after its save.
@@ -38,9 +40,9 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
 
     _begins_by = "pass `initial_epoch=callback.epoch` to `fit`"
 
-    def __init__(self, trial: "RunningTrial", monitor: str = "val_loss") -> None:
+    def __init__(self, trial: "RunningTrial", monitor: str = "val_loss", random: Sequence[Any] = ()) -> None:
         keras.callbacks.Callback.__init__(self)
-        TrialReporter.__init__(self, trial, monitor)
+        TrialReporter.__init__(self, trial, monitor, random)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not self.model.built:
@@ -58,6 +60,7 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
         with np.load(part / _SEEDS, allow_pickle=False) as saved:
             for seed, name in zip(self._seeds(), saved.files, strict=True):
                 seed.assign(saved[name])
+        self._begin_random()
         self._saved = None  # a second `fit` goes on with what the first one has left
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ class TrialCallback(TrialReporter, TrainerCallback):
     Args:
         trial: the trial that the objective has got.
         monitor: name of the figure by which trials are compared, as the Trainer logs it.
+        random: generators that the Trainer does not know, such as that of a data set.
 
     Raises:
         TrialError: in `Trainer.train`, if an epoch lacks the monitored figure, or does not continue after its save.
@@ -37,8 +39,8 @@ class TrialCallback(TrialReporter, TrainerCallback):
 
     _begins_by = "pass `resume_from_checkpoint=callback.resume_from` to `Trainer.train`"
 
-    def __init__(self, trial: "RunningTrial", monitor: str = "eval_loss") -> None:
-        super().__init__(trial, monitor)
+    def __init__(self, trial: "RunningTrial", monitor: str = "eval_loss", random: Sequence[Any] = ()) -> None:
+        super().__init__(trial, monitor, random)
         #: True between the end of an epoch and its save
         self._is_due = False
 
@@ -56,6 +58,7 @@ class TrialCallback(TrialReporter, TrainerCallback):
                 f"a trial must save every epoch, with its optimizer; received: `TrainingArguments({wrong})`; leave it "
                 'out, or write `save_strategy="no"`'
             )
+        self._begin_random(kwargs.get("train_dataloader"))
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -77,4 +80,6 @@ class TrialCallback(TrialReporter, TrainerCallback):
 
         logged = [entry for entry in state.log_history if entry["step"] == state.global_step]
         figures = {name: figure for entry in logged for name, figure in entry.items() if name != "step"}
-        control.should_training_stop |= not self._end_epoch(math.ceil(state.epoch or 0), figures, write)
+        control.should_training_stop |= not self._end_epoch(
+            math.ceil(state.epoch or 0), figures, write, kwargs.get("train_dataloader")
+        )

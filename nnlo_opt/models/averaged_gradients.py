@@ -6,14 +6,14 @@ averaged gradients: `apply`, on JAX `stateless_apply`. So what is saved of the o
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from nnlo_opt.comm.calls import Shapes
+from nnlo_opt.comm.calls import Step
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.layout import slices_of
 from nnlo_opt.models.tensors import through_flat
@@ -40,11 +40,11 @@ class Averaging(Protocol):
     size: int
 
     def average(
-        self, vector: np.ndarray, n_samples: int, shapes: Shapes, kind: str = "sum", sums: bool = False
+        self, vector: np.ndarray, n_samples: int, step: Step, kind: str = "sum", sums: bool = False
     ) -> np.ndarray:
         """Return the mean of the vectors of all ranks, weighted by their samples; with `sums` the sum."""
 
-    def average_chunks(self, vector: np.ndarray, n_samples: int, shapes: Shapes) -> Chunked:
+    def average_chunks(self, vector: np.ndarray, n_samples: int, step: Step) -> Chunked:
         """Begin to average a vector whose numbers come one after the other."""
 
 
@@ -67,6 +67,7 @@ class AveragedApply:
 
     def __init__(self, optimizer: Any, averaging: Averaging, wire: Wire, name: str) -> None:
         """Take the place of the method `name` of `optimizer`."""
+        self._optimizer = optimizer
         self._apply: Callable[..., Any] = getattr(optimizer, name)
         self._place = _STEPS[name]
         self._averaging = averaging
@@ -81,8 +82,16 @@ class AveragedApply:
         """Make the step of the optimizer along the mean of the gradients. Collective: every rank."""
         before, grads, after = arguments[: self._place], arguments[self._place], arguments[self._place + 1 :]
         means = self._hooks.finish() if self._hooks else None
-        means = means or averaged(grads, self._averaging, self._wire, self._n_samples)
+        means = means or averaged(grads, self._averaging, self._wire, self._n_samples, self._rates(*before))
         return self._apply(*before, means, *after, **named)
+
+    def _rates(self, variables: Sequence[Any] | None = None) -> list[Any]:
+        """Return the learning rate of this step; `variables`: values of the optimizer's variables, on JAX."""
+        import keras
+
+        known = zip(self._optimizer.variables, variables, strict=True) if variables is not None else ()
+        with keras.StatelessScope(state_mapping=known) if variables is not None else nullcontext():
+            return [keras.ops.convert_to_tensor(self._optimizer.learning_rate)]
 
     def watch(self, model: Any) -> None:
         """Weigh the gradients of `model` by the samples of their batches from now on."""
@@ -107,24 +116,36 @@ class AveragedApply:
         first = next(leaf for leaf in keras.tree.flatten(arguments[-1]) if leaf is not None)
         self._n_samples = keras.ops.shape(first)[0]
         if self._hooks is not None:
-            self._hooks.begin(model.trainable_variables, self._n_samples)
+            self._hooks.begin(model.trainable_variables, self._n_samples, self._rates())
         try:
             return train_step(*arguments)
         finally:
             self._n_samples = 1
 
 
-def averaged(grads: Sequence[Any], averaging: Averaging, wire: Wire, n_samples: Any = 1) -> list[Any]:
-    """Return the gradients averaged over all ranks; None stays None. Collective: every rank, with equal shapes."""
+def averaged(
+    grads: Sequence[Any], averaging: Averaging, wire: Wire, n_samples: Any = 1, rates: Sequence[Any] = ()
+) -> list[Any]:
+    """Return the gradients averaged over all ranks; None stays None.
+
+    Args:
+        grads: gradients of the variables.
+        averaging: collective calls.
+        wire: settings of how gradients travel.
+        n_samples: samples of the batch.
+        rates: learning rates of the step, numbers or tensors.
+
+    Collective: every rank, with equal shapes and rates.
+    """
     present = [grad for grad in grads if grad is not None]
     shapes = [None if grad is None else tuple(grad.shape) for grad in grads]
 
-    def average(flat: np.ndarray, n: Any) -> np.ndarray:
-        return averaging.average(flat, int(n), shapes, wire.kind, wire.sums)
+    def average(flat: np.ndarray, n: Any, *rates: Any) -> np.ndarray:
+        return averaging.average(flat, int(n), Step(shapes, tuple(map(float, rates))), wire.kind, wire.sums)
 
     if not present or averaging.size == 1:
         return list(grads)
-    means = iter(through_flat(average, present, n_samples))
+    means = iter(through_flat(average, present, n_samples, *rates))
     return [None if grad is None else next(means) for grad in grads]
 
 
@@ -142,6 +163,8 @@ class _TorchHooks:
         self._places: dict[Any, slice] = {}
         self._vector = aligned_empty(0)
         self._n_samples = 0
+        #: learning rates of this step
+        self._rates: tuple[float, ...] = ()
         #: parameters whose gradients have come in this step
         self._come: set[Any] = set()
         #: parameters from the first one whose gradient has not come, in the order of the vector
@@ -149,12 +172,13 @@ class _TorchHooks:
         self._is_in_step = False
         self._chunked: Chunked | None = None
 
-    def begin(self, variables: Sequence[Any], n_samples: int) -> None:
+    def begin(self, variables: Sequence[Any], n_samples: int, rates: Sequence[Any]) -> None:
         """Wait for the gradients of these variables (Keras), for a batch of `n_samples` samples."""
         parameters = [variable.value for variable in reversed(variables)]
         if list(map(id, parameters)) != list(map(id, self._places)):
             self._place(parameters)
-        self._n_samples, self._is_in_step = n_samples, bool(self._places)
+        self._n_samples, self._rates = n_samples, tuple(map(float, rates))
+        self._is_in_step = bool(self._places)
         self._come.clear()
         self._left = deque(self._places)
 
@@ -177,7 +201,7 @@ class _TorchHooks:
         if self._chunked is None:
             self._vector[:] = 0
             shapes = [tuple(place.shape) for place in self._places]
-            self._chunked = self._averaging.average_chunks(self._vector, self._n_samples, shapes)
+            self._chunked = self._averaging.average_chunks(self._vector, self._n_samples, Step(shapes, self._rates))
         if parameter in self._come:
             raise ConfigurationError(
                 "`hvd.DistributedOptimizer` averages one gradient a step. Received: a second `backward` in the same "
@@ -213,7 +237,8 @@ def _average_before_steps(optimizer: Any, averaging: Averaging, wire: Wire) -> N
         if averaging.size > 1:
             parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
             grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-            for parameter, mean in zip(parameters, averaged(grads, averaging, wire), strict=True):
+            rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+            for parameter, mean in zip(parameters, averaged(grads, averaging, wire, 1, rates), strict=True):
                 parameter.grad = mean
 
     @contextmanager

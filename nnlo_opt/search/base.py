@@ -7,6 +7,7 @@ from typing import NamedTuple, NotRequired, Protocol, TypedDict
 import numpy as np
 
 from nnlo_opt.records import Value
+from nnlo_opt.search.targets import without_penalties
 from nnlo_opt.space.space import Point, PointKey, Space
 from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.trial import TrialState
@@ -344,10 +345,17 @@ def _std_of(std: float | None) -> float:
     return float(std) if std is not None and np.isfinite(std) and std > 0.0 else np.nan
 
 
+def _regular(values: dict[int, float]) -> dict[int, float]:
+    """Return values by row, penalties moved."""
+    moved = without_penalties(np.array([*values.values()]), np.array([*values]))
+    return dict(zip(values, moved.tolist(), strict=True))
+
+
 def _mapped(values: dict[int, float], ends: dict[int, float]) -> dict[int, float]:
     """Return `values` by row after some epochs, mapped linearly to the `ends` of some of the rows."""
     if not ends:
         return values
+    values, ends = _regular(values), _regular(ends)
     least, end = min(values.values()), min(ends.values())
     spread = float(np.median([values[row] - least for row in ends]))
     at_end = float(np.median(list(ends.values()))) - end

@@ -12,7 +12,7 @@ from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
 from nnlo_opt.search.maximisation import Maximisation
 from nnlo_opt.search.random import SeededSearch, first_new
-from nnlo_opt.search.targets import relative_noise, standardise, warp
+from nnlo_opt.search.targets import relative_noise, standardise, warp, without_penalties
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.trial import TrialState
 
@@ -174,8 +174,10 @@ def _lifted(values: np.ndarray, median: float, failures: Posterior, columns: np.
 def _observed(history: History, measured: Sequence[Measured], n_rows: int, encoding: Encoding) -> Observations:
     """Return representative ones of `measured` with warped values; the result depends on `measured` only."""
     rows, shares, values = (np.array(column) for column in zip(*measured, strict=True))
-    warped, noise = warp(values), relative_noise(values, history.stds[rows])
     barred = np.array([history.states[row] is TrialState.FAILED for row in rows])
+    regular = without_penalties(values, rows, ~barred)
+    stds = np.where(regular < values, np.nan, history.stds[rows])  # folds differ by the penalty there
+    warped, noise = warp(regular), relative_noise(regular, stds)
     some = representative(np.where(barred, np.inf, warped), n_rows)
     columns = encoding.columns_of(history, rows[some])
     if encoding.has_shares:

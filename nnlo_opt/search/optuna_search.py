@@ -15,6 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History
 from nnlo_opt.search.random import SeededSearch, first_new
+from nnlo_opt.search.targets import without_penalties
 from nnlo_opt.space.parameters import Categorical, Integer, Parameter
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.trial import TrialState
@@ -58,7 +59,10 @@ class OptunaSearch(SeededSearch):
         return self._space.from_unit(_unit(parameter, asked[parameter.name]) for parameter in self._space.parameters)
 
     def _trials(self, history: History) -> list[optuna.trial.FrozenTrial]:
-        values = history.values / max(float(np.nanmax(np.abs(history.values), initial=0.0)), 1e-300)
+        values, known = history.values.copy(), np.flatnonzero(np.isfinite(history.values))
+        is_complete = np.isin(known, history.rows(TrialState.COMPLETE))
+        values[known] = without_penalties(values[known], known, is_complete)
+        values /= max(float(np.nanmax(np.abs(values), initial=0.0)), 1e-300)
         worst = float(np.nanmax(values, initial=-1.0))
         return [
             optuna.trial.create_trial(

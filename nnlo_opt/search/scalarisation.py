@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.search.base import History, SearchAlgorithm
+from nnlo_opt.search.targets import without_penalties
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.objectives import ParetoSet
 from nnlo_opt.trials.trial import TrialState
@@ -78,9 +79,13 @@ class VectorHistory(History):
         pruned = self.rows(TrialState.PRUNED)
         values[pruned] = 0.0
         if self._pareto.trials:
-            rows = np.array([self._rows[trial] for trial in self._losses])
-            losses = np.array(list(self._losses.values()))
-            front = np.array([self._losses[trial] for trial in self._pareto.trials])
+            trials = sorted(self._losses)
+            rows = np.array([self._rows[trial] for trial in trials])
+            losses = np.array([self._losses[trial] for trial in trials])
+            is_complete = np.array([self._states[row] is TrialState.COMPLETE for row in rows])
+            # A penalty in one objective may be in the Pareto set by another one, and would be the scale of the first.
+            losses = np.column_stack([without_penalties(column, rows, is_complete) for column in losses.T])
+            front = losses[np.isin(trials, self._pareto.trials)]
             values[rows] = tchebycheff(normalised(losses, front), weights)
             values[pruned] = values[rows].max()
         return self.with_values(values).settled()

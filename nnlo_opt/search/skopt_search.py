@@ -19,7 +19,7 @@ from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, History
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.random import SeededSearch, feasible_draws, first_new, may_be_tried
-from nnlo_opt.search.targets import penalty, warp
+from nnlo_opt.search.targets import penalty, warp, without_penalties
 from nnlo_opt.space.space import Point, PointKey, Space
 from nnlo_opt.trials.trial import TrialState
 
@@ -140,8 +140,10 @@ class _Surrogate:
         points = [history.points[row] for row in rows]
         states = np.array([history.states[row] for row in rows])
         complete, ended = states == TrialState.COMPLETE, states != TrialState.PENDING
+        values, of_all = history.values.copy(), history.rows(TrialState.COMPLETE)
+        values[of_all] = without_penalties(values[of_all], of_all)
         warped = np.zeros(len(rows))
-        warped[complete] = warp(history.values[rows][complete])
+        warped[complete] = warp(values[rows][complete])
         warped[states == TrialState.FAILED] = penalty(warped[complete])
         values = (warped - warped[ended].mean()) / (float(warped[ended].std()) or 1.0)
         columns = encoding.columns(points)

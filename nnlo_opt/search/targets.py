@@ -2,6 +2,57 @@
 
 import numpy as np
 
+#: factor between distances above the best that parts regular values from penalties; diverged losses of trainings, and
+#: the values of a search that converges, leave smaller gaps
+_GAP = 25.0
+#: rows of the first trials, which are spread over the space; later ones gather near the best
+_N_SPREAD = 10
+#: factor within which penalties are equal
+_EQUAL = 1.01
+
+
+def without_penalties(values: np.ndarray, rows: np.ndarray, is_feasible: np.ndarray | None = None) -> np.ndarray:
+    """Return `values` (n,) with penalties moved to twice the largest regular distance above the best.
+
+    A user's code returns a penalty, such as 1e4 or 1e100, where a trial has failed. On the scale of a penalty all
+    regular values are equal. So distances above the best are sorted: from the lower quartile of the first trials on,
+    the first gap of a factor of 25 parts regular values from penalties. If more than three quarters of the first trials
+    have failed, the gap lies below their quartile, where a search that converges has gaps, too: there half of the
+    values beyond the gap must be equal. Without a gap the values are returned as they are.
+
+    Args:
+        values: finite.
+        rows: row of each value in the history, (n,) int.
+        is_feasible: (n,) bool; None if all are. The best is feasible, and an infeasible value below it decides nothing.
+    """
+    feasible = values if is_feasible is None else values[is_feasible]
+    if not len(feasible):
+        return values
+    least = feasible.min()
+    ascending = np.sort(values[values >= least])
+    above, largest = _halves(ascending, least), np.maximum(abs(least), np.abs(ascending))
+    # Distances below this are rounding errors, and tell nothing of the scale of regular values.
+    gaps = np.flatnonzero((above[:-1] > 0.5e-12 * largest[:-1]) & (above[1:] / _GAP > above[:-1]))
+    spread = np.sort(_halves(values[(rows < _N_SPREAD) & (values >= least)], least))
+    n_spread = max(len(spread), min(_N_SPREAD, int(rows.max()) + 1))  # trials without a value count as far ones
+    quartile = spread[(n_spread - 1) // 4] if (n_spread - 1) // 4 < len(spread) else np.inf
+    beyond = [n for n in gaps if above[n] >= quartile]
+    below = [n for n in gaps[::-1] if above[n] < quartile and _are_equal(above[n + 1 :])]
+    last_regular = next(iter(beyond + below), None)
+    if last_regular is None:
+        return values
+    bad = least + 4.0 * above[last_regular]  # twice the distance, of which `above` is the half
+    return np.where(_halves(values, least) > above[last_regular], bad, values)
+
+
+def _are_equal(above: np.ndarray) -> bool:
+    return float(np.median(above)) <= _EQUAL * above[0]
+
+
+def _halves(values: np.ndarray, least: float) -> np.ndarray:
+    """Return half of the distances above `least`, as the whole of one may overflow."""
+    return 0.5 * values - 0.5 * least
+
 
 def warp(values: np.ndarray) -> np.ndarray:
     """Return finite values compressed in their order, (n,) float64; the best becomes 0, the median log(2).

@@ -38,6 +38,23 @@ def test_a_refusal_names_the_ranks():
     assert "a barrier on rank 1, a reduction on rank 2" in text
 
 
+def test_a_refusal_says_that_learning_rates_alone_differ():
+    def words(rate, n=3):
+        return (
+            f"a reduction (average, {calls.Step([(n,)], [rate]).shown}) of {n} numbers (float32) in arrays of [({n},)]"
+        )
+
+    nobody = Agreement.of(np.zeros(9, np.int64))
+    text = calls.refusal(nobody, [words(0.1), words(0.1), words(0.01)])
+    assert text.startswith(
+        "All ranks must make the same steps with the same learning rate. Received: a reduction (average"
+    )
+    assert "learning rate 0.1) of 3 numbers" in text
+    assert "learning rate 0.01) of 3 numbers (float32) in arrays of [(3,)] on rank 2. Let what changes" in text
+    assert "Build the same model" in calls.refusal(nobody, [words(0.1), words(0.01, 4)])
+    assert words(np.float32(0.1)) == words(0.1)
+
+
 @pytest.mark.parametrize(("shape", "words"), [((), "one number"), ((1,), "1 number"), ((2, 3), "2 x 3 numbers")])
 def test_words_tell_shapes_apart(shape, words):
     assert calls.numbers_of(shape, np.dtype("int8")) == f"{words} (int8)"

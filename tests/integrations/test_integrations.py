@@ -22,9 +22,41 @@ y = (x @ np.array([1, -2, 3, 0.5], "float32"))[:, None]
 began, finals = [], []
 
 
+batches = []
+
+
 def in_batch(epoch):
-    if "die" in sys.argv and epoch == 4:
+    # Die in the middle of epoch 4, whose first batches are trained again.
+    batches.append(epoch)
+    if "die" in sys.argv and batches.count(4) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+#: data that draw numbers of every kind whenever a row is taken
+NOISY = """
+import random
+import torch
+
+generator = np.random.default_rng(1)
+
+
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, n):
+        drawn = random.random() + np.random.normal() + float(torch.randn(())) + generator.normal()
+        return torch.tensor(x[n] + 0.1 * drawn, dtype=torch.float32), torch.tensor(y[n])
+
+
+def seed_everything():
+    global generator
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    generator = np.random.default_rng(1)
+
+
+def loader(**how):
+    return torch.utils.data.DataLoader(Noisy(), 16, shuffle=True, **how)
 """
 
 KERAS = """
@@ -62,7 +94,9 @@ def objective(trial):
     return callback.value
 """
 
-LIGHTNING = """
+LIGHTNING = (
+    NOISY
+    + """
 import lightning
 import torch
 from nnlo_opt.integrations.lightning import TrialCallback
@@ -74,7 +108,8 @@ class Model(lightning.LightningModule):
     def __init__(self, lr):
         super().__init__()
         self.lr = lr
-        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2),
+                                          torch.nn.Linear(8, 1))
 
     def configure_optimizers(self):
         optimizer = torch.optim.Adam(self.parameters(), self.lr)
@@ -91,29 +126,42 @@ class Model(lightning.LightningModule):
 
 
 def objective(trial):
-    lightning.seed_everything(1, verbose=False)
+    seed_everything()
     model = Model(trial.parameters["lr"])
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)), 16)
-    callback = TrialCallback(trial, "val_loss")
+    data = loader(generator=torch.Generator().manual_seed(2)) if "own" in sys.argv else loader()
+    callback = TrialCallback(trial, "val_loss", random=[generator])
     began.append(callback.epoch)
     shows = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     quiet = dict.fromkeys(shows, False)
     trainer = lightning.Trainer(accelerator="cpu", max_epochs=6, callbacks=[callback], **quiet)
-    trainer.fit(model, data, data, ckpt_path=callback.ckpt_path)
+    trainer.fit(model, data, loader(), ckpt_path=callback.ckpt_path)
     adam = trainer.optimizers[0].state_dict()
     moments = [part[name] for part in adam["state"].values() for name in ("exp_avg", "exp_avg_sq")]
     finals.append([*model.state_dict().values(), *moments, adam["param_groups"][0]["lr"]])
     return callback.value
 """
+)
 
-TRANSFORMERS = """
-import torch
+TRANSFORMERS = (
+    NOISY
+    + """
 from nnlo_opt.integrations.transformers import TrialCallback
 from transformers import BertConfig, BertForSequenceClassification, set_seed
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 torch.set_num_threads(1)
-rows = [{"input_ids": torch.arange(8) * (n % 5) % 32, "labels": n % 2} for n in range(32)]
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, n):
+        drawn = [random.random(), np.random.random(), float(torch.rand(())), generator.random()]
+        return {"input_ids": torch.tensor([n % 5, 3, *(int(32 * number) for number in drawn)]), "labels": n % 2}
+
+
+rows = Rows()
 
 
 class Watch(TrainerCallback):
@@ -123,9 +171,10 @@ class Watch(TrainerCallback):
 
 def objective(trial):
     set_seed(1)
+    seed_everything()
     sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16}
     model = BertForSequenceClassification(BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes))
-    callback = TrialCallback(trial, "eval_loss")
+    callback = TrialCallback(trial, "eval_loss", random=[generator])
     began.append(callback.epoch)
     quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
     settings = {"num_train_epochs": 6, "eval_strategy": "epoch", "logging_strategy": "epoch", **quiet}
@@ -138,6 +187,44 @@ def objective(trial):
     assert not [*(trial.directory / "out").iterdir()]
     return callback.value
 """
+)
+
+TORCH = (
+    NOISY
+    + """
+from nnlo_opt.integrations.random_state import load_random_state, save_random_state
+
+
+def objective(parameters, report, checkpoint):
+    seed_everything()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), parameters["lr"])
+    data = loader(generator=torch.Generator().manual_seed(2)) if "own" in sys.argv else loader()
+    began.append(checkpoint.epoch)
+    if checkpoint.folder is not None:
+        saved = torch.load(checkpoint.folder / "state.pt")
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    load_random_state(checkpoint.folder, data, generator)
+
+    def write(folder):
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "state.pt")
+        save_random_state(folder, data, generator)
+
+    for epoch in range(checkpoint.epoch + 1, 7):
+        for inputs, targets in data:
+            in_batch(epoch)
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        checkpoint.save(epoch, write)
+        report(epoch, loss.item())
+    moments = [part[name] for part in optimizer.state_dict()["state"].values() for name in ("exp_avg", "exp_avg_sq")]
+    finals.append([*model.state_dict().values(), *moments])
+    return loss.item()
+"""
+)
 
 TAIL = """
 def search(name):
@@ -159,12 +246,14 @@ MARKS = {
     "keras": pytest.mark.keras,
     "lightning": pytest.mark.needs("torch", "lightning"),
     "transformers": pytest.mark.needs("torch", "transformers"),
+    "plain torch": pytest.mark.needs("torch"),
     "xgboost": pytest.mark.needs("xgboost"),
     "lightgbm": pytest.mark.needs("lightgbm"),
 }
 PAGE = Path(__file__).parents[2] / "docs/guide/integrations.md"
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
 #: framework -> its program on the page
-SHOWN = dict(zip(MARKS, re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S), strict=True))
+SHOWN = dict(zip((name for name in MARKS if name != "plain torch"), PROGRAMS, strict=True))
 
 
 def of(programs):
@@ -185,7 +274,7 @@ def epochs_of(run):
 
 
 #: framework, or backend of Keras -> program
-TRAININGS = {"keras": KERAS, "lightning": LIGHTNING, "transformers": TRANSFORMERS}
+TRAININGS = {"keras": KERAS, "lightning": LIGHTNING, "transformers": TRANSFORMERS, "plain torch": TORCH}
 TRAININGS |= {name: f"os.environ['KERAS_BACKEND'] = '{name}'\n{KERAS}" for name in ("torch", "jax")}
 
 
@@ -196,6 +285,13 @@ def test_a_killed_training_continues_with_its_optimizer(tmp_path, program):
     assert epochs_of(killed) == [(0, epoch) for epoch in (1, 2, 3)]
     run(tmp_path, HEAD + program + TAIL).expect(0)
     assert epochs_of(killed) == [(0, epoch) for epoch in range(1, 7)]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("program", of({name: TRAININGS[name] for name in ("lightning", "plain torch")}))
+def test_a_loader_with_its_own_generator_continues_its_order(tmp_path, program):
+    run(tmp_path, HEAD + program + TAIL, "die", "own").expect(-signal.SIGKILL)
+    run(tmp_path, HEAD + program + TAIL, "own").expect(0)
 
 
 @pytest.mark.parametrize("program", of(SHOWN))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import nnlo_opt.allreduce as hvd
+from nnlo_opt.comm.calls import Step
 from nnlo_opt.errors import ConfigurationError
 
 
@@ -96,9 +97,9 @@ def joined() -> None:
         weights = sum(number + 1 for number in active)
         expected = sum((number + 1) * number for number in active) / weights
         vector = np.full(300_000, rank, np.float32)
-        np.testing.assert_allclose(averaging.average(vector, rank + 1, [(300_000,)]), expected, rtol=1e-6)
-        np.testing.assert_allclose(averaging.average(vector, rank + 1, [None], "bfloat16"), expected, rtol=1e-2)
-        chunked = averaging.average_chunks(vector, rank + 1, [])
+        np.testing.assert_allclose(averaging.average(vector, rank + 1, Step([(300_000,)])), expected, rtol=1e-6)
+        np.testing.assert_allclose(averaging.average(vector, rank + 1, Step([None]), "bfloat16"), expected, rtol=1e-2)
+        chunked = averaging.average_chunks(vector, rank + 1, Step([]))
         vector *= np.float32(chunked.share)
         chunked.send_until(270_000)
         chunked.finish()

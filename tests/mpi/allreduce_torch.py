@@ -1,6 +1,7 @@
 """Training loops of torch on ranks that average gradients, as in Horovod's `pytorch_mnist.py`, against one process."""
 
 import copy
+import sys
 
 import numpy as np
 import pytest
@@ -81,8 +82,21 @@ def keeps_tensors() -> None:
             assert (found.dtype, found.shape, bool(found)) == (dtype, (), True)
 
 
+def different_rates() -> None:
+    """`ReduceLROnPlateau` on each rank's own loss, which rises on rank 1 alone."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.1))
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    for number in range(3):
+        weight.sum().backward()
+        optimizer.step()
+        scheduler.step(number * (1.0 if hvd.rank() else -1.0))
+
+
 if __name__ == "__main__":
     hvd.init()
+    if "different_rates" in sys.argv:
+        different_rates()
     trains_like_one_process(hvd.Compression.none, 1e-6)
     trains_like_one_process(hvd.Compression.fp16, 1e-2)
     steps_along_what_was_averaged()

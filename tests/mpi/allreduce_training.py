@@ -297,6 +297,18 @@ def a_rank_that_resumes() -> None:
     check_same(shown(model))
 
 
+def different_rates() -> None:
+    """As by `ReduceLROnPlateau` on each rank's own loss: after the first epoch rank 1 has another learning rate."""
+    set_seed(0)
+    model = compiled("dense", None, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    x, y = shards("dense")[0]
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, _: 0.1 / (1 + epoch * hvd.rank()))
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(x, y, epochs=1, callbacks=[first, scheduler], verbose=0)
+    sys.stdout.write(f"the first epoch is through on rank {hvd.rank()}\n")
+    model.fit(x, y, epochs=2, callbacks=[first, scheduler], initial_epoch=1, verbose=0)
+
+
 def different_models() -> None:
     """Equally many numbers, in other shapes."""
     x, n = np.zeros((8, 10)), 3 + 2 * hvd.rank()

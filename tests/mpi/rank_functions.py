@@ -15,9 +15,13 @@ from mpi4py import MPI
 
 from nnlo_opt.block.task import FoldTask, FoldTaskFactory
 from nnlo_opt.comm import codec
+from nnlo_opt.comm.calls import Step
 from nnlo_opt.comm.messages import FoldRecorded, Message
+from nnlo_opt.comm.mpi import parts
 from nnlo_opt.comm.mpi import transport as mpi_transport
+from nnlo_opt.comm.mpi.agreed_calls import AgreedCalls
 from nnlo_opt.comm.mpi.gated import GatedComm
+from nnlo_opt.comm.mpi.transport import MpiCollective
 from nnlo_opt.comm.mpi.ulfm import plain_exit
 from nnlo_opt.comm.mpi.world import WORLD, World, finalize
 from nnlo_opt.comm.node import Neighbour
@@ -57,6 +61,62 @@ def the_transport_conforms_between_nodes(world: World) -> None:
     with patch.object(Neighbour, "of", lambda handle: None if world.rank else reach(handle)):
         assert not world.transport().rings
         the_transport_conforms(world)
+
+
+def large_messages_go_in_parts(world: World) -> None:
+    with patch.object(parts, "PART_BYTES", 1 << 17):
+        the_transport_conforms_between_nodes(world)
+    with patch.object(parts, "PART_BYTES", 1 << 12):
+        _calls_carry(world, 5000)
+
+
+def _calls_carry(world: World, n: int) -> None:
+    """Every collective call with vectors of `n` numbers, of which the last one tells its rank."""
+    calls, group = AgreedCalls(WORLD.Dup()), RankGroup(WORLD)
+    last = world.size - 1
+    numbers = np.zeros(n, np.float32)
+    numbers[-1] = world.rank + 1
+    assert calls.broadcast(numbers, last)[-1] == world.size
+    assert group.share(numbers if world.rank == last else None, last)[-1] == world.size
+    gathered = calls.gather(numbers[: n - world.rank])
+    assert len(gathered) == sum(n - rank for rank in range(world.size))
+    assert gathered[n - 1] == 1.0
+    total = sum(range(1, world.size + 1))
+    assert calls.reduce(numbers, "sum")[-1] == total
+    assert calls.reduce(numbers, "max")[-1] == world.size
+    assert calls.average(numbers, 1, Step([numbers.shape]), "bfloat16", sums=True)[-1] == total
+    MpiCollective(WORLD.Dup()).sum_in_place(numbers)
+    assert numbers[-1] == total
+    assert not numbers[: -world.size].any()
+
+
+def messages_above_2_gib_arrive(world: World) -> None:
+    n_bytes = 2_200_000_000
+    root = world.rank == 0
+
+    def vector() -> np.ndarray:
+        given = np.zeros(n_bytes, np.uint8)  # no memory is taken before something is written
+        given[[0, -1]] = (3, 7) if root else 0
+        return given
+
+    def arrived(found: np.ndarray) -> bool:
+        return found.size == n_bytes and found[[0, -1]].tolist() == [3, 7]
+
+    assert arrived(AgreedCalls(WORLD.Dup()).broadcast(vector(), 0))
+    assert arrived(RankGroup(WORLD).share(vector() if root else None, 0, np.uint8))
+    rows = AgreedCalls(WORLD.Dup()).gather(vector()[: n_bytes // 2 if root else n_bytes - n_bytes // 2])
+    assert rows.size == n_bytes
+    assert rows[0] == 3
+    del rows
+    with patch.object(Neighbour, "of", lambda handle: None):
+        ends = world.transport()
+    if root:
+        ends.send(1, FoldRecorded(assignment=1), vector().view(np.float32))
+        ends.flush(300)
+    else:
+        _, received = receive([ends], 300)
+        assert arrived(received.payload.view(np.uint8))
+    WORLD.Barrier()
 
 
 def payloads_stay_in_the_memory_of_the_node(world: World) -> None:

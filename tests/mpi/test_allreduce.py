@@ -98,6 +98,30 @@ def test_ranks_with_models_of_different_shapes_are_refused(tmp_path):
     assert outcome.err.count(sentence) == 1
 
 
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("torch", marks=pytest.mark.needs("torch")),
+        pytest.param("jax", marks=[pytest.mark.needs("jax"), pytest.mark.proof]),
+        pytest.param("tensorflow", marks=[pytest.mark.keras, pytest.mark.proof]),
+    ],
+)
+def test_ranks_whose_learning_rates_differ_are_refused(backend, tmp_path):
+    outcome = train(backend, 2, tmp_path, ["different_rates"], code=2)
+    assert outcome.out.count("the first epoch is through") == 2
+    assert "All ranks must make the same steps with the same learning rate." in outcome.err
+    assert "learning rate 0.1)" in outcome.err
+    assert "learning rate 0.05)" in outcome.err
+
+
+@pytest.mark.needs("torch")
+def test_ranks_whose_learning_rates_differ_in_torch_are_refused(tmp_path):
+    script = Path(__file__).parent / "allreduce_torch.py"
+    outcome = launcher.Job(2, [sys.executable, str(script), "different_rates"], tmp_path).wait(120, 2)
+    assert outcome.out.count("is through") == 0
+    assert outcome.err.count("(average, learning rate 0.1) of 2 numbers (float32) in arrays of [(2,)] on rank 0") == 1
+
+
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_training_in_torch_equals_training_on_the_union_of_the_batches(n_ranks, tmp_path):

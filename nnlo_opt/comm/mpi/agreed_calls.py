@@ -8,7 +8,8 @@ import numpy as np
 from mpi4py import MPI
 
 from nnlo_opt.comm import calls
-from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, Shapes, numbers_of
+from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, Step, numbers_of
+from nnlo_opt.comm.mpi.parts import broadcast, gather_rows, parts, reduce_in_place
 from nnlo_opt.comm.transport import wait_until
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.vectors import aligned_bytes
@@ -30,20 +31,20 @@ class AgreedCalls:
         self.failure: NnloError | None = None
 
     def average(
-        self, vector: np.ndarray, n_samples: int, shapes: Shapes, kind: str = "sum", sums: bool = False
+        self, vector: np.ndarray, n_samples: int, step: Step, kind: str = "sum", sums: bool = False
     ) -> np.ndarray:
         """Return the mean of the vectors of all ranks, weighted by their samples.
 
         Args:
             vector: one-dimensional, float32 or float64; it is not changed.
             n_samples: samples of this rank.
-            shapes: shapes of the arrays that make up the vector.
+            step: what the vector is for.
             kind: sum, or one of `HALVES` for a sum that travels in 16 bits.
             sums: True for the mean times the number of ranks that take part.
 
         Collective: every rank.
         """
-        agreement = self._agree_on_sum(kind, "sum" if sums else "average", vector, n_samples, shapes)
+        agreement = self._agree_on_sum(kind, "sum" if sums else "average", vector, n_samples, step)
         share = n_samples / max(1, agreement.n_samples) * (agreement.n_active if sums else 1)
         mean = aligned_bytes(vector.nbytes).view(vector.dtype)
         # Shares before the sum keep a sum of 16 bits in its range.
@@ -51,14 +52,14 @@ class AgreedCalls:
         self._reduce(mean, kind)
         return mean
 
-    def average_chunks(self, vector: np.ndarray, n_samples: int, shapes: Shapes) -> "ChunkedAverage":
+    def average_chunks(self, vector: np.ndarray, n_samples: int, step: Step) -> "ChunkedAverage":
         """Begin to average `vector` (float32) by `chunks`. Collective: every rank, before any other call."""
-        agreement = self._agree_on_sum("chunks", "average", vector, n_samples, shapes)
+        agreement = self._agree_on_sum("chunks", "average", vector, n_samples, step)
         return ChunkedAverage(self._comm, vector, n_samples / max(1, agreement.n_samples))
 
-    def _agree_on_sum(self, kind: str, operation: str, vector: np.ndarray, n_samples: int, shapes: Shapes) -> Agreement:
-        way = f" as {kind}" * (kind != "sum")
-        words = f"a reduction ({operation}{way}) of {numbers_of(vector.shape, vector.dtype)} in arrays of {shapes}"
+    def _agree_on_sum(self, kind: str, operation: str, vector: np.ndarray, n_samples: int, step: Step) -> Agreement:
+        way = f" as {kind}" * (kind != "sum") + f", {step.shown}" * bool(step.rates)
+        words = f"a reduction ({operation}{way}) of {numbers_of(vector.shape, vector.dtype)} in arrays of {step.shapes}"
         return self._agree(Call(kind, vector.dtype.name, vector.size, words=words), n_samples)
 
     def reduce(self, array: np.ndarray, operation: str, name: str | None = None) -> np.ndarray:
@@ -106,7 +107,7 @@ class AgreedCalls:
         n_in_row = int(np.prod(given.shape[1:], dtype=int)) * (given.itemsize // numbers.itemsize)
         words = f"a gathering of rows of {numbers_of(given.shape[1:], given.dtype, name)}"
         self._agree(Call("gather", numbers.dtype.name, n_in_row, words=words), 1)
-        rows = self._gather(numbers.reshape(len(given), n_in_row))
+        rows = gather_rows(self._comm, numbers.reshape(len(given), n_in_row))
         return np.asarray(rows.view(given.dtype).reshape(len(rows), *given.shape[1:]), array.dtype)
 
     def broadcast(self, array: np.ndarray, root: int, name: str | None = None) -> np.ndarray:
@@ -115,7 +116,7 @@ class AgreedCalls:
         numbers = _numbers(given)
         words = f"a broadcast of {numbers_of(given.shape, given.dtype, name)} from rank {root}"
         self._agree(Call("broadcast", numbers.dtype.name, numbers.size, root, words), 1)
-        self._comm.Bcast([numbers, MPI.BYTE], root)
+        broadcast(self._comm, numbers, root)
         return np.asarray(given, array.dtype)
 
     def barrier(self) -> None:
@@ -179,16 +180,16 @@ class AgreedCalls:
 
     def _refuse(self, agreement: Agreement, words: str) -> str:
         line = np.frombuffer(f"{' '.join(words.split())}\n".encode(), np.uint8)
-        return calls.refusal(agreement, self._gather(line[:, None]).tobytes().decode().split("\n"))
+        return calls.refusal(agreement, gather_rows(self._comm, line[:, None]).tobytes().decode().split("\n"))
 
     def _take_part(self, call: Call) -> None:
         """Make the same calls to MPI as the ranks that make `call`, with nothing of this rank."""
         if call.kind == "gather":
-            self._gather(np.empty((0, call.n_numbers), call.dtype))
+            gather_rows(self._comm, np.empty((0, call.n_numbers), call.dtype))
             return
         nothing = np.zeros(call.n_numbers, call.dtype)
         if call.kind == "broadcast":
-            self._comm.Bcast([nothing, MPI.BYTE], call.root)
+            broadcast(self._comm, nothing, call.root)
         elif call.kind == "chunks":
             ChunkedAverage(self._comm, nothing, 0).finish()
         else:
@@ -196,7 +197,8 @@ class AgreedCalls:
 
     def _reduce(self, vector: np.ndarray, kind: str, *, takes_part: bool = True) -> None:
         if kind in HALVES:
-            self._sum_halves(vector, kind)
+            for part in parts(vector):
+                self._sum_halves(part, kind)
             return
         is_float = vector.dtype.kind == "f"
         if not takes_part:
@@ -209,9 +211,7 @@ class AgreedCalls:
             vector[nans] = np.nan
 
     def _in_place(self, vector: np.ndarray, operation: MPI.Op) -> None:
-        request = self._comm.Iallreduce(MPI.IN_PLACE, vector, operation)
-        while not request.Test():
-            os.sched_yield()  # a rank that has to send may wait for this core; MPICH's Allreduce would keep it
+        reduce_in_place(self._comm, vector, operation, _wait)
 
     def _sum_halves(self, vector: np.ndarray, kind: str) -> None:
         """Sum in place: each rank sums a part in float32, and sends it to all; both ways in 16 bits."""
@@ -224,13 +224,10 @@ class AgreedCalls:
         self._comm.Allgather([calls.halved(total, kind), MPI.UINT16_T], [mine, MPI.UINT16_T])
         vector[:] = calls.doubled(mine, kind)[: vector.size]
 
-    def _gather(self, rows: np.ndarray) -> np.ndarray:
-        n_rows = np.empty(self.size, np.int64)
-        self._comm.Allgather(np.array([len(rows)], np.int64), n_rows)
-        gathered = np.empty((int(n_rows.sum()), rows.shape[1]), rows.dtype)
-        n_bytes = (n_rows * rows.shape[1] * rows.itemsize).tolist()
-        self._comm.Allgatherv([rows, MPI.BYTE], [gathered, n_bytes, MPI.BYTE])
-        return gathered
+
+def _wait(request: MPI.Request) -> None:
+    while not request.Test():
+        os.sched_yield()  # a rank that has to send may wait for this core; MPICH's Allreduce would keep it
 
 
 def _native(array: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.mpi.parts import parts
 from nnlo_opt.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked, losing_ranks
 from nnlo_opt.comm.node import N_LINES, NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox, Place
 from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until
@@ -29,8 +30,9 @@ from nnlo_opt.vectors import aligned_bytes
 
 logger = logging.getLogger(__name__)
 
-#: tags: a message as `codec` writes it; a message to a neighbour, without payload, behind a `_HEAD`
-_PLAIN, _LOCAL = 1, 2
+#: tags: a message as `codec` writes it, or its last part; a message to a neighbour, without payload, behind a `_HEAD`;
+#: an earlier part of a message, as MPI keeps the order of what a rank sends
+_PLAIN, _LOCAL, _PART = 1, 2, 3
 #: number of payloads that the sender of this message has read, and `Place` of its payload, all 0 without payload
 _HEAD = struct.Struct("<QIIQQQ")
 #: (rank, free line of its bell, its handle), which a rank sends to all ranks of its node
@@ -68,6 +70,8 @@ class MpiTransport(Transport):
         self._status = MPI.Status()
         #: unfinished sends, with their buffers, which must be kept
         self._sending: list[tuple[MPI.Request, np.ndarray]] = []
+        #: parts that have come of an unfinished message, of each rank that is sending one
+        self._begun: dict[int, list[np.ndarray]] = {}
         #: buffer of every message received; grows to the largest message
         self._buffer = aligned_bytes(1 << 16)
         self._bell = Bell.mine()
@@ -136,7 +140,10 @@ class MpiTransport(Transport):
             buffer, tag = encode(message, head=head), _LOCAL
         logger.log(TRACE, "to %d: %s, %d numbers", dest, message, 0 if payload is None else payload.size)
         try:
-            self._sending.append((self.comm.Isend([buffer, MPI.BYTE], dest, tag), buffer))
+            *before, last = parts(buffer)
+            for part in before:
+                self._sending.append((self.comm.Isend([part, MPI.BYTE], dest, _PART), part))
+            self._sending.append((self.comm.Isend([last, MPI.BYTE], dest, tag), last))
         except MPI.Exception as error:
             self._take_losses(error)
             return
@@ -160,10 +167,8 @@ class MpiTransport(Transport):
                 return None
         self._looked_at_s = now_s
         try:
-            # Open MPI looks first and makes progress afterwards: only the second look sees a message that just came.
-            found = self.comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status) or self.comm.Improbe(
-                MPI.ANY_SOURCE, MPI.ANY_TAG, self._status
-            )
+            while (found := self._look()) and self._status.Get_tag() == _PART:
+                self._begun.setdefault(self._status.Get_source(), []).append(self._taken(found).copy())
             if found is None:
                 if self._is_broken:
                     raise RanksLost
@@ -179,19 +184,33 @@ class MpiTransport(Transport):
                 raise RanksLost from error
             return None
 
-    def _receive(self, found: MPI.Message) -> Received | None:
-        """Receive the message that a look has found.
+    def _look(self) -> MPI.Message | None:
+        """Return a message that has come, of the status `_status`.
 
-        The look has taken it out of MPI's queue: Open MPI refuses to receive from a rank that has died, and a message
-        that stayed there would hide all later ones.
+        It is taken out of MPI's queue: Open MPI refuses to receive from a rank that has died, and a message that stayed
+        there would hide all later ones.
         """
+        # Open MPI looks first and makes progress afterwards: only the second look sees a message that just came.
+        return self.comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status) or self.comm.Improbe(
+            MPI.ANY_SOURCE, MPI.ANY_TAG, self._status
+        )
+
+    def _taken(self, found: MPI.Message) -> np.ndarray:
+        """Return the bytes of the message that a look has found, which the next message overwrites."""
         n_bytes = self._status.Get_count(MPI.BYTE)
-        source, tag = self._status.Get_source(), self._status.Get_tag()
         if n_bytes > self._buffer.size:
             self._buffer = aligned_bytes(n_bytes)
         buffer = self._buffer[:n_bytes]
         found.Recv([buffer, MPI.BYTE])
+        return buffer
+
+    def _receive(self, found: MPI.Message) -> Received | None:
+        """Receive the message, or the last part of it, that a look has found."""
+        source, tag = self._status.Get_source(), self._status.Get_tag()
+        buffer = self._taken(found)
         if tag == _PLAIN:
+            if source in self._begun:
+                buffer = _joined([*self._begun.pop(source), buffer])
             return Received(source, *decode(buffer))
         n_released, *fields = _HEAD.unpack_from(buffer.data)
         self._outboxes[source].n_released = n_released
@@ -233,6 +252,13 @@ class MpiTransport(Transport):
             return False  # its receiver is lost
 
 
+def _joined(received: list[np.ndarray]) -> np.ndarray:
+    """Return the parts of a message one behind the other, aligned as its sender has made it."""
+    buffer = aligned_bytes(sum(part.size for part in received))
+    np.concatenate(received, out=buffer)
+    return buffer
+
+
 def _neighbours(comm: MPI.Comm, bell: Bell | None) -> tuple[dict[int, Neighbour], int]:
     """Return the ranks of `comm` that share memory with this one, and a line of their bells for this transport alone.
 
@@ -268,7 +294,8 @@ class MpiCollective(Collective):
 
     def sum_in_place(self, vector: np.ndarray) -> None:
         with losing_ranks():
-            self._comm.Allreduce(MPI.IN_PLACE, [vector, MPI.FLOAT])
+            for part in parts(vector):
+                self._comm.Allreduce(MPI.IN_PLACE, [part, MPI.FLOAT])
 
     def check(self) -> None:
         with losing_ranks():
