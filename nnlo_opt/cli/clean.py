@@ -60,6 +60,8 @@ def repair(parser: Parser, argv: Sequence[str]) -> None:
         print(f"Lost lines: {', '.join(gaps)}.")
     if found.n_damaged:
         print(f"Damaged or repeated: {counted(found.n_damaged, 'line')} of the file.")
+    if found.n_timed:
+        print(f"Times of a wrong clock, set to the nearest possible one: {counted(found.n_timed, 'event')}.")
     if found.n_missing:
         print(f"Missing at the end of the file: {counted(found.n_missing, 'byte')} that had been on the disk.")
     for event in found.dropped:

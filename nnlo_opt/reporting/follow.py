@@ -24,7 +24,7 @@ from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.journal import BATCH_LINES, decode_line, decode_lines, run_of
+from nnlo_opt.trials.journal import LineBlocks, decode_line, decode_lines, run_of
 from nnlo_opt.trials.kept_weights import WeightKeeper
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -75,17 +75,16 @@ class JournalFollower:
                 self.begin_anew()
             self._place = about.st_dev, about.st_ino
             file.seek(self._n_bytes)
-            *lines, _ = file.read().split(b"\n")
-        if not self.n_events and lines:
-            self._run = run_of(lines[0])
-        self.new = []
-        with without_collection():
-            for first in range(0, len(lines), BATCH_LINES):
-                self._take(lines[first : first + BATCH_LINES])
-        return bool(lines)
+            self.new, n_before = [], self.n_events
+            with without_collection():
+                for lines in LineBlocks(file):
+                    self._take(lines)
+        return self.n_events > n_before
 
     def _take(self, lines: Sequence[bytes]) -> None:
         events: Iterable[Event]
+        if not self.n_events:
+            self._run = run_of(lines[0])
         try:
             events = decode_lines(self.n_events, lines, self._run)
         except (ValueError, TypeError):  # one by one: those before the line that is not sound count
