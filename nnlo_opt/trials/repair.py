@@ -243,8 +243,7 @@ def repair(run: Path) -> tuple[Salvage, SafePath] | None:
                 found = salvage(file, str(path))
             else:
                 return None
-            file.seek(0)
-            digest = hashlib.file_digest(file, "sha256").digest()
+            digest = _digest(file)
         found.n_missing = 0 if mark is None else max(0, mark.n_bytes - n_bytes)
         damaged = _place_for(digest, SafePath(run))
         if not damaged.exists():
@@ -258,6 +257,14 @@ def repair(run: Path) -> tuple[Salvage, SafePath] | None:
         identity = digest.hex()[:16]
         atomic_write(path, b"".join(encode_line(seq, event, identity) for seq, event in enumerate(found.events)))
         return found, damaged
+
+
+def _digest(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    hashed = hashlib.sha256()
+    while block := file.read(2**20):
+        hashed.update(block)
+    return hashed.digest()
 
 
 def _check_size(path: SafePath, file: IO[bytes], n_bytes: int) -> None:
@@ -279,7 +286,7 @@ def _place_for(digest: bytes, run: SafePath) -> SafePath:
     number = 1
     while (path := run / f"{JOURNAL_NAME}.damaged-{number}").exists():
         with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").digest() == digest:
+            if _digest(file) == digest:
                 break
         number += 1
     return path
