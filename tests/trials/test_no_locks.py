@@ -24,6 +24,7 @@ ANSWERS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 #: takes a run, says so, and holds it until its standard input ends
 HOLD = """
 import sys
+from pathlib import Path
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trials.run_lock import RunLock
 try:
