@@ -203,7 +203,15 @@ def is_alive(owner: dict[str, Any]) -> bool | None:
     here = this_process()
     if any(owner.get(name) != here[name] or not here[name] for name in ("boot", "namespace")):
         return None
-    return bool(owner.get("started")) and _started(owner.get("pid")) == owner["started"]
+    pid, started = owner.get("pid"), _started(owner.get("pid"))
+    if not started and isinstance(pid, int):
+        try:
+            os.kill(pid, 0)
+        except PermissionError:  # of another user, which a mount of /proc with `hidepid` hides
+            return None
+        except OSError:
+            return False
+    return bool(started) and started == owner.get("started")
 
 
 def _started(pid: object) -> str:

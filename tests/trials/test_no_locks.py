@@ -107,6 +107,17 @@ def test_an_owner_that_cannot_be_seen_is_judged_by_its_beat(tmp_path, no_locks, 
         assert read_owner(tmp_path) == this_process()
 
 
+def test_a_process_of_another_user_that_proc_hides_is_judged_by_its_beat(tmp_path, no_locks, monkeypatch):
+    def kill(pid, number):
+        raise PermissionError
+
+    monkeypatch.setattr(owners.os, "kill", kill)
+    note(tmp_path, pid=2**22 + 1)
+    assert may_be_at_work(tmp_path)
+    os.utime(tmp_path / OWNER_NAME, (1e9, 1e9))
+    assert not may_be_at_work(tmp_path)
+
+
 def test_a_killed_owner_is_followed_at_once_and_a_living_one_is_waited_for(tmp_path, holder):
     first = holder()
     assert first.stdout.readline() == "held\n"
