@@ -4,6 +4,7 @@
     ├── ConfigurationError   the request is wrong: one sentence, exit code 2, nothing was trained
     ├── TrialError           this trial is wrong: contained in its block, recorded in the journal as a failed trial
     ├── JournalError         the journal of a run cannot be trusted: exit code 2, the file is not changed
+    │   └── UnreadableEventError   one event of it has a value that no event has
     ├── CheckpointError      a checkpoint cannot be trusted: an older checkpoint or a fresh start is used
     ├── OutOfTimeError       a preempted job has no time left: it ends at once, exit code 75
     ├── BrokenProcessError   code of a user has closed our files: the process ends at once
@@ -100,6 +101,10 @@ class JournalError(NnloError):
     """
 
     exit_code = EXIT_WRONG_REQUEST
+
+
+class UnreadableEventError(JournalError):
+    """Error for an event of this version with a value that it never writes; `nnlo-opt repair` drops the event."""
 
 
 class CheckpointError(NnloError):

@@ -18,6 +18,8 @@ from nnlo_opt.safe_path import MOST_BYTES, SafePath
 
 #: path that a user has named, or of a file of a run
 AnyPath = TypeVar("AnyPath", Path, SafePath)
+#: what a file system without locks answers: NFS without a lock service, Lustre without `-o flock`, FUSE
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 #: bytes of a file's name at most, on every common file system
 MAX_NAME_BYTES = 255
 #: levels of nested data that are read; no file of ours or of Keras has 50, and Python functions cannot follow 1000

@@ -18,12 +18,17 @@ from nnlo_opt.files import ALL_FINITE, parse_json
 
 #: largest integer; beyond it neighbouring integers are the same float, in JSON readers and in surrogates
 MAX_INTEGER = 2**53
-#: number of something, -1 for none of them; what counts has one at least
+#: number of something, -1 for none of them; how many there are; how many there are if there is one at least
 Number = Annotated[int, msgspec.Meta(ge=-1, le=MAX_INTEGER)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
-#: times within some centuries, whose sums calendars know; times of a clock, before the year 8307
-Seconds = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
-UnixSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=2e11)]
+#: seconds of three centuries: of times before and after a start, and of durations, whose sums calendars know
+MOST_SECONDS = 1e10
+Seconds = Annotated[float, msgspec.Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
+Elapsed = Annotated[float, msgspec.Meta(ge=0.0, le=MOST_SECONDS)]
+#: times of a clock, before the year 8307
+MOST_UNIX_SECONDS = 2e11
+UnixSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=MOST_UNIX_SECONDS)]
 T = TypeVar("T")
 #: gives a field its default; here for all modules, as this one alone imports msgspec
 field = msgspec.field

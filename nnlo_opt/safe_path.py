@@ -14,7 +14,8 @@ import os
 import pwd
 import shutil
 import stat
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -152,21 +153,37 @@ class SafePath:
             return []
         return [below for path in found if path.is_dir() for below in path.glob(rest)] if rest else found
 
+    def walk(self, enters: Callable[["SafePath"], bool] = bool) -> Iterator["SafePath"]:
+        """Yield a path with all that is below it, however deep; a folder comes before what is in it.
+
+        Args:
+            enters: returns False for a folder whose content is left out.
+        """
+        waiting = [self]
+        while waiting:
+            yield (path := waiting.pop())
+            if path.is_dir() and enters(path):
+                waiting += reversed(path.iterdir())
+
+    def below(self, folder: "SafePath") -> str:
+        """Return the name of this path in `folder`, which it is in."""
+        return "/".join(self.parts[len(folder.parts) :])
+
     def copy(self, target: "SafePath") -> None:
         """Copy a file, or a folder with all that is in it, to `target`, which may be a folder already."""
-        if self.is_dir():
-            target.mkdir(exist_ok=True)
-            for path in self.iterdir():
-                path.copy(target / path.name)
-        else:
-            with self.open("rb") as file, target.open("wb") as copied:
-                shutil.copyfileobj(file, copied)
+        for path in self.walk():
+            copied = target / path.below(self)
+            if path.is_dir():
+                copied.mkdir(exist_ok=True)
+            else:
+                with path.open("rb") as source, copied.open("wb") as file:
+                    shutil.copyfileobj(source, file)
 
     def remove(self) -> None:
         """Remove a file, a link, or a folder with all that is in it; nothing if it is not there."""
         with suppress(FileNotFoundError), self._within() as folder:
             if stat.S_ISDIR(os.lstat(self.name, dir_fd=folder).st_mode):
-                shutil.rmtree(self.name, dir_fd=folder)
+                _remove_folder(self.name, folder)
             else:
                 os.unlink(self.name, dir_fd=folder)
 
@@ -197,6 +214,51 @@ class SafePath:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def discard(folder: Path) -> None:
+    """Remove a temporary folder with all that is in it, if possible."""
+    with suppress(OSError):
+        SafePath.of(folder).remove()
+
+
+def _remove_folder(name: str, above: int) -> None:
+    """Remove a folder with all that is in it, but for links, which are not followed.
+
+    Folders within folders move up into this one: `shutil.rmtree` needs a call and a descriptor for each level.
+    """
+    top = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        while found := os.listdir(top):
+            for one in found:
+                _remove_within(one, top, top)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=above)
+
+
+def _remove_within(name: str, folder: int, top: int) -> None:
+    """Remove a file or an empty folder; empty another folder of `top`, or move one that is deeper up to `top`."""
+    if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+        os.unlink(name, dir_fd=folder)
+        return
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    else:
+        return
+    if folder != top:
+        os.rename(name, f".removed.{uuid.uuid4().hex}", src_dir_fd=folder, dst_dir_fd=top)
+        return
+    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        for one in os.listdir(inner):
+            _remove_within(one, inner, top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=folder)
 
 
 # ---------------------------------------------------------------- who can have written a file

@@ -125,3 +125,32 @@ def test_patterns_find_what_is_there_in_order_and_nothing_behind_a_link(run, out
         str(run / f"trials/fold{fold}/weights") for fold in (0, 1)
     ]
     assert (run / "nowhere").glob("*") == (run / "trials/fold2").glob("*") == []
+
+
+#: more folders within each other than Python functions can call each other
+DEEP = 1100
+
+
+@pytest.fixture
+def deep(run):
+    """Folders nested so deeply that a file is at the end of each 100th."""
+    place = run.root / "save"
+    for level in range(DEEP):
+        place = place / "d"
+        if level % 100 == 99:
+            place.mkdir(parents=True)
+            (place / "f").write_bytes(b"123")
+    return run / "save"
+
+
+def test_folders_nested_deeply_are_walked_and_removed(run, deep):
+    assert sum(path.name == "f" for path in deep.walk()) == DEEP // 100
+    deep.remove()
+    assert not deep.exists()
+
+
+def test_a_folder_in_which_one_may_not_write_is_removed_if_it_is_empty(run):
+    make_directory(run / "save/a/b/c")
+    (run.root / "save/a/b/c").chmod(0o555)
+    (run / "save").remove()
+    assert not (run / "save").exists()

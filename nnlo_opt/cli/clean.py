@@ -60,6 +60,8 @@ def repair(parser: Parser, argv: Sequence[str]) -> None:
         print(f"Lost lines: {', '.join(gaps)}.")
     if found.n_damaged:
         print(f"Damaged or repeated: {counted(found.n_damaged, 'line')} of the file.")
+    if found.n_timed:
+        print(f"Times of a wrong clock, set to the nearest possible one: {counted(found.n_timed, 'event')}.")
     if found.n_missing:
         print(f"Missing at the end of the file: {counted(found.n_missing, 'byte')} that had been on the disk.")
     for event in found.dropped:
@@ -134,18 +136,16 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
     }
 
 
-def _temporary(folder: SafePath) -> Iterator[SafePath]:
+def _temporary(run: SafePath) -> Iterator[SafePath]:
     """Yield files and checkpoints that were being written when their process was killed; nobody is at work now."""
-    for path in folder.iterdir():
-        if path.is_dir() and not path.name.startswith(".checkpoint-"):
-            yield from _temporary(path)
-        elif path.is_dir() or _TEMPORARY.fullmatch(path.name):
+    for path in run.walk(enters=lambda folder: not folder.name.startswith(".checkpoint-")):
+        if path.name.startswith(".checkpoint-") if path.is_dir() else _TEMPORARY.fullmatch(path.name):
             yield path
 
 
 def _bytes(path: SafePath) -> int:
     """Return the bytes of a file, or of the files in a folder."""
-    return sum(map(_bytes, path.iterdir())) if path.is_dir() else path.stat().st_size
+    return sum(one.stat().st_size for one in path.walk() if not one.is_dir())
 
 
 def _size(n_bytes: int) -> str:

@@ -26,8 +26,9 @@ from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.deaths import Death, leave_note, read_notes
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.owner import forget_owner
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
-from nnlo_opt.trials.run_lock import forget_owner, launcher_of
+from nnlo_opt.trials.run_lock import launcher_of
 
 #: share of the grace period that the ranks get: the launcher ends a job that takes longer
 GRACE_PART = 0.9

@@ -15,8 +15,9 @@ from nnlo_opt.run.start.inbox import Enqueue, Stop, points_waiting, submit
 from nnlo_opt.search.start_points import check_start_points, holder_of, parse_start_point
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.owner import read_owner
 from nnlo_opt.trials.run_directory import INBOX_NAME, JOURNAL_NAME
-from nnlo_opt.trials.run_lock import may_be_at_work, read_owner
+from nnlo_opt.trials.run_lock import may_be_at_work
 
 #: seconds between two looks for an answer
 _LOOK_S = 0.25

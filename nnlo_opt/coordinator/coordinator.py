@@ -77,6 +77,8 @@ class Coordinator:
     def __init__(self, setup: CoordinatorSetup) -> None:
         self._setup = setup
         self._state, self._clock = setup.state, setup.clock
+        #: seconds since the first start of the run at second 0 of the monotonic clock: the other one may be set anew
+        self._zero_s = self._clock.unix_s() - self._state.ledger.first_start_unix_s - self._clock.monotonic_s()
         #: number of ranks that are known to be dead
         self._n_lost = 0
         #: reason for which the search is over; empty while it is not
@@ -93,7 +95,7 @@ class Coordinator:
     @property
     def now_s(self) -> float:
         """Seconds since the first start of the run."""
-        return self._clock.unix_s() - self._state.ledger.first_start_unix_s
+        return self._zero_s + self._clock.monotonic_s()
 
     @property
     def membership(self) -> Membership:

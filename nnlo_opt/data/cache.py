@@ -26,6 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.files import NO_LOCKS
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.safe_path import check_way, mistrust, private_directory
 
@@ -88,9 +89,15 @@ class FileCache:
             self._folder = folder.resolve() / f"nnlo_opt-{psutil.Process().username()}"
             check_way(self._folder.parent)
             with self._opened() as home:
-                tempfile.TemporaryFile(dir=self._folder).close()
+                with tempfile.TemporaryFile(dir=self._folder) as probe:
+                    fcntl.flock(probe, fcntl.LOCK_SH)
                 self._remove_leftovers(home)
         except OSError as error:
+            if error.errno in NO_LOCKS:
+                raise ConfigurationError(
+                    "`--cache-data` must name a folder on a disk of the node, whose file system has locks. Received: "
+                    f"`{folder}` ({error.strerror}); name one such as `$TMPDIR` or `/tmp`, or leave the option out."
+                ) from None
             raise ConfigurationError(
                 "`--cache-data` must name a folder in which files can be written, and not replaced by other users. "
                 f"Received: `{folder}` ({error.strerror}); choose another folder."

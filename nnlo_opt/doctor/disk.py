@@ -3,6 +3,7 @@
 Each line on its standard output is an object of JSON. A step is named before it begins, as it may fail or hang.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write, write_fully
+from nnlo_opt.files import NO_LOCKS, atomic_write, write_fully
 from nnlo_opt.trials.run_lock import launcher_of
 
 #: megabytes that are written at most, and share of the free ones that is never exceeded; lines made durable one by one
@@ -44,9 +45,22 @@ def steps(folder: Path) -> Iterator[dict[str, Any]]:
             if (place / "file").read_text() != text:
                 raise OSError("a file that was replaced has its former content")
         yield {"step": "lock"}
+        yield {"locks": _has_locks(place / "file")}
         with launcher_of(place):
             is_out = _is_kept_out(place)
         yield {"excludes": is_out and not _is_kept_out(place)}
+
+
+def _has_locks(file: Path) -> bool:
+    """Return False if the file system has no locks."""
+    with file.open("rb") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return False
+    return True
 
 
 def _is_kept_out(place: Path) -> bool:

@@ -29,7 +29,8 @@ from nnlo_opt.runtime.environment import (
     n_allocated_nodes,
 )
 from nnlo_opt.runtime.handles import memory
-from nnlo_opt.trials.run_lock import in_words, may_be_at_work, read_owner
+from nnlo_opt.trials.owner import in_words, read_owner
+from nnlo_opt.trials.run_lock import may_be_at_work
 
 #: program of a rank
 _RANK = "nnlo_opt.doctor.rank"

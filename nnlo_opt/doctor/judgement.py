@@ -202,10 +202,14 @@ def disk(folder: str, kind: str, measured: Mapping[str, Any], failure: str, owne
     if not measured["excludes"]:
         text = f"{where} gives its lock to two processes at once: two coordinators could write to one run."
         yield broken(text, f"Mount it with locks. {_ELSEWHERE}")
+    if not measured["locks"]:
+        text = f"{where} has no locks: `run.owner` guards a run there."
+        yield works(text, "`--cache-data` needs a disk of the node, such as /tmp.")
     if kind in _LOST:
         yield works(f"{where} is {_LOST[kind]}: the end of the machine or container loses the run.", _ELSEWHERE)
     text = where + ", shared with other hosts" * kind.startswith(_SHARED)
-    text += ": locks, renames, {mb_per_s:.0f} MB/s, {line_ms:.1f} ms for a line of the journal.".format(**measured)
+    text += f": {'locks, ' * measured['locks']}renames, "
+    text += "{mb_per_s:.0f} MB/s, {line_ms:.1f} ms for a line of the journal.".format(**measured)
     slow = measured["mb_per_s"] < SLOW_DISK_MB_S or measured["line_ms"] > SLOW_LINE_MS
     yield works(text, f"This is slow, and checkpoints wait. {_ELSEWHERE}" * slow)
     if owner:

@@ -5,20 +5,33 @@ trials/0007/fold0/checkpoint-3/rank-1/…      what rank 1 has written
 trials/0007/fold0/checkpoint-3/manifest.json   names and checksums of all these files (`trials.manifest`)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import CheckpointError, MisuseError
 from nnlo_opt.objective.epochs import EpochCount, whole_epoch
+from nnlo_opt.records import Count, Elapsed, Positive, checked
 from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.manifest import abandon, begin, complete, newest, read_manifest, remove_unfinished, synced, verify
 
 #: collective call: (its name, what this rank brings, what block rank 0 makes of what all bring) -> what it has made
 Meet: TypeAlias = Callable[[str, Json, Callable[[list[Json]], Json]], Json]
+
+
+class _Manifest(TypedDict):
+    """Fields of the manifest of a save that are read again."""
+
+    epoch: Count
+    train_s: Elapsed
+    files: dict[str, Any]
+    #: True if the first epoch is 0; older versions wrote none, and knew only a first epoch of 1
+    counts_from_0: NotRequired[bool]
+    #: of this save among all of the fold; older versions wrote none
+    number: NotRequired[Positive]
 
 
 @dataclass(frozen=True)
@@ -35,19 +48,21 @@ class Save:
 
 
 def last_save(directory: SafePath) -> Save | None:
-    """Return the newest save in the folder of a fold; None if there is none. What a crash has left is removed."""
+    """Return the last save in the folder of a fold; None if there is none. What a crash has left is removed."""
 
     def load(place: SafePath) -> Save:
         try:
-            manifest = read_manifest(place)
+            manifest = checked(read_manifest(place), _Manifest)
             verify(place, manifest["files"])
-            epoch, first = int(manifest["epoch"]), 0 if manifest.get("counts_from_0") else 1
-            return Save(place, epoch, first, float(manifest["train_s"]))
+            save = Save(place, manifest["epoch"], 1 - manifest.get("counts_from_0", False), manifest["train_s"])
+            if save.epoch < save.first:
+                raise ValueError(f"its epoch is {save.epoch}")
+            return save
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"`{place}` cannot be read: {error}") from error
 
     remove_unfinished(directory)
-    return newest(directory, load)
+    return newest(directory, load, is_numbered=True)
 
 
 @dataclass(kw_only=True)
@@ -118,8 +133,9 @@ class TrialCheckpoint:
             part.mkdir()
             with code_of_user():
                 write(Path(str(part)))
-            files = {f"{part.name}/{name}": found for name, found in _safe_files(part)}
-            saved = self._meet("checkpoint.save (end)", files, lambda parts: self._complete(temporary, epoch, parts))
+            saved = self._meet(
+                "checkpoint.save (end)", _safe_files(part), lambda parts: self._complete(temporary, epoch, parts)
+            )
         finally:
             if not self._rank:
                 abandon(temporary)
@@ -133,15 +149,16 @@ class TrialCheckpoint:
 
     def _complete(self, temporary: SafePath, epoch: int, parts: list[dict[str, Any]]) -> str:
         files = {name: found for part in parts for name, found in part.items()}
-        from_0 = self.count.is_from_0
-        return complete(temporary, epoch, files, train_s=self._train_s(), counts_from_0=from_0).name
+        facts = {"train_s": self._train_s(), "counts_from_0": self.count.is_from_0}
+        return complete(temporary, epoch, files, is_numbered=True, **facts).name
 
 
-def _safe_files(folder: SafePath) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name in `folder` and the fingerprint of every file below it, once the file is on the disk."""
-    for path in folder.iterdir():
+def _safe_files(part: SafePath) -> dict[str, Any]:
+    """Return name -> fingerprint of every file of a rank's part, once it is on the disk."""
+    files = {}
+    for path in part.walk():
         if path.is_dir():
-            yield from ((f"{path.name}/{name}", found) for name, found in _safe_files(path))
+            path.sync()
         else:
-            yield path.name, synced(path)
-    folder.sync()
+            files[path.below(part.parent)] = synced(path)
+    return files

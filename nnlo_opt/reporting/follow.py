@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+from nnlo_opt.errors import UnreadableEventError
 from nnlo_opt.records import without_collection
 from nnlo_opt.reporting.page import wrote_page
 from nnlo_opt.reporting.results import write_results
@@ -24,7 +25,7 @@ from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.journal import BATCH_LINES, decode_line, decode_lines, run_of
+from nnlo_opt.trials.journal import LineBlocks, damaged, decode_line, decode_lines, run_of
 from nnlo_opt.trials.kept_weights import WeightKeeper
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -68,6 +69,7 @@ class JournalFollower:
         Raises:
             OSError: the file cannot be read.
             ValueError: a line is not sound; the lines before it are applied, and the next call begins with it.
+            JournalError: the event of a sound line cannot be read.
         """
         with self._path.open("rb") as file:
             about = os.fstat(file.fileno())
@@ -75,21 +77,20 @@ class JournalFollower:
                 self.begin_anew()
             self._place = about.st_dev, about.st_ino
             file.seek(self._n_bytes)
-            *lines, _ = file.read().split(b"\n")
-        if not self.n_events and lines:
-            self._run = run_of(lines[0])
-        self.new = []
-        with without_collection():
-            for first in range(0, len(lines), BATCH_LINES):
-                self._take(lines[first : first + BATCH_LINES])
-        return bool(lines)
+            self.new, n_before = [], self.n_events
+            with without_collection():
+                for lines in LineBlocks(file):
+                    self._take(lines)
+        return self.n_events > n_before
 
     def _take(self, lines: Sequence[bytes]) -> None:
         events: Iterable[Event]
+        if not self.n_events:
+            self._run = run_of(lines[0])
         try:
             events = decode_lines(self.n_events, lines, self._run)
         except (ValueError, TypeError):  # one by one: those before the line that is not sound count
-            events = (decode_line(seq, line, self._run) for seq, line in enumerate(lines, self.n_events))
+            events = self._singly(lines)
         for event, line in zip(events, lines, strict=True):
             self.ledger.replay([event])
             self.new.append(event)
@@ -97,6 +98,13 @@ class JournalFollower:
             self._n_bytes += len(line) + 1
             if self._observe is not None:
                 self._observe(event, self.ledger)
+
+    def _singly(self, lines: Sequence[bytes]) -> Iterator[Event]:
+        for seq, line in enumerate(lines, self.n_events):
+            try:
+                yield decode_line(seq, line, self._run)
+            except UnreadableEventError as error:
+                raise damaged(str(self._path), seq, error) from error
 
 
 class Reporter:

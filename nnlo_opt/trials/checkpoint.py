@@ -17,13 +17,13 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NotRequired, TypedDict
 
 import numpy as np
 
 from nnlo_opt.errors import CheckpointError
 from nnlo_opt.files import atomic_path, make_directory, parse_object
-from nnlo_opt.records import Value
+from nnlo_opt.records import Count, Elapsed, Value, checked
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials.manifest import abandon, begin, complete, newest, read_manifest, synced, verify
 
@@ -33,6 +33,16 @@ WEIGHTS_NAME = "weights.npz"
 _WEIGHTS = {"weights": (1, np.dtype(np.float32)), "state": (1, np.dtype(np.float32))}
 #: names of the files that a manifest may name: number of a worker, ending; first and last worker of a group
 _PART = re.compile(r"master\.(?:json|npz)|worker-(\d+)\.(json|npz)|group-(\d+)-(\d+)\.npz")
+
+
+class _Master(TypedDict):
+    """Fields of `master.json` that the journal, or the next checkpoint, will repeat."""
+
+    epoch: Count
+    n_samples_inside: NotRequired[Count]
+    n_samples: NotRequired[Count]
+    version: NotRequired[Count]
+    train_s: NotRequired[Elapsed]
 
 
 class Checkpoint(Value):
@@ -170,6 +180,7 @@ def load(place: SafePath) -> Checkpoint:
         workers = {
             int(part[1]): parse_object((place / part[0]).read_bytes(MOST_BYTES)) for part in parts if part[2] == "json"
         }
+        checked(master, _Master)
         return Checkpoint(
             epoch=master.pop("epoch"),
             n_samples_inside=master.pop("n_samples_inside", 0),

@@ -7,7 +7,8 @@ format: a field may be added with a default, nothing is renamed or removed.
 from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict
 
-from nnlo_opt.errors import JournalError
+from nnlo_opt.errors import JournalError, UnreadableEventError
+from nnlo_opt.files import parse_json
 from nnlo_opt.records import Number, Reader, Record, Seconds, UnixSeconds, checked, field
 from nnlo_opt.trials.identity import RunIdentity, StartSettings
 
@@ -254,6 +255,8 @@ def died_text(ranks: Sequence[int]) -> str:
 
 
 _READER = Reader[Event](Event.__subclasses__())
+#: name of an event -> names of its fields
+_FIELDS = {kind.__name__: {"event", *kind.__struct_fields__} for kind in Event.__subclasses__()}
 
 
 def event_from_json(text: bytes) -> Event:
@@ -261,16 +264,43 @@ def event_from_json(text: bytes) -> Event:
 
     Raises:
         ValueError: `text` is no JSON.
+        UnreadableEventError: `text` is an event of ours with a value out of its bounds.
         JournalError: `text` is no event of ours, or one of a later format.
     """
     try:
         return _READER.read(text)
     except TypeError as error:
+        if _is_known(text):
+            raise UnreadableEventError(f"the event has a value that none can have: {error}") from error
         raise JournalError(
             f"The journal holds an event that this version does not know ({error}): use the version that wrote it."
         ) from error
 
 
+def _is_known(text: bytes) -> bool:
+    """Return True for JSON of an event that this version writes, whatever the values of its fields."""
+    values = parse_json(text)
+    return isinstance(values, dict) and {"event"} <= values.keys() <= _FIELDS.get(str(values.get("event")), set())
+
+
 def events_from_json(text: bytes) -> list[Event]:
     """Return the events of a JSON array; TypeError for one that `event_from_json` refuses."""
     return _READER.read_all(text)
+
+
+def readable_json(event: Event) -> bytes:
+    """Return the JSON of an event for the journal, which takes nothing that it would refuse when it is read.
+
+    Raises:
+        ValueError: a number is not finite, or data holds itself.
+        TypeError: a value is no plain data.
+        JournalError: the event could not be read again.
+    """
+    text = event.to_json().encode()
+    try:
+        event_from_json(text)
+    except (ValueError, JournalError) as error:
+        raise JournalError(
+            f"The journal takes no event that could not be read again. Received: {type(event).__name__} ({error})."
+        ) from error
+    return text

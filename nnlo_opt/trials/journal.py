@@ -18,21 +18,24 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import IO
 
-from nnlo_opt.errors import JournalError
+from nnlo_opt.errors import JournalError, UnreadableEventError
 from nnlo_opt.files import sync, write_fully
 from nnlo_opt.records import without_collection
-from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.trials.events import Event, RunStarted, event_from_json, events_from_json
+from nnlo_opt.safe_path import SafePath
+from nnlo_opt.trials.events import Event, RunStarted, event_from_json, events_from_json, readable_json
 from nnlo_opt.trials.sync_mark import Mark, SyncMark, read_mark
 
 logger = logging.getLogger(__name__)
 
-#: number of lines whose checksums are compared, and which are then parsed, together
-BATCH_LINES = 1000
+#: bytes that are read at a time, whose lines are parsed together; bytes of a line at most
+_BLOCK_BYTES, MOST_LINE_BYTES = 2**19, 2**26
 #: beginning of every line; inside a JSON string the quotes would be escaped
 LINE_BEGIN = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
 #: beginning of a line that names its run
@@ -44,11 +47,17 @@ MAX_TORN = 4096
 
 
 def encode_line(seq: int, event: Event, run: str = "") -> bytes:
-    """Return one line of the journal of `run`, newline included."""
-    body = event.to_json().encode()
+    """Return one line of the journal of `run`, newline included. Raises as `readable_json`."""
+    body = readable_json(event)
     if run and isinstance(event, RunStarted):
         body = b'{"run":"%s",%s' % (run.encode(), body[1:])
-    return _begin(seq, body, run) + body[1:] + b"\n"
+    line = _begin(seq, body, run) + body[1:]
+    if len(line) > MOST_LINE_BYTES:
+        raise JournalError(
+            f"The journal takes lines of at most {MOST_LINE_BYTES:,} bytes. Received: {type(event).__name__} with "
+            f"{len(line):,}."
+        )
+    return line + b"\n"
 
 
 def run_of(line: bytes) -> str:
@@ -59,7 +68,7 @@ def run_of(line: bytes) -> str:
 
 def decode_line(seq: int, line: bytes, run: str = "") -> Event:
     """Return the event of a line without its newline; ValueError if number, run or checksum do not agree."""
-    return event_from_json(_body(seq, line, run))
+    return event_from_json(body_of(seq, line, run))
 
 
 def decode_lines(first: int, lines: Sequence[bytes], run: str = "") -> list[Event]:
@@ -67,14 +76,14 @@ def decode_lines(first: int, lines: Sequence[bytes], run: str = "") -> list[Even
 
     One call of the parser serves all of them: a call for each takes twice as long.
     """
-    bodies = [_body(seq, line, run) for seq, line in enumerate(lines, first)]
+    bodies = [body_of(seq, line, run) for seq, line in enumerate(lines, first)]
     events = events_from_json(b"[" + b",".join(bodies) + b"]")
     if len(events) != len(lines):
         raise ValueError("a line is not one object")
     return events
 
 
-def _body(seq: int, line: bytes, run: str) -> bytes:
+def body_of(seq: int, line: bytes, run: str) -> bytes:
     """Return the JSON of the event in line `seq`; ValueError if number, run or checksum do not agree."""
     prefix = b'{"seq":%d,"crc":"' % seq
     end = len(prefix) + 10
@@ -103,64 +112,150 @@ def _may_be_torn(seq: int, line: bytes) -> bool:
     return begins_well and all(int(number) == seq for number in LINE_BEGIN.findall(line))
 
 
+class LineBlocks:
+    """Lines of an open journal without their newlines, block by block: no file takes more memory than its events.
+
+    Args:
+        file: from where it is read; iteration raises ValueError at a line that is too long to be one.
+        cuts: cut such a line into pieces, which are no lines either.
+    """
+
+    def __init__(self, file: IO[bytes], *, cuts: bool = False) -> None:
+        self._file = file
+        self._cuts = cuts
+        self._rest = bytearray()
+
+    @property
+    def rest(self) -> bytes:
+        """What was read behind the last newline."""
+        return bytes(self._rest)
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        while block := self._file.read(_BLOCK_BYTES):
+            whole, newline, after = block.rpartition(b"\n")
+            if newline:
+                lines = bytes(self._rest + whole).split(b"\n")
+                self._rest = bytearray(after)
+                yield lines
+            else:
+                self._rest += block
+            if len(self._rest) > MOST_LINE_BYTES:
+                if not self._cuts:
+                    raise ValueError(f"it has more than {MOST_LINE_BYTES:,} bytes")
+                yield [self.rest]
+                self._rest.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Content of a journal."""
+
+    events: list[Event]
+    #: identity of its run; empty in a journal of an older version, and without events
+    run: str
+    #: bytes of sound lines, and of a torn end
+    n_sound: int
+    n_torn: int
+
+
 def load_events(path: Path) -> list[Event]:
-    """Return all events of the journal at `path`, which stays as it is. Raises as `read_events`, or OSError."""
-    file = SafePath.of(path)
-    mark = read_mark(file)  # first, because both grow
-    data = file.read_bytes(MOST_BYTES)
-    events, n_sound = read_events(data, str(path), mark)
-    if n_sound < len(data):
-        logger.warning("The last %d bytes of `%s` are an incomplete line, and are not read.", len(data) - n_sound, path)
-    return events
+    """Return all events of the journal at `path`, which stays as it is. Raises as `read_journal`."""
+    content = read_file(SafePath.of(path))
+    if content.n_torn:
+        logger.warning("The last %d bytes of `%s` are an incomplete line, and are not read.", content.n_torn, path)
+    return content.events
+
+
+def read_file(path: SafePath) -> Content:
+    """Return the content of the journal at `path`. Raises as `read_journal`."""
+    mark = read_mark(path)  # first, because both grow
+    with path.open("rb") as file:
+        return read_journal(file, str(path), mark)
 
 
 def read_events(data: bytes, name: str, mark: Mark | None = None) -> tuple[list[Event], int]:
-    """Return all events of a journal with the number of its sound bytes, which leave out a torn end.
+    """Return all events of a journal with the number of its sound bytes. Arguments and errors are of `read_journal`."""
+    content = read_journal(BytesIO(data), name, mark)
+    return content.events, content.n_sound
+
+
+def read_journal(file: IO[bytes], name: str, mark: Mark | None = None) -> Content:
+    """Return all events of a journal.
 
     Args:
-        data: bytes of the journal.
+        file: of the journal, at its beginning.
         name: of the file, for the error.
         mark: of its last sync; None if it is not known.
 
     Raises:
         JournalError: the journal is damaged before its last line, or has lost what was on the disk.
+        OSError: it cannot be read.
     """
-    run = run_of(data[:200])
-    events, n_sound = _sound_lines(data, name, run)
-    # A mark of another run is left over from a journal that was replaced.
-    if mark is not None and (mark.run == run or not events):
-        if n_sound < mark.n_bytes:
-            raise _damaged(name, len(events), f"{n_sound:,} bytes are sound of {mark.n_bytes:,} that were on the disk")
-    elif len(data) - n_sound > MAX_TORN and b"\0" in data[n_sound:]:
-        raise _damaged(name, len(events), f"{len(data) - n_sound:,} bytes of {len(data):,} cannot be read")
-    return events, n_sound
-
-
-def _sound_lines(data: bytes, name: str, run: str) -> tuple[list[Event], int]:
-    """Return the events before a torn last line, with the number of their bytes; JournalError if one is damaged."""
-    lines = data.split(b"\n")
-    # Nothing should follow the last newline; before it, every line but the last must be sound.
-    torn = lines.pop()
-    events: list[Event] = []
+    reader = JournalReader(name)
     with without_collection():
-        for first in range(0, len(lines), BATCH_LINES):
-            try:
-                events += decode_lines(first, lines[first : first + BATCH_LINES], run)
-            except (ValueError, TypeError):
-                break
-    for seq in range(len(events), len(lines)):  # one by one, to find the damaged one
+        reader.read(LineBlocks(file))
+    events, n_sound, torn = reader.events, reader.n_sound, reader.torn
+    # A mark of another run is left over from a journal that was replaced.
+    if mark is not None and (mark.run == reader.run or not events):
+        if n_sound < mark.n_bytes:
+            raise damaged(name, len(events), f"{n_sound:,} bytes are sound of {mark.n_bytes:,} that were on the disk")
+    elif len(torn) > MAX_TORN and b"\0" in torn:
+        raise damaged(name, len(events), f"{len(torn):,} bytes of {n_sound + len(torn):,} cannot be read")
+    return Content(events, reader.run if events else "", n_sound, len(torn))
+
+
+class JournalReader:
+    """Takes in the lines of a journal; JournalError at one that is damaged."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.run = ""
+        self.events: list[Event] = []
+        #: bytes of the lines of these events
+        self.n_sound = 0
+        #: incomplete write behind them
+        self.torn = b""
+
+    def read(self, blocks: LineBlocks) -> None:
+        """Take in all lines of a journal."""
         try:
-            events.append(decode_line(seq, lines[seq], run))
+            for lines in blocks:
+                if self.torn:  # nothing follows a write that was cut short
+                    raise damaged(self._name, len(self.events), "its checksum does not agree")
+                self._take(lines)
         except ValueError as error:
-            if seq == len(lines) - 1 and not torn and _may_be_torn(seq, lines[seq] + b"\n"):
-                return events, len(data) - len(lines[seq]) - 1
-            raise _damaged(name, seq, error) from error
-    if torn and not _may_be_torn(len(events), torn):
-        raise _damaged(name, len(events), "it has no end")
-    return events, len(data) - len(torn)
+            raise damaged(self._name, len(self.events), error) from error
+        if blocks.rest and (self.torn or not _may_be_torn(len(self.events), blocks.rest)):
+            raise damaged(self._name, len(self.events), "it has no end")
+        self.torn = self.torn or blocks.rest
+
+    def _take(self, lines: list[bytes]) -> None:
+        if not self.n_sound:
+            self.run = run_of(lines[0])
+        try:
+            self.events += decode_lines(len(self.events), lines, self.run)
+        except (ValueError, TypeError):
+            self._take_singly(lines)
+        else:
+            self.n_sound += sum(map(len, lines)) + len(lines)
+
+    def _take_singly(self, lines: list[bytes]) -> None:
+        """Take in the lines before the damaged one, which is the torn end of the file if it is the last."""
+        for n, line in enumerate(lines, 1):
+            try:
+                self.events.append(decode_line(len(self.events), line, self.run))
+            except UnreadableEventError as error:
+                raise damaged(self._name, len(self.events), error) from error
+            except ValueError as error:
+                if n < len(lines) or not _may_be_torn(len(self.events), line + b"\n"):
+                    raise damaged(self._name, len(self.events), error) from error
+                self.torn = line + b"\n"
+            else:
+                self.n_sound += len(line) + 1
 
 
-def _damaged(name: str, seq: int, error: object) -> JournalError:
+def damaged(name: str, seq: int, error: object) -> JournalError:
+    """Return the error to raise for a journal whose line `seq` cannot be read."""
     return JournalError(
         f"`{name}` is damaged in line {seq + 1} ({error}), and not by a write that was cut short: restore the file "
         f"from a copy, keep what is sound by `nnlo-opt repair {Path(name).parent}`, or start a new run under another "
@@ -195,17 +290,17 @@ class Journal:
         existed = self.path.exists()
         self._fd = self.path.descriptor(os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            data = self.path.read_bytes(MOST_BYTES)
+            content = read_file(self.path)
             #: events in the file when it was opened
-            self.events, n_sound = read_events(data, str(path), read_mark(self.path))
+            self.events, n_sound = content.events, content.n_sound
             #: bytes of a torn end that were cut off
-            self.n_cut = len(data) - n_sound
+            self.n_cut = content.n_torn
             if self.n_cut:
                 os.ftruncate(self._fd, n_sound)
-            if data and syncs:
+            if n_sound + self.n_cut and syncs:
                 os.fsync(self._fd)
             #: identity of the run; empty in a journal of an older version, and in one that is never resumed
-            self._run = run_of(data[:200]) if self.events else secrets.token_hex(8) * syncs
+            self._run = content.run if self.events else secrets.token_hex(8) * syncs
             #: None without `syncs`
             self._mark = SyncMark(self.path) if syncs else None
             if not existed and syncs:

@@ -3,25 +3,38 @@
 `repair` throws nothing away: the damaged journal stays as `journal.jsonl.damaged-N`, and files of lost trials stay as
 `trials.damaged-N`. The new journal takes its place last; a repair that was interrupted is done again from the start.
 
-`salvage` is pure: bytes in, events out. A line is sound if its checksum agrees with the number in the line. Sound lines
+`salvage` reads bytes and returns events. A line is sound if its checksum agrees with the number in the line, and its
+event can be read. Sound lines
 are kept if the ledger accepts them in their order: an event of a lost trial or assignment goes with it. Trials and
 assignments are numbered without gaps, so the ones behind a lost one move up; `moved` says which, as their files are
 named by their numbers.
 """
 
 import hashlib
-from collections.abc import Iterable
+import json
+import os
+import shlex
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from nnlo_opt.errors import JournalError, ProtocolError
-from nnlo_opt.files import atomic_write, sync
-from nnlo_opt.records import without_collection
+from nnlo_opt.errors import JournalError, ProtocolError, UnreadableEventError
+from nnlo_opt.files import atomic_path, atomic_write, parse_object, sync
+from nnlo_opt.records import MOST_SECONDS, MOST_UNIX_SECONDS, without_collection
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import LINE_BEGIN, decode_line, encode_line, read_events, run_of
+from nnlo_opt.trials.journal import (
+    LINE_BEGIN,
+    JournalReader,
+    LineBlocks,
+    body_of,
+    decode_line,
+    encode_line,
+    read_journal,
+    run_of,
+)
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import RunLock
@@ -38,6 +51,8 @@ class Salvage:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     #: number of lines that are not sound, or repeat another line
     n_damaged: int = 0
+    #: number of events whose time was out of bounds, and is now at one
+    n_timed: int = 0
     #: bytes that were on the disk behind the end of the file
     n_missing: int = 0
     #: sound events that depend on lost ones, in words
@@ -55,10 +70,13 @@ class Salvage:
         return any(old != new for old, new in self.moved.items())
 
 
-def salvage(data: bytes, name: str) -> Salvage:
-    """Return the sound part of a journal's bytes; JournalError if nothing is left that could be resumed."""
+def salvage(file: IO[bytes], name: str) -> Salvage:
+    """Return the sound part of a journal, which is read twice; JournalError if nothing is left that could be resumed.
+
+    An event of a later version is no damage: it raises JournalError as well.
+    """
     result = Salvage()
-    sound = _sound_lines(data, result)
+    sound = _sound_lines(file, result)
     result.gaps = _gaps(sound)
     starts = [event for _, event in sorted(sound.items()) if isinstance(event, ev.RunStarted)]
     if not starts:
@@ -70,23 +88,46 @@ def salvage(data: bytes, name: str) -> Salvage:
     if not isinstance(sound[first], ev.RunStarted):
         # Each RunStarted holds all that does not change between starts: a later one replaces the first.
         start = starts[0]
-        sound[-1] = start.replaced(time_s=0.0, unix_s=start.unix_s - start.time_s)
+        sound[-1] = start.replaced(time_s=0.0, unix_s=min(max(start.unix_s - start.time_s, 0.0), MOST_UNIX_SECONDS))
     with without_collection():
         _replay((event for _, event in sorted(sound.items())), result)
     return result
 
 
-def _sound_lines(data: bytes, result: Salvage) -> dict[int, ev.Event]:
+def _sound_lines(file: IO[bytes], result: Salvage) -> dict[int, ev.Event]:
     """Return sequence number -> event of every sound line; the first line counts if several have the same number."""
     sound: dict[int, ev.Event] = {}
-    lines = [line for line in data.split(b"\n") if line]
-    run = _run_of(lines)
-    for line in lines:
-        with suppress(ValueError):
-            if (match := LINE_BEGIN.match(line)) and int(match[1]) not in sound:
-                sound[int(match[1])] = decode_line(int(match[1]), line, run)
-    result.n_damaged = len(lines) - len(sound)
+    run, n_lines = _run_of(_lines_of(file)), 0
+    for line in _lines_of(file):
+        n_lines += 1
+        if (match := LINE_BEGIN.match(line)) and int(match[1]) not in sound:
+            with suppress(ValueError, UnreadableEventError):
+                sound[int(match[1])] = _event_of(int(match[1]), line, run, result)
+    result.n_damaged = n_lines - len(sound)
     return sound
+
+
+def _lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield all lines of a journal, and what follows the last."""
+    file.seek(0)
+    blocks = LineBlocks(file, cuts=True)
+    for lines in blocks:
+        yield from filter(None, lines)
+    yield from filter(None, [blocks.rest])
+
+
+def _event_of(seq: int, line: bytes, run: str, result: Salvage) -> ev.Event:
+    """Return the event of a line; a time that no event has, of a clock that was wrong by centuries, is mended."""
+    try:
+        return decode_line(seq, line, run)
+    except UnreadableEventError:
+        values = parse_object(body_of(seq, line, run))
+        for name, least, most in (("time_s", -MOST_SECONDS, MOST_SECONDS), ("unix_s", 0.0, MOST_UNIX_SECONDS)):
+            if isinstance(values.get(name), int | float):
+                values[name] = min(max(values[name], least), most)
+        event = ev.event_from_json(json.dumps(values).encode())
+        result.n_timed += 1
+        return event
 
 
 def _run_of(lines: Iterable[bytes]) -> str:
@@ -95,7 +136,7 @@ def _run_of(lines: Iterable[bytes]) -> str:
         match, run = LINE_BEGIN.match(line), run_of(line)
         if match and run:
             with suppress(ValueError):
-                decode_line(int(match[1]), line, run)
+                body_of(int(match[1]), line, run)
                 return run
     return ""
 
@@ -193,30 +234,60 @@ def repair(run: Path) -> tuple[Salvage, SafePath] | None:
     with closing(RunLock(run, timeout_s=0.0)):
         path = SafePath(run) / JOURNAL_NAME
         mark = read_mark(path)
-        data = path.read_bytes(MOST_BYTES)
-        try:
-            read_events(data, str(path), mark)
-        except JournalError:
-            found = salvage(data, str(path))
-        else:
-            return None
-        found.n_missing = 0 if mark is None else max(0, mark.n_bytes - len(data))
-        damaged = _place_for(data, SafePath(run))
-        atomic_write(damaged, data)
+        with path.open("rb") as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            try:
+                read_journal(file, str(path), mark)
+            except JournalError:
+                _check_size(path, file, n_bytes)
+                found = salvage(file, str(path))
+            else:
+                return None
+            digest = _digest(file)
+        found.n_missing = 0 if mark is None else max(0, mark.n_bytes - n_bytes)
+        damaged = _place_for(digest, SafePath(run))
+        if not damaged.exists():
+            with atomic_path(damaged) as copy:
+                path.copy(copy)
         if found.renumbers:
             _move_files(
                 path.with_name("trials"), path.with_name(damaged.name.replace(JOURNAL_NAME, "trials")), found.moved
             )
         # Another identity: the mark of the last sync is not about this journal. A repeated repair finds the same one.
-        identity = hashlib.sha256(data).hexdigest()[:16]
+        identity = digest.hex()[:16]
         atomic_write(path, b"".join(encode_line(seq, event, identity) for seq, event in enumerate(found.events)))
         return found, damaged
 
 
-def _place_for(data: bytes, run: SafePath) -> SafePath:
+def _digest(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    hashed = hashlib.sha256()
+    while block := file.read(2**20):
+        hashed.update(block)
+    return hashed.digest()
+
+
+def _check_size(path: SafePath, file: IO[bytes], n_bytes: int) -> None:
+    """Raise JournalError for a journal that is too large to be copied, with what of it may be one."""
+    if n_bytes > MOST_BYTES:
+        sound = JournalReader(str(path))
+        file.seek(0)
+        with suppress(JournalError):
+            sound.read(LineBlocks(file))
+        raise JournalError(
+            f"A journal must have at most {MOST_BYTES:,} bytes to be repaired, as the damaged one is kept. Received: "
+            f"`{path}` with {n_bytes:,}, of which the first {sound.n_sound:,} are sound: keep these by "
+            f"`truncate -s {sound.n_sound} {shlex.quote(str(path))}`."
+        )
+
+
+def _place_for(digest: bytes, run: SafePath) -> SafePath:
     """Return the path for the damaged journal: the one that an interrupted repair has used, or else a free one."""
     number = 1
-    while (path := run / f"{JOURNAL_NAME}.damaged-{number}").exists() and path.read_bytes(MOST_BYTES) != data:
+    while (path := run / f"{JOURNAL_NAME}.damaged-{number}").exists():
+        with path.open("rb") as file:
+            if _digest(file) == digest:
+                break
         number += 1
     return path
 

@@ -28,7 +28,8 @@ from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.journal import Journal, load_events
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LOCK_NAME, OWNER_NAME, RunLock, not_writable
+from nnlo_opt.trials.owner import OWNER_NAME
+from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME, LOCK_NAME, RunLock, not_writable
 from nnlo_opt.trials.sync_mark import MARK_NAME
 
 JOURNAL_NAME = "journal.jsonl"
@@ -295,7 +296,7 @@ def _files_of(run: SafePath, *others: str) -> list[SafePath]:
 
 def _check_files(run: Path) -> None:
     """Raise ConfigurationError if a file or a folder of a run is a link."""
-    for path in _files_of(SafePath(run), LOCK_NAME, OWNER_NAME, LAUNCH_LOCK_NAME):
+    for path in _files_of(SafePath(run), LOCK_NAME, OWNER_NAME, LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME):
         if stat.S_ISLNK(path.stat().st_mode):
             raise ConfigurationError(
                 f"A run directory must hold its files itself, as others may have put a link there. Received: "

@@ -11,7 +11,8 @@ from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.run.start.inbox import points_waiting
 from nnlo_opt.space import Categorical, Integer, Real, Space, When
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.run_lock import RunLock, this_process
+from nnlo_opt.trials.owner import this_process
+from nnlo_opt.trials.run_lock import RunLock
 from tests.helpers.stories import START, write_journal
 
 SPACE = Space(

@@ -1,14 +1,17 @@
 """Saves of an objective: alone, and as the coordinator of its rank sees them."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import TrialError
+from nnlo_opt.files import with_checksum, without_checksum
 from nnlo_opt.objective.checkpoint import TrialCheckpoint, last_save
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.safe_path import NOTE_BYTES, SafePath
 from nnlo_opt.trials.checkpoint import fold_directory
+from tests.helpers.crash_states import put, recording, states
 from tests.objective.test_objective import Bench
 
 
@@ -84,6 +87,110 @@ def test_saves_have_the_epochs_of_the_trial_and_know_how_it_counts(tmp_path, fir
     assert last_save(SafePath(tmp_path)).first == first
     again = checkpoint_in(tmp_path)
     assert (again.epoch, again.n_epochs, again.folder is None) == (first + 4, 5, False)
+
+
+#: epochs in the order of their saves
+DISORDER = [5, 1, 2, 2]
+
+
+def write_number(folder, number):
+    (folder / "n").write_text(str(number))
+
+
+def number_in(checkpoint):
+    return int((checkpoint.folder / "n").read_text()) if checkpoint.folder else None
+
+
+def test_the_last_save_is_the_last_whatever_its_epoch(tmp_path):
+    checkpoint = checkpoint_in(tmp_path)
+    for number, epoch in enumerate(DISORDER):
+        checkpoint.save(epoch, partial(write_number, number=number))
+        for found in (checkpoint, checkpoint_in(tmp_path)):
+            assert (found.epoch, number_in(found)) == (epoch, number)
+        assert len([*tmp_path.iterdir()]) == 1
+
+
+def test_a_crash_at_any_step_leaves_the_last_save_or_the_one_that_was_being_written(tmp_path, caplog):
+    live = tmp_path / "live"
+    live.mkdir()
+    checkpoint = checkpoint_in(live)
+    ends = []
+    with recording(live) as steps:
+        for number, epoch in enumerate(DISORDER):
+            checkpoint.save(epoch, partial(write_number, number=number))
+            ends.append(len(steps))
+    for n, (done, kind, state) in enumerate(states(steps, {})):
+        put(state, tmp_path / str(n))
+        n_saved = sum(end <= done for end in ends)
+        assert number_in(checkpoint_in(tmp_path / str(n))) in {n_saved - 1 if n_saved else None, n_saved}, kind
+    assert n > 50
+    assert not caplog.text
+
+
+def test_saves_of_an_older_version_are_in_the_order_of_their_epochs_before_all_others(tmp_path):
+    for epoch in (1, 5, 2):
+        folder = tmp_path / f"{epoch}"
+        checkpoint_in(folder).save(epoch, partial(write_number, number=epoch))
+        place = folder / f"checkpoint-{epoch}"
+        manifest = without_checksum((place / "manifest.json").read_text())
+        del manifest["number"]
+        (place / "manifest.json").write_text(with_checksum(manifest))
+        place.rename(tmp_path / place.name)
+    old = checkpoint_in(tmp_path)
+    assert number_in(old) == 5
+    old.save(3, partial(write_number, number=3))
+    assert number_in(checkpoint_in(tmp_path)) == 3
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-3"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epoch": n} for n in (-5, 0, 1e30, 10**30, 2**53 + 1, "3", None, True)]
+    + [{"train_s": s} for s in (-1.0, 1e11, None, float("nan"))]
+    + [{"number": n} for n in (-2, "1", 2**60)],
+    ids=repr,
+)
+def test_a_manifest_with_a_value_that_no_save_has_counts_as_none_though_its_checksum_is_right(tmp_path, caplog, wrong):
+    checkpoint_in(tmp_path).save(3, write_files)
+    manifest = tmp_path / "checkpoint-3/manifest.json"
+    manifest.write_text(with_checksum(without_checksum(manifest.read_text()) | wrong))
+    assert checkpoint_in(tmp_path).epoch == 0
+    assert "skipped a checkpoint" in caplog.text
+    checkpoint_in(tmp_path).save(4, write_files)
+    assert checkpoint_in(tmp_path).epoch == 4
+
+
+@pytest.mark.slow
+def test_a_save_may_have_a_manifest_larger_than_a_note(tmp_path):
+    def write(folder):
+        for number in range(4000):
+            (folder / f"{number:0250}").touch()
+
+    checkpoint_in(tmp_path).save(1, write)
+    assert (tmp_path / "checkpoint-1/manifest.json").stat().st_size > NOTE_BYTES
+    assert checkpoint_in(tmp_path).epoch == 1
+
+
+def write_deep(folder):
+    """More folders within each other than Python functions can call each other."""
+    for level in range(50, 1101, 50):
+        folder.joinpath(*["d"] * level).mkdir(parents=True)
+
+
+@pytest.mark.slow
+def test_a_save_may_hold_folders_nested_deeply(tmp_path):
+    checkpoint_in(tmp_path).save(1, write_deep)
+    again = checkpoint_in(tmp_path)
+    assert again.epoch == 1
+    again.save(2, write_files)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+
+
+def test_folders_nested_deeply_that_a_killed_save_has_left_are_removed(tmp_path):
+    (tmp_path / ".checkpoint-1.cut/rank-0").mkdir(parents=True)
+    write_deep(tmp_path / ".checkpoint-1.cut/rank-0")
+    assert checkpoint_in(tmp_path).epoch == 0
+    assert not [*tmp_path.iterdir()]
 
 
 # ---------------------------------------------------------------- as its coordinator sees it

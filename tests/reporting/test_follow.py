@@ -3,9 +3,11 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 
 import pytest
 
+from nnlo_opt.errors import JournalError
 from nnlo_opt.reporting.follow import JournalFollower, Reporter
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal, encode_line
@@ -165,3 +167,12 @@ def test_the_reporter_removes_the_weights_that_are_not_kept(tmp_path):
     write_journal(tmp_path, [started, *events_of_trial(0, 0.2), *events_of_trial(1, 0.1), *events_of_trial(2, 0.3)])
     assert Reporter(tmp_path).finish()
     assert [file.exists() for file in files] == [False, True, False]
+
+
+def test_an_event_that_cannot_be_read_is_told_with_its_line_and_a_remedy(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    body = b'{"event":"TrialFailed","time_s":1e11,"trial":0,"reason":"r"}'
+    line = b'{"seq":1,"crc":"%08x",' % zlib.crc32(body, zlib.crc32(b"", 1)) + body[1:] + b"\n"
+    path.write_bytes(encode_line(0, STARTED) + line)
+    with pytest.raises(JournalError, match=r"damaged in line 2 .*nnlo-opt repair"):
+        JournalFollower(path).read()

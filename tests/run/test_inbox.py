@@ -9,7 +9,7 @@ from nnlo_opt.run.start.inbox import STOPPED, Enqueue, Inbox, Stop, points_waiti
 from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_lock import this_process
+from nnlo_opt.trials.owner import this_process
 from tests.helpers.launcher import seen_within
 
 SPACE = Space([Integer(1, 9, name="n"), Real(0, 1, name="x")])

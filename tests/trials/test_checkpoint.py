@@ -13,6 +13,7 @@ from nnlo_opt.files import with_checksum
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import checkpoint, manifest
 from nnlo_opt.trials.checkpoint import Checkpoint
+from tests.helpers.crash_states import get, put, recording, states
 
 FILES = ["master.npz", "master.json", "worker-1.json", "worker-12.json", "manifest.json"]
 
@@ -199,6 +200,32 @@ def test_weights_of_a_fold_that_was_interrupted_are_the_best_of_its_last_checkpo
 def test_weights_that_are_missing_are_a_checkpoint_error(tmp_path):
     with pytest.raises(CheckpointError, match=r"weights\.npz"):
         load_weights(tmp_path)
+
+
+def test_a_crash_while_a_checkpoint_of_the_same_epoch_is_written_again_leaves_one_of_them(tmp_path, caplog):
+    live = tmp_path / "live"
+    save(live, checkpoint_of(3))
+    before = get(live)
+    with recording(live) as steps:
+        save(live, checkpoint_of(3).replaced(master={"version": 99}))
+        save(live, checkpoint_of(3).replaced(master={"version": 100}))
+    seen = set()
+    for n, (_, _, state) in enumerate(states(steps, before)):
+        put(state, tmp_path / str(n))
+        seen.add(load_latest(tmp_path / str(n)).master["version"])
+    assert seen == {30, 99, 100}
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epoch": -5}, {"epoch": 1e30}, {"n_samples_inside": -1}, {"train_s": float("nan")}, {"n_samples": "3"}],
+    ids=repr,
+)
+def test_a_checkpoint_with_a_value_that_no_training_has_is_skipped(tmp_path, caplog, wrong):
+    save(tmp_path, checkpoint_of(3).replaced(master={"version": 1} | wrong))
+    assert load_latest(tmp_path) is None
+    assert "cannot be read" in caplog.text
 
 
 # ---------------------------------------------------------------- the manifest

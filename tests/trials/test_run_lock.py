@@ -7,10 +7,11 @@ import pytest
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import with_checksum
-from nnlo_opt.trials import run_lock
+from nnlo_opt.trials import owner as owners
 from nnlo_opt.trials.events import RunStarted
+from nnlo_opt.trials.owner import OWNER_NAME, forget_owner, read_owner, this_process
 from nnlo_opt.trials.run_directory import RunRequest, open_run
-from nnlo_opt.trials.run_lock import LOCK_NAME, OWNER_NAME, RunLock, forget_owner, read_owner, this_process
+from nnlo_opt.trials.run_lock import LOCK_NAME, RunLock
 from tests.helpers.launcher import seen_within
 from tests.helpers.refusals import check_refused
 
@@ -45,8 +46,8 @@ THERE = {"host": "node-17", "boot": "another", "pid": 4711}
 @pytest.fixture
 def _quick(monkeypatch):
     """Hearts that beat so often that tests can wait for them."""
-    monkeypatch.setattr(run_lock, "BEAT_S", 0.05)
-    monkeypatch.setattr(run_lock, "STALE_S", 0.5)
+    monkeypatch.setattr(owners, "BEAT_S", 0.05)
+    monkeypatch.setattr(owners, "STALE_S", 0.5)
 
 
 def test_a_silent_owner_on_another_machine_is_refused_with_a_remedy_that_works(tmp_path):
@@ -110,8 +111,8 @@ def test_an_owner_shows_that_it_is_alive(tmp_path):
 
 def test_an_owner_that_slept_and_was_followed_writes_nothing_more(tmp_path, monkeypatch):
     slept_s = [0.0]
-    real = run_lock._now_s
-    monkeypatch.setattr(run_lock, "_now_s", lambda: real() + slept_s[0])
+    real = owners.now_s
+    monkeypatch.setattr(owners, "now_s", lambda: real() + slept_s[0])
     directory = open_run(RunRequest(root=tmp_path, name="r"), "r")
     started = RunStarted(time_s=0.0, unix_s=1.0, n_ranks=1, n_blocks=1, identity={})
     directory.journal.append([started])

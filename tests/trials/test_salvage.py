@@ -1,9 +1,13 @@
+import json
+import zlib
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import encode_line, read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import salvage
 from tests.helpers.stories import START, lines_of, trial
@@ -12,9 +16,13 @@ GOLDEN = (Path(__file__).parent.parent / "golden" / "journal-format-1.jsonl").re
 EVENTS = [START, *trial(0), *trial(1), *trial(2), ev.RunCompleted(time_s=9.0, reason="done")]
 
 
+def salvaged(data):
+    return salvage(BytesIO(data), "j")
+
+
 def without(*numbers):
     """The journal of `EVENTS` without some of its lines, and what is salvaged of it."""
-    return salvage(b"".join(line for n, line in enumerate(lines_of(EVENTS)) if n not in numbers), "j")
+    return salvaged(b"".join(line for n, line in enumerate(lines_of(EVENTS)) if n not in numbers))
 
 
 def states(found):
@@ -67,7 +75,7 @@ def test_a_lost_end_of_an_assignment_that_was_made_again_is_put_in():
     again = EVENTS[2].replaced(assignment=1, attempt=2)
     events = [*EVENTS[:3], ev.AssignmentLost(time_s=2.0, assignment=0), START, again]
     lines = lines_of(events)
-    found = salvage(b"".join(lines[:3] + lines[4:]), "j")
+    found = salvaged(b"".join(lines[:3] + lines[4:]))
     assert [type(event).__name__ for event in found.events[-3:]] == ["RunStarted", "AssignmentLost", "FoldAssigned"]
     assert found.dropped == []
 
@@ -75,7 +83,7 @@ def test_a_lost_end_of_an_assignment_that_was_made_again_is_put_in():
 def test_a_lost_first_start_is_told_by_a_later_one():
     later = START.replaced(time_s=50.0, unix_s=150.0, n_blocks=2)
     lines = lines_of([*EVENTS[:-1], later])
-    found = salvage(b"".join(lines[1:]), "j")
+    found = salvaged(b"".join(lines[1:]))
     ledger = Ledger(found.events)
     assert (ledger.identity.plain, ledger.first_start_unix_s) == (START.identity, 100.0)
     assert len(ledger.sessions) == 2
@@ -85,11 +93,54 @@ def test_a_lost_first_start_is_told_by_a_later_one():
 @pytest.mark.parametrize("data", [b"", b"hello\n", b"".join(lines_of(EVENTS)[1:]), bytes(1000)], ids=list("1234"))
 def test_without_a_start_nothing_can_be_resumed(data):
     with pytest.raises(JournalError, match="sound RunStarted"):
-        salvage(data, "j")
+        salvaged(data)
 
 
 def test_lines_twice_or_exchanged_lose_nothing():
     lines = lines_of(EVENTS)
-    found = salvage(b"".join([*lines[:4], lines[5], lines[4], lines[4], *lines[6:]]), "j")
+    found = salvaged(b"".join([*lines[:4], lines[5], lines[4], lines[4], *lines[6:]]))
     assert found.events == EVENTS
     assert (found.n_damaged, found.gaps) == (1, [])
+
+
+def with_values(line, **values):
+    """The line of a journal with other values, which no version refused when it was written, and the right checksum."""
+    body = json.dumps(json.loads(line) | values, separators=(",", ":"))
+    body = "{" + body[body.index('"event"') :]
+    seq = json.loads(line)["seq"]
+    return (
+        b'{"seq":%d,"crc":"%08x",' % (seq, zlib.crc32(body.encode(), zlib.crc32(b"", seq))) + body[1:].encode() + b"\n"
+    )
+
+
+def test_an_event_that_cannot_be_read_is_dropped_with_all_that_depends_on_it():
+    lines = lines_of(EVENTS)
+    lines[3] = with_values(lines[3], epoch=-5)
+    lines[7] = with_values(lines[7], n_ranks=1e30)
+    with pytest.raises(JournalError, match=r"damaged in line 4 .*none can have.*nnlo-opt repair"):
+        read_events(b"".join(lines), "r/journal.jsonl")
+    found = salvaged(b"".join(lines))
+    assert states(found) == [(0, "complete"), (1, "pending"), (2, "complete")]
+    assert (found.gaps, found.n_damaged, found.n_timed) == ([(4, 4), (8, 8)], 2, 0)
+    again = b"".join(encode_line(seq, event) for seq, event in enumerate(found.events))
+    assert read_events(again, "again")[0] == found.events
+
+
+@pytest.mark.parametrize(("shift_s", "unix_s"), [(0.0, -5.0), (0.0, 1e12), (2e10, 100.0), (-2e10, 100.0)], ids=str)
+def test_times_of_a_clock_that_was_wrong_by_centuries_are_mended(shift_s, unix_s):
+    lines = [with_values(line, time_s=json.loads(line)["time_s"] + shift_s) for line in lines_of(EVENTS)]
+    lines[0] = with_values(lines[0], unix_s=unix_s)
+    with pytest.raises(JournalError, match="damaged in line 1 "):
+        read_events(b"".join(lines), "j")
+    found = salvaged(b"".join(lines))
+    assert states(found) == [(n, "complete") for n in range(3)]
+    assert found.n_timed == (len(EVENTS) if shift_s else 1)
+    again = b"".join(encode_line(seq, event) for seq, event in enumerate(found.events))
+    assert read_events(again, "again")[0] == found.events
+
+
+def test_an_event_of_a_later_version_is_not_dropped():
+    lines = lines_of(EVENTS)
+    lines[3] = with_values(lines[3], mood="good")
+    with pytest.raises(JournalError, match="use the version that wrote it"):
+        salvaged(b"".join(lines))

@@ -1,6 +1,5 @@
 """Trainings by the ranks of a user's own script, in the session of the drivers."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +21,7 @@ from nnlo_opt.run.start.embedded import ScriptRank, noting_environment, read_sha
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.training import TrainingSession
 from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.safe_path import discard
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.events import AssignmentFailed, Event
@@ -134,7 +134,7 @@ class Manager:
             self._read_outcomes(directory, read_shared_events(self._group, directory))
         finally:
             if self._settings.checkpoint is None:
-                shutil.rmtree(directory.parent, ignore_errors=True)  # also on the nodes of other masters
+                discard(directory.parent)  # also on the nodes of other masters
 
     def _read_outcomes(self, directory: Path, events: Sequence[Event]) -> None:
         """Read the outcome of every fold from the journal, and share the weights of the best fold."""

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,7 +30,7 @@ from nnlo_opt.run.start.session import Session
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import only_here
-from nnlo_opt.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.safe_path import MOST_BYTES, SafePath, discard
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
@@ -109,7 +108,7 @@ def run_search(
             assert directory is not None
             ledger = Ledger(read_shared_events(group, directory))
             if not keeps_files and group.rank:
-                shutil.rmtree(directory.parent, ignore_errors=True)  # what masters on other nodes have written
+                discard(directory.parent)  # what masters on other nodes have written
     except (TrialError, FailedElsewhereError):
         if workload.raised is not None:
             raise workload.raised from None
@@ -125,7 +124,7 @@ def run_search(
 def temporary_run() -> Iterator[RunRequest]:
     """Yield a run in a new folder, which this process removes at the end of the block, or at its own end."""
     folder = tempfile.mkdtemp(prefix="nnlo_opt-")
-    remove = only_here(partial(shutil.rmtree, folder, ignore_errors=True))
+    remove = only_here(partial(discard, Path(folder)))
     atexit.register(remove)
     (Path(folder) / "run").mkdir()  # a run makes its folder durable, which costs milliseconds
     try:

@@ -26,8 +26,8 @@ from nnlo_opt.search.start_points import check_start_points, holder_of
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Event, TrialSuggested
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.owner import this_process
 from nnlo_opt.trials.run_directory import INBOX_NAME
-from nnlo_opt.trials.run_lock import this_process
 
 #: seconds between two looks into the inbox
 LOOK_S = 1.0

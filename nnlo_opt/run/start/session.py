@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from nnlo_opt.clock import SystemClock
+from nnlo_opt.clock import SystemClock, check_start
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import Check, Inspect, Inspected, OpenRun
 from nnlo_opt.comm.topology import Topology
@@ -436,8 +436,10 @@ class Session(ABC):
 
     def _started(self, directory: RunDirectory, identity: RunIdentity) -> RunStarted:
         ledger, unix_s = directory.ledger, self._clock.unix_s()
+        since_s = unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0
+        check_start(unix_s, since_s)
         return RunStarted(
-            time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
+            time_s=since_s,
             unix_s=unix_s,
             n_ranks=self.topology.world_size,
             n_blocks=self.topology.n_blocks,
