@@ -11,7 +11,7 @@ from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.errors import SearchWarning
 from nnlo_opt.reporting.terminal import terminal_width
-from nnlo_opt.runtime.environment import is_rank
+from nnlo_opt.runtime.launched import is_rank
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev

