@@ -59,6 +59,13 @@ class MpiKind(NamedTuple):
             return f"Ask for fewer ranks, or set {_MORE_RANKS[1]} (Open MPI 5), or {_MORE_RANKS[0]} (Open MPI 4)."
         return f"Ask for fewer ranks, or set {_MORE_RANKS[not self.is_open_mpi_4]}."
 
+    @property
+    def start_remedy(self) -> str:
+        """What may be wrong if no rank starts; empty if this MPI starts as many as it is asked for, also as root."""
+        if self.name != "Open MPI":
+            return ""
+        return f"{self} starts no rank as root, nor more ranks than slots, unless told to. {_ROOT} {self.slots_remedy}"
+
     def __str__(self) -> str:
         return f"{self.name or 'unknown'} {self.version}".rstrip()
 

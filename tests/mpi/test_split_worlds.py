@@ -110,3 +110,20 @@ MANAGER = "from nnlo_opt.controller import Controller; Controller()"
 def test_other_doors_to_a_world_say_it_as_well(program, code):
     done = launcher.python(program, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "4"}).expect(code)
     assert "Received: 4 processes (`OMPI_COMM_WORLD_SIZE=4`), each in a world of 1 rank" in done.err
+
+
+#: mpirun of Debian's Open MPI, without that MPI, with fewer slots than ranks
+FULL = """#!/bin/sh
+[ "$1" = --version ] && { echo "mpirun.openmpi (OpenRTE) 4.1.4"; exit; }
+echo "There are not enough slots available in the system" >&2; exit 1
+"""
+
+
+@pytest.mark.mpi
+def test_the_launcher_names_the_guards_of_the_version_that_started_no_rank(folder):
+    (folder / "mpirun").write_text(FULL)
+    done = run(["nnlo-opt", "launch", "-n", "3", "--mpirun", str(folder / "mpirun"), "--", *SEARCH], folder)
+    assert done.returncode == 1
+    assert done.stderr.count("Open MPI 4.1.4 starts no rank as root, nor more ranks than slots") == 1
+    assert "OMPI_MCA_rmaps_base_oversubscribe=1" in done.stderr
+    assert "PRTE_MCA" not in done.stderr

@@ -39,6 +39,15 @@ def test_only_ranks_of_open_mpi_5_outlive_others(text, outlives):
     assert MpiKind.of(text).lets_ranks_outlive_others == outlives
 
 
+def test_what_may_be_wrong_if_no_rank_starts_is_said_of_open_mpi_by_its_version():
+    said = MpiKind.of(OPEN_MPI_4).start_remedy
+    assert said.startswith("Open MPI 4.1.4 starts no rank as root, nor more ranks than slots")
+    assert "OMPI_ALLOW_RUN_AS_ROOT=1" in said
+    assert "OMPI_MCA_rmaps_base_oversubscribe=1" in said
+    assert "PRTE_MCA" not in said
+    assert not MpiKind.of(HYDRA).start_remedy
+
+
 def test_each_version_of_open_mpi_has_its_own_variable_for_more_ranks_than_slots():
     of_5, of_4 = "PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe=1"
     remedies = {text: MpiKind.of(text).slots_remedy for text in (OPEN_MPI_5, OPEN_MPI_4, "")}
