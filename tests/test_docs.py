@@ -60,6 +60,7 @@ SUBCOMMANDS = (
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
 FOREIGN |= {"--host", "--logdir", "--backend-store-uri", "--strict", "--nproc-per-node", "--layers"}
+FOREIGN |= {"--allow-run-as-root", "--no-binary", "--oversubscribe", "--pty"}
 FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules
