@@ -88,8 +88,7 @@ class Place:
     def environment(self) -> dict[str, str]:
         ours = environment(ROOT)
         path = [str(self.venv / "bin"), *(part for part in ours["PATH"].split(os.pathsep) if part != _OWN_BIN)]
-        # Without a node of its own a job gets more ranks than slots.
-        return {**ours, "PATH": os.pathsep.join(path), "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+        return {**ours, "PATH": os.pathsep.join(path)}
 
     def driver(self, *more: str) -> list[str]:
         words = [self.python, str(ROOT / "drivers" / "OptimizationDriver.py"), "--model", "objective.py"]
