@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 export OMPI_ALLOW_RUN_AS_ROOT = 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 export PRTE_MCA_rmaps_default_mapping_policy = slot:oversubscribe
+export OMPI_MCA_rmaps_base_oversubscribe = 1
 export PATH := $(abspath $(BIN)):$(PATH)
 # Without bytecode, each process that runs tests would prepare all of their files again.
 unexport PYTHONDONTWRITEBYTECODE

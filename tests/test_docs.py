@@ -59,16 +59,8 @@ SUBCOMMANDS = (
 #: options in the text that belong to other programs
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
-FOREIGN |= {
-    "--exact",
-    "--gpus-per-task",
-    "--host",
-    "--logdir",
-    "--backend-store-uri",
-    "--strict",
-    "--nproc-per-node",
-    "--layers",
-}
+FOREIGN |= {"--exact", "--gpus-per-task", "--host", "--logdir", "--backend-store-uri", "--strict", "--nproc-per-node"}
+FOREIGN |= {"--layers", "--allow-run-as-root", "--no-binary", "--oversubscribe", "--pty"}
 FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules

@@ -54,6 +54,7 @@ ORDER = (
 #: folder -> its modules that are only values, formulas and protocols, as all of `space` and `update_rules` are: no
 #: third-party package but NumPy, and msgspec at its door
 PURE_DATA: dict[str, str] = {
+    "runtime": "mpi_kind",
     "": "__init__ errors clock files records safe_path trees user_files vectors",
     "training": "options history schedules stopping",
     "trials": "trial events identity ledger objectives figure",

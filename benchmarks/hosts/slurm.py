@@ -317,12 +317,37 @@ def torch_groups(trial: Trial) -> None:
     assert "(6 complete)" in text
 
 
+def worlds(trial: Trial) -> None:
+    """Tasks of `srun` that do not see each other begin no run, unless that is meant; nothing else is refused."""
+    driver = f"OptimizationDriver {SEARCH} --num-iterations 2 --checkpoint"
+    for typed in (
+        f"srun --mpi=none -n 4 {driver} no",
+        f"sbatch --wait -n 4 -o out --wrap 'srun --mpi=none {driver} no'",
+    ):
+        said = trial.type(f"{typed}; [ ! -f out ] || cat out; ls checkpoints")
+        assert said.count("each in a world of 1 rank") == 1
+        assert "cannot access 'checkpoints'" in said
+    said = trial.type("salloc -n 2 nnlo-opt doctor --timeout 40 --mpirun 'srun --mpi=none' | grep -a ranks:")
+    assert "each alone in a world of one. `srun --mpi=list` lists the types of MPI" in said
+    meant = f"bash -c '{driver} run-$SLURM_PROCID --seed $SLURM_PROCID'"
+    trial.type(f"srun --mpi=none -n 2 {meant} | grep -a complete", NNLO_OPT_SEPARATE_RUNS="1")
+    assert trial.check(2, "run-0") == trial.check(2, "run-1") == 1
+    # A shell on a terminal, an allocation, and ranks of a node whose daemon srun has started.
+    trial.type(f"script -qc \"srun -n 4 --pty bash -c '[ \\$SLURM_PROCID != 0 ] || {driver} typed; exit'\" /dev/null")
+    trial.type(f"salloc -n 4 {driver} alone")
+    for run in ("typed", "alone"):
+        assert trial.check(2, run) == 1
+    trial.type(f"sbatch --wait -N 3 -n 3 -o out-mpirun --wrap 'mpirun -n 3 {driver} nodes'; cat out-mpirun")
+    assert trial.check(2, "nodes") == 1
+
+
 #: name -> (statement, seconds of a trial, True if `--quick` has it)
 STATEMENTS: dict[str, tuple[Callable[[Trial], None], float, bool]] = {
     "planned": (planned, 0.5, True),
     "one_node": (one_node, 0.5, True),
     "examined": (examined, 0.5, False),
     "preempted": (preempted, 2.0, False),
+    "worlds": (worlds, 0.5, True),
     "array": (array, 0.5, True),
     "out_of_time": (out_of_time, 3.0, False),
     "cancelled": (cancelled, 1.5, False),

@@ -37,6 +37,7 @@ from nnlo_opt.models.keras import on_torch as keras_torch
 from nnlo_opt.models.plain_data import packed, unpacked
 from nnlo_opt.models.tensors import through
 from nnlo_opt.runtime import devices
+from nnlo_opt.runtime.launched import warn_of_split_world
 from nnlo_opt.runtime.process import only_here, refuse_forked
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def init() -> None:
     from nnlo_opt.comm.mpi.world import WORLD, World
 
     world = World()
+    warn_of_split_world(world.size, stacklevel=2)
     cores_of = world.on_node(devices.pack_cores(devices.cores()))
     _session = _Session(pid=os.getpid(), world=world, calls=AgreedCalls(WORLD.Dup()), on_node=tuple(sorted(cores_of)))
     if len(cores_of) > 1 and devices.given_threads(os.environ) is None:

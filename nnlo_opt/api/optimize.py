@@ -27,7 +27,7 @@ from nnlo_opt.run.options.values import Options, optimization_options
 from nnlo_opt.run.start.embedded import run_search
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.session import LONG_S
-from nnlo_opt.runtime.environment import is_rank
+from nnlo_opt.runtime.launched import is_rank, warn_of_split_world
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
 from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions
 from nnlo_opt.space.parameters import Parameter, parameter_from_json
@@ -122,7 +122,8 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             standard output is a terminal, without mpirun, or a notebook.
         callbacks: functions of (study, trial), called on rank 0 after each trial; `study.stop()` ends the search, and
             `study.enqueue({...})` has parameters tried next.
-        comm: communicator of mpi4py; by default all ranks under mpirun, and none otherwise.
+        comm: communicator of mpi4py; by default all ranks under mpirun, and none otherwise. `MPI.COMM_SELF` lets each
+            process that mpirun or srun has started search by itself, without a warning.
         options: options of OptimizationDriver with their names, for example `num_iterations`, `hyper_opt`, `seed`,
             `batch`, `train_data` or `checkpoint`; docs/reference/options.md lists them. Without `checkpoint` nothing is
             left on disk. With it the run can be resumed by `opt_restore=True`.
@@ -138,6 +139,8 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             "`nnlo_opt.optimize` must not be called while a module is imported by a search. Received: a call in "
             f"{EXECUTING[-1]}. Put it under `if __name__ == '__main__':`."
         )
+    # A number of processes, or a communicator of one's own, says that this process is meant to search by itself.
+    is_meant = n_parallel != 1 or (comm is not None and comm.Get_name() != "MPI_COMM_WORLD")
     comm = comm or job_communicator()
     caller = sys._getframe(1)
     try:
@@ -149,6 +152,8 @@ def optimize(  # noqa: PLR0913  (all are named but two)
                 checked = replace(checked, block_size=2 if takes(definition.objective, "comm") else 1)
             full_space = space_of(space, definition, checked.fix)
             warn_of_defaults(options, comm, depth=3)
+            if not is_meant:
+                warn_of_split_world(1 if comm is None else comm.Get_size(), stacklevel=2)
             if N_PARALLEL.read(n_parallel) > 1:
                 _check_parallel(n_parallel, options, definition, comm)
             study = Steering(full_space, grace_s=0.0 if comm is None else LONG_S)

@@ -13,7 +13,7 @@ from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.errors import ConfigurationError, SearchWarning
 from nnlo_opt.reporting.terminal import terminal_width
 from nnlo_opt.reporting.words import counts_from_0_text
-from nnlo_opt.runtime.environment import is_rank
+from nnlo_opt.runtime.launched import is_rank
 from nnlo_opt.runtime.process import code_of_user, refuse_forked
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.space import Space

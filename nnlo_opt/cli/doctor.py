@@ -1,6 +1,7 @@
 """`nnlo-opt doctor`: checks whether runs can work on this machine, in this environment, in this folder."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +16,11 @@ from nnlo_opt.cli import launch
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.doctor.examination import FRAMEWORKS, Examination
 from nnlo_opt.doctor.judgement import Finding, broken
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.reporting.watch import Screen
 from nnlo_opt.run.options.kinds import FLAG, duration
 from nnlo_opt.run.options.table import RUNS, Option
-from nnlo_opt.runtime.environment import is_rank
+from nnlo_opt.runtime.launched import is_rank, split_world
 
 _OF_LAUNCH = {option.name: option for option in launch.OPTIONS}
 # fmt: off
@@ -57,7 +58,10 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path(RUNS), metavar="FOLDER", help=text)
     arguments = parser.values(argv)
     starter = shlex.split(arguments.mpirun)
-    if is_rank() or not starter:
+    launch = split_world(1, pid=os.getpid())
+    if launch is not None and not launch.speaks:
+        return EXIT_WRONG_REQUEST
+    if is_rank() or launch is not None or not starter:
         raise ConfigurationError(
             "`nnlo-opt doctor` must be started once, as it starts ranks itself by `--mpirun`. Received: "
             f"{'a rank of mpirun or srun' if starter else 'an empty `--mpirun`'}. Call it as one process."

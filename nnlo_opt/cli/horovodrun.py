@@ -19,6 +19,7 @@ from nnlo_opt.files import regular
 from nnlo_opt.launcher.job import find_command, version_of
 from nnlo_opt.run.options.kinds import FLAG, PATH, TEXT, whole
 from nnlo_opt.run.options.table import Option
+from nnlo_opt.runtime.mpi_kind import MpiKind
 from nnlo_opt.safe_path import NOTE_BYTES
 
 #: frameworks on which `nnlo_opt.allreduce` works
@@ -92,19 +93,21 @@ def mpirun_words(given: argparse.Namespace, hosts: Mapping[str, int], mpi: str, 
             f"The hosts must have a slot for each rank. Received: `-np {n}`, and {sum(hosts.values())} slots on "
             f"{', '.join(hosts)}. Give a host more, as `{next(iter(hosts))}:{n}`."
         )
-    is_open = "Open MPI" in mpi
+    kind = MpiKind.of(mpi)
+    of_daemons = "--mca" if kind.is_open_mpi_4 else "--prtemca"
     places = ",".join(f"{host}:{slots}" for host, slots in (hosts or {"localhost": n}).items())
     ssh = [f"-p {given.ssh_port}"] * (given.ssh_port is not None)
     ssh += [f"-i {shlex.quote(given.ssh_identity_file or '')}"] * (given.ssh_identity_file is not None)
     words = ["mpirun", "-np", str(n)]
-    if is_open:
+    if kind.name == "Open MPI":
         words += ["--allow-run-as-root", "--bind-to", "none", "--map-by", "slot", "--host", places]
-        words += ["--prtemca", "plm_ssh_args", " ".join(ssh)] if ssh else []
-        for framework, name in (("--mca", "btl_tcp_if_include"), ("--prtemca", "oob_tcp_if_include")):
+        agent = "plm_rsh_args" if kind.is_open_mpi_4 else "plm_ssh_args"
+        words += [of_daemons, agent, " ".join(ssh)] if ssh else []
+        for framework, name in (("--mca", "btl_tcp_if_include"), (of_daemons, "oob_tcp_if_include")):
             words += [framework, name, given.network_interface] if given.network_interface else []
         passed_on = [name for name in sorted(environ) if name.startswith(PASSED_ON) and hosts]
         words += [word for name in passed_on for word in ("-x", name)]
-        words += ["--display", "map"] if given.verbose else []
+        words += (["--display-map"] if kind.is_open_mpi_4 else ["--display", "map"]) if given.verbose else []
     else:
         words = ["env", f"HYDRA_LAUNCHER_EXTRA_ARGS={' '.join(ssh)}", *words] if ssh else words
         words += ["-hosts", places] if hosts else []
@@ -120,7 +123,8 @@ def mpirun_words(given: argparse.Namespace, hosts: Mapping[str, int], mpi: str, 
 
 def build_report(mpi: str) -> str:
     """Return the text of `--check-build`, in the form of Horovod's; `mpi`: the answer of `mpirun --version`."""
-    name = " ".join(" ".join(mpi.splitlines()[: 1 if "Open MPI" in mpi else 2]).split()) or "no mpirun"
+    n_lines = 1 if MpiKind.of(mpi).name == "Open MPI" else 2
+    name = " ".join(" ".join(mpi.splitlines()[:n_lines]).split()) or "no mpirun"
     found = {package: importlib.util.find_spec(package) is not None for package in ("keras", *FRAMEWORKS)}
     controllers = {f"MPI: {name}, mpi4py {importlib.metadata.version('mpi4py')}": bool(mpi), "Gloo": False}
     parts = {

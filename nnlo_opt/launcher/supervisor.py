@@ -18,8 +18,8 @@ MAX_IDLE = 2
 #: seconds before each of the restarts after starts that could not open a run which was under way: mpirun cannot reach a
 #: node now, but perhaps later
 PAUSES_S = (5.0, 10.0, 20.0, 40.0, 80.0)
-#: signal by which the system ends a process for which there is no memory
-_SIGKILL = 9
+#: signal by which the system ends a process for which there is no memory; number of the last signal of Linux
+_SIGKILL, _LAST_SIGNAL = 9, 64
 
 
 class Standing(Value):
@@ -144,8 +144,8 @@ class Supervisor:
 
 def _how_it_ended(ended: Ended) -> str:
     code = ended.exit_code
-    # Open MPI and shells add 128 to the number of a signal.
-    number = -code if code < 0 else code - 128 if code > 128 else 0
+    # Open MPI and shells add 128 to the number of a signal. ssh, hydra and srun end with 255 on errors of their own.
+    number = -code if code < 0 else code - 128 if 128 < code <= 128 + _LAST_SIGNAL else 0
     why = " (SIGKILL, by hand or for lack of memory)" * (number == _SIGKILL)
     how = f"by signal {number}{why}" if number else f"with code {code}"
     return f"{ended.died}{'; ' * bool(ended.died)}the job ended {how} before the run was complete"

@@ -67,11 +67,6 @@ def wait_or_kill(process: subprocess.Popen[Any], timeout_s: float) -> int:
         return process.wait()
 
 
-def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return True if the process was started by mpirun, or by srun with MPI."""
-    return any(name in environ for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))
-
-
 #: variable that names the folder in which Open MPI's mpirun keeps files named by its process id. mpirun does not
 #: start ("listener thread failed to start") if a killed one of the same process id has left some
 SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"

@@ -8,7 +8,8 @@ from pathlib import Path
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",
+    "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",  # Open MPI 5
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
     # Open MPI's transport for libfabric, which a single node does not need, sleeps a second when MPI starts.
     "OMPI_MCA_btl": "^ofi",
 }

@@ -28,6 +28,14 @@ def test_open_mpi_gets_hosts_interface_port_and_the_variables_of_other_hosts():
     )
 
 
+def test_open_mpi_4_gets_them_by_the_options_that_it_knows():
+    assert started(f"--verbose {LINE}", parse_hosts("pi1:2,pi2"), "mpirun.openmpi (OpenRTE) 4.1.4\n") == (
+        "mpirun -np 3 --allow-run-as-root --bind-to none --map-by slot --host pi1:2,pi2:1 "
+        "--mca plm_rsh_args '-p 2222' --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 -x PATH "
+        "--display-map python3 cnn.py --np 7"
+    )
+
+
 def test_mpich_gets_hosts_interface_and_port_in_its_own_way():
     assert started(f"-i key --verbose --mpi-args=-prepend-rank {LINE}", parse_hosts("pi1:2,pi2"), MPICH) == (
         "env 'HYDRA_LAUNCHER_EXTRA_ARGS=-p 2222 -i key' mpirun -np 3 -hosts pi1:2,pi2:1 -iface eth0 -verbose "

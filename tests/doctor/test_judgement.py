@@ -4,10 +4,13 @@ import pytest
 
 from nnlo_opt.doctor import judgement
 from nnlo_opt.doctor.judgement import Finding
+from nnlo_opt.runtime.mpi_kind import MpiKind
 
 OPEN_MPI, MPICH = "mpirun (Open MPI) 5.0.11\n", "HYDRA build details:\n    Version:      5.0.2\n"
 OF_OPEN_MPI, OF_MPICH = "Open MPI v5.0.11, package: Open MPI", "MPICH Version:      5.0.2\nMPICH Release date"
 INTEL = "Intel(R) MPI Library for Linux* OS, Version 2021.9 Build"
+#: of Debian, whose name for its launcher it repeats
+OPEN_MPI_4, OF_OPEN_MPI_4 = "mpirun.openmpi (OpenRTE) 4.1.4\n", "Open MPI v4.1.4, package: Debian OpenMPI"
 IDLE = "The 4 ranks use 1 of the 2 nodes that this job has. Open MPI's mpirun fills the first node."
 PAIR = {"host": "a", "other": "b", "latency_us": 20.0, "mb_per_s": 9000.0}
 
@@ -16,10 +19,11 @@ def mpi(launcher="/x/mpirun", text=OPEN_MPI, library=OF_OPEN_MPI, beside=""):
     return judgement.mpi(launcher, text, library, "It says: no libmpi", beside)
 
 
-def ranks(hosts="aabb", n_asked=4, pairs=(PAIR,), failure="", n_cores=2, idle="", **of_rank):
+def ranks(hosts="aabb", n_asked=4, pairs=(PAIR,), failure="", n_cores=2, idle="", *, says=OPEN_MPI, **of_rank):
     all_have = {"size": 4, "cores": [0, 1], "n_sharing": 2, "sees_folder": True} | of_rank
     found = [{"rank": i, "host": host} | all_have for i, host in enumerate(hosts)]
-    return judgement.ranks(n_asked, found, pairs, failure, n_cores, idle)
+    job = judgement.ShortJob(kind=MpiKind.of(says), n_asked=n_asked, found=found, pairs=pairs, failure=failure)
+    return judgement.ranks(job, n_cores, idle)
 
 
 def cores(n_usable=8, n_physical=8, quota=None, n_ranks=5):
@@ -49,10 +53,27 @@ def framework(seconds=2.0, backend=""):
         (ranks(), "fine", "4 ranks have started: 2 on a, 2 on b."),
         (ranks(idle=IDLE), "broken", "of the 2 nodes that this job has. Open MPI's mpirun fills"),
         (ranks(sees_folder=False), "broken", "is not seen on a, b. Choose"),
-        (ranks(size=1), "broken", "4 ranks have started, each alone in a world of one."),
+        (ranks(size=1), "broken", "4 ranks have started, each alone in a world of one. See the line about MPI."),
+        (ranks(size=1, remedy="Start them so."), "broken", "each alone in a world of one. Start them so."),
         (ranks("aab", failure="It says: no b"), "broken", "3 of 4 ranks have started. It says: no b Try"),
         (ranks("", failure="not enough slots available"), "broken", "0 of 4 ranks have started. not enough slots"),
         (ranks("", failure="attempt to run as root"), "broken", "OMPI_ALLOW_RUN_AS_ROOT=1"),
+        (ranks("", failure="enough slots", says=OPEN_MPI), "broken", "set `PRTE_MCA_rmaps_default_mapping"),
+        (
+            ranks("", failure="enough slots", says=OPEN_MPI_4),
+            "broken",
+            "set `OMPI_MCA_rmaps_base_oversubscr",
+        ),
+        (
+            mpi(text=OPEN_MPI_4, library=OF_OPEN_MPI_4),
+            "fine",
+            "is Open MPI 4.1.4; the library of mpi4py is Open MPI 4.1",
+        ),
+        (
+            mpi(text=INTEL, beside="/y/mpi"),
+            "broken",
+            "is Intel MPI 2021.9; the library of mpi4py is Open MPI 5.0.11. Wi",
+        ),
         (ranks(pairs=()), "broken", "No message has come back."),
         (ranks(pairs=[PAIR | {"latency_us": 5e3}]), "remark", "Messages a to b: 5e+03 us, 9,000 MB/s."),
         (ranks(n_sharing=1), "remark", "Ranks of one host share no memory"),

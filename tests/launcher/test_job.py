@@ -28,9 +28,34 @@ def shell(script: str) -> Job:
 
 
 def test_a_job_that_ends_when_it_is_asked_to_is_not_late():
-    job = shell("trap 'exit 75' USR1; while :; do sleep 0.05; done")
-    assert job.wait(lambda: True, 60.0) in (75, -signal.SIGUSR1)  # the latter before the trap was set
+    job = Job(
+        [sys.executable, "-c", "import signal; signal.signal(signal.SIGUSR1, lambda *_: exit(75)); signal.pause()"]
+    )
+    assert job.wait(lambda: True, 60.0) in (75, -signal.SIGUSR1)  # the latter before it was handled
     assert not job.was_late
+
+
+#: stands for hydra: it hears the signal, and says so by its code
+HEARS = """
+import pathlib, signal, subprocess, sys
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+rank = subprocess.Popen(["sleep", "600"])
+pathlib.Path(sys.argv[1]).touch()
+rank.wait()
+"""
+
+
+@pytest.mark.parametrize("script", ['"$@"; exit $?', 'bash -c \'"$@"; exit $?\' x "$@"; exit $?', '"$@" & wait $!'])
+def test_the_first_process_that_is_no_shell_is_asked_and_the_shells_before_it_live_on(tmp_path, script):
+    ready = tmp_path / "ready"
+    job = Job(["sh", "-c", script, "mpirun", sys.executable, "-c", HEARS, str(ready)])
+    assert job.wait(ready.exists, 60.0) == 75
+    assert not job.was_late
+
+
+def test_a_shell_that_has_started_nothing_is_asked_itself():
+    job = shell("while :; do :; done")
+    assert job.wait(lambda: True, 60.0) == -signal.SIGUSR1
 
 
 def test_a_job_that_ends_by_itself_is_not_late():
@@ -41,7 +66,7 @@ def test_a_job_that_ends_by_itself_is_not_late():
 
 def test_a_job_that_does_not_end_in_time_is_ended_with_all_that_it_has_started(tmp_path):
     ready = tmp_path / "ready"
-    job = shell(f"trap '' USR1; : > {ready}; sleep 1000 & wait; wait; wait")
+    job = shell(f"trap '' USR1; sleep 1000 & : > {ready}; wait; wait; wait")
     assert job.wait(ready.exists, 1.0) != 0
     assert job.was_late
     assert not [pid for pid in psutil.pids() if is_of(job.pid, pid) and alive(pid)]

@@ -184,3 +184,13 @@ def test_what_lasts_is_what_no_later_start_repeats():
     story.complete(3.0, 0)
     story.apply(ev.RunCompleted(time_s=3.0, reason="r"))
     assert Standing.of(story.ledger) == began.replaced(n_lasting=3, complete=True, has_result=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(-9, "by signal 9 (SIGKILL"), (137, "by signal 9 (SIGKILL"), (139, "by signal 11"), (192, "by signal 64")]
+    + [(code, f"with code {code} ") for code in (1, 9, 126, 127, 128, 193, 255)],  # 255 is of hydra, ssh and srun
+)
+def test_only_a_code_that_stands_for_a_signal_is_called_one(code, how):
+    ended = Ended(before=NOTHING, after=NOTHING, exit_code=code)
+    assert f"the job ended {how}" in Supervisor(max_restarts=3).judge(ended).sentence

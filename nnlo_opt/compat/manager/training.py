@@ -21,6 +21,7 @@ from nnlo_opt.run.start.embedded import ScriptRank, noting_environment, read_sha
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.training import TrainingSession
 from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.runtime.launched import warn_of_split_world
 from nnlo_opt.safe_path import discard
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
@@ -63,6 +64,10 @@ class Manager:
         #: weights and model state of the best fold
         self._trained = np.empty(0, np.float32), np.empty(0, np.float32)
         self._adapter: Any = None
+        if comm is not None and comm.Get_name() != "MPI_COMM_SELF":
+            from nnlo_opt.comm.mpi.world import WORLD
+
+            warn_of_split_world(WORLD.Get_size(), stacklevel=3)
         self._group = group = RankGroup(comm)
         self._undo_abort = abort_on_error(group.comm)
         #: True on the rank that gives the orders
