@@ -30,6 +30,7 @@ class Script:
         environ: its environment.
         log: file to which its output is added.
         take: takes in its lines, each with the connection on which it has come; None: it was printed.
+        folder: in which it starts; None: that of this process.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Script:
         environ: Mapping[str, str],
         log: SafePath,
         take: Callable[[str, socket.socket | None], None],
+        folder: str | None = None,
     ) -> None:
         self._take = take
         self._log = log.open("ab", buffering=0)
@@ -51,7 +53,7 @@ class Script:
         name = self._listener.getsockname()[1:].decode()
         command = [sys.executable, "-I", "-S", str(_SUPERVISOR), *words]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self._process: Any = start_helper(command, {**environ, SOCKET: name}, bufsize=0, **pipes)
+        self._process: Any = start_helper(command, {**environ, SOCKET: name}, bufsize=0, cwd=folder, **pipes)
         self._selector = selectors.DefaultSelector()
         streams: list[Any] = [self._listener, self._process.stdout, self._process.stderr]
         for stream in streams:
