@@ -21,7 +21,7 @@ from nnlo_opt.run.options.kinds import FLAG
 from nnlo_opt.run.options.table import BY_NAME, Option
 from nnlo_opt.runtime.timeline import PARTS_NAME, TIMELINE_NAME
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.kept_weights import WeightKeeper, best_trials
+from nnlo_opt.trials.kept_weights import FILES_NAME, WeightKeeper, best_trials
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair as repair_journal
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -137,6 +137,8 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
 def _temporary(folder: SafePath) -> Iterator[SafePath]:
     """Yield files and checkpoints that were being written when their process was killed; nobody is at work now."""
     for path in folder.iterdir():
+        if path.name == FILES_NAME or path.name.startswith("rank-"):
+            continue  # what a script or an objective has written may have any name
         if path.is_dir() and not path.name.startswith(".checkpoint-"):
             yield from _temporary(path)
         elif path.is_dir() or _TEMPORARY.fullmatch(path.name):
