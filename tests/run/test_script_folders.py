@@ -3,7 +3,6 @@
 import os
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -163,7 +162,7 @@ def test_links_of_a_killed_attempt_go_and_what_it_wrote_is_said(begin, start):
     run = Path("checkpoints/R")
     options = driver_options("OptimizationDriver", ["--command", "true {args}", "--checkpoint", "R", "--opt-restore"])
     with closing(open_run(options.run, "R")) as directory:
-        assigned = dict(fold=0, attempt=1, block=1, team=0, n_ranks=1)
+        assigned = {"fold": 0, "attempt": 1, "block": 1, "team": 0, "n_ranks": 1}
         for trial in (0, 1):
             suggested = ev.TrialSuggested(time_s=1.0, trial=trial, point={})
             directory.journal.append(
@@ -173,7 +172,6 @@ def test_links_of_a_killed_attempt_go_and_what_it_wrote_is_said(begin, start):
             files.mkdir(parents=True)
             (files / "snapshot.pt").symlink_to(start / "snapshot.pt")
     (run / "trials/0001/files/state").touch()
-    assert replace(options.run, restore=True)
     begin("--opt-restore")
     assert [path.name for path in run.glob("trials/*/files/*")] == ["state"]
     assert begin.said[-1].startswith("Trial 1: the next attempt finds what the script had written")
