@@ -13,6 +13,7 @@ from pathlib import Path
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.runs import runs_in
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
+from nnlo_opt.objective.working_folder import stale_links
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.table import wrapped
 from nnlo_opt.reporting.terminal import line_width
@@ -78,8 +79,8 @@ def repair(parser: Parser, argv: Sequence[str]) -> None:
 
 def clean(parser: Parser, argv: Sequence[str]) -> int:
     """Remove what can be made again: checkpoints of trials that have ended and are not the best, parts of timelines,
-    old pages and figures, files of writes that were cut short. The journal stays, and so does a run that is at work. A
-    folder may hold several runs.
+    old pages and figures, files of writes that were cut short, links of scripts that were killed. The journal stays,
+    and so does a run that is at work. A folder may hold several runs.
     """
     arguments = parser.values_of_run(argv, "", has_begun=False)
     if arguments.yes and arguments.dry_run:
@@ -128,6 +129,7 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
     return {
         "surplus checkpoint": checkpoints,
         "weight file": [] if n_best is None else [*WeightKeeper(run.root).surplus(ledger, n_best)],
+        "leftover link": stale_links(run.root, ledger),
         "timeline part": parts,
         "old report": [path for name in _REPORTS for path in run.glob(name) if path.stat().st_mtime < journal_at_s],
         "temporary file": [*_temporary(run)],

@@ -164,8 +164,8 @@ class _Call:
         # A script may be `torchrun` itself, which reads its port there.
         environ |= place.variables(address, port) | {"PET_MASTER_PORT": str(port), "PYTHONUNBUFFERED": "1"}
         log = SafePath(self._trial.directory) / f"output-{self._rank}.log"
-        environ = self._folder.environ(environ)
-        return Script(self._folder.placed(words), environ, log, self._take, self._folder.cwd)
+        words = self._folder.placed(words, self._command.template.words)
+        return Script(words, self._folder.environ(environ), log, self._take, self._folder.cwd)
 
     def _prepared(self, places: list[Json]) -> list[Json]:
         """Make the folder of the trial before any script starts; return the places of all ranks with a port."""

@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
 from pathlib import Path
@@ -19,6 +19,8 @@ from nnlo_opt.files import make_directory
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.identity import ScriptFolders
 from nnlo_opt.trials.kept_weights import FILES_NAME
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import AssignmentEnd
 
 #: files and folders that are looked at, in all that is linked, to see whether a script has changed it
 _MOST_SEEN = 2000
@@ -58,7 +60,7 @@ class WorkingFolder:
     def open(self) -> None:
         """Make the folder, with its links; what an earlier attempt has written stays."""
         make_directory(self.path)
-        remove_links(self.path, self._folders)
+        self._remove_links()
         for name in self._linked:
             target = self._start / name
             if os.path.lexists(target):
@@ -69,8 +71,12 @@ class WorkingFolder:
     def close(self) -> list[str]:
         """Remove the links; return the names of what all trials share and what has changed since `open`."""
         with suppress(OSError):  # a broken disk, of which the journal will tell
-            remove_links(self.path, self._folders)
+            self._remove_links()
         return sorted(name for name, (path, before) in self._shared.items() if self._state(path) != before)
+
+    def _remove_links(self) -> None:
+        for link in _links_in(self.path, self._folders):
+            link.unlink()
 
     def _watch(self, name: str, path: Path) -> None:
         """Remember the state of what all trials share, unless it is known."""
@@ -82,23 +88,31 @@ class WorkingFolder:
 
     # ------------------------------------------------------------ on every rank
 
-    def placed(self, words: Sequence[str]) -> list[str]:
+    def placed(self, words: Sequence[str], typed: Collection[str]) -> list[str]:
         """Return the words of a command such that a script in this folder finds the files that they name.
 
         A word that names an existing file of the starting folder becomes its absolute path if it has `..`, if there is
         no link to it, or if it is code: a link in a run directory may be changed by whoever may write there.
+
+        Args:
+            words: of the command of a trial.
+            typed: words that the user has typed as they are. Others are values of parameters, such as `adam`, which
+                name a file only if they look like one.
         """
         if self.cwd is None:
             return [*words]
         program, *rest = words
-        first = self._placed(program) if "/" in program else _found(program)
-        # Behind -m is the name of a module.
-        return [first, *(word if before == "-m" else self._placed(word) for before, word in pairwise([program, *rest]))]
+        placed = [self._placed(program, is_typed=True) if "/" in program else _found(program)]
+        for before, word in pairwise([program, *rest]):
+            # Behind -m is the name of a module.
+            placed.append(word if before == "-m" else self._placed(word, is_typed=word in typed))
+        return placed
 
-    def _placed(self, word: str) -> str:
+    def _placed(self, word: str, *, is_typed: bool) -> str:
         head, equals, name = word.rpartition("=")
         path, parts = self._start / name, Path(name).parts
-        if not parts or os.path.isabs(name) or not _exists(path):
+        is_file = is_typed or "/" in name or path.suffix.lower() in _CODE
+        if not is_file or not parts or os.path.isabs(name) or not _exists(path):
             return word
         if ".." in parts:
             return f"{head}{equals}{path.resolve()}"
@@ -119,11 +133,28 @@ class WorkingFolder:
         return {**environ, **absolute, "PWD": self.cwd}
 
 
-def remove_links(folder: SafePath, folders: ScriptFolders) -> None:
-    """Remove the links that attempts of a trial have, or had when they were killed; a script may have made others."""
-    for path in folder.glob("*"):
-        if _target(path) == os.path.join(folders.start, path.name):
-            path.unlink()
+def _links_in(folder: SafePath, folders: ScriptFolders) -> list[SafePath]:
+    """Return the links that attempts of a trial have made in its folder, where a script may have made others."""
+    return [path for path in folder.glob("*") if _target(path) == os.path.join(folders.start, path.name)]
+
+
+def killed(run: Path, ledger: Ledger) -> Iterator[tuple[int, SafePath]]:
+    """Yield the trials of which an attempt has died, each with its folder."""
+    ends = (None, AssignmentEnd.LOST)
+    for number in sorted({a.trial for a in ledger.assignments if a.end in ends}):
+        yield number, SafePath(run) / f"trials/{number:04d}/{FILES_NAME}"
+
+
+def stale_links(run: Path, ledger: Ledger) -> list[SafePath]:
+    """Return the links of attempts that died before they could remove them; nobody may be at work."""
+    return [link for _, folder in killed(run, ledger) for link in _links_in(folder, ledger.settings.scripts)]
+
+
+def remove_stale_links(run: Path, ledger: Ledger) -> None:
+    """Remove `stale_links`."""
+    for link in stale_links(run, ledger):
+        with suppress(OSError):
+            link.unlink()
 
 
 def is_code(path: Path) -> bool:

@@ -160,11 +160,19 @@ def test_words_that_lead_out_of_the_folder_and_code_are_absolute(make, start, tm
         "/etc/hostname": "/etc/hostname",
     }
     (start / "runs/x.pt").touch()
-    assert make(kind, own=["snapshot.pt"]).placed([*words]) == [*words.values()]
+    assert make(kind, own=["snapshot.pt"]).placed([*words], [*words]) == [*words.values()]
+
+
+def test_a_value_of_a_parameter_is_no_path_unless_it_looks_like_one(make, start, tmp_path):
+    (start / "adam").mkdir()
+    (start / "sgd").write_text("#!/bin/sh")
+    given = ["python", "train.py", "--optimizer=adam", "sgd", "--model=train.py", "../above.csv"]
+    found = ["python", f"{start}/train.py", "--optimizer=adam", "sgd", f"--model={start}/train.py"]
+    assert make("empty").placed(given, ["python", "train.py"]) == [*found, str(tmp_path / "above.csv")]
 
 
 def test_the_name_of_a_module_is_no_path(make):
-    assert make("empty").placed(["python", "-m", "package", "package"])[2] == "package"
+    assert make("empty").placed(words := ["python", "-m", "package", "package"], words)[2] == "package"
 
 
 def test_a_program_is_found_where_the_search_was_started(make, start, monkeypatch):
@@ -172,15 +180,15 @@ def test_a_program_is_found_where_the_search_was_started(make, start, monkeypatc
     (start / "bin/program").write_text("#!/bin/sh\n")
     (start / "bin/program").chmod(0o755)
     monkeypatch.chdir(start)
-    assert make().placed(["bin/program"]) == [f"{start}/bin/program"]
+    assert make().placed(["bin/program"], []) == [f"{start}/bin/program"]
     monkeypatch.setenv("PATH", "bin:/usr/bin")
-    assert make().placed(["program", "-c"]) == [f"{start}/bin/program", "-c"]
+    assert make().placed(["program", "-c"], []) == [f"{start}/bin/program", "-c"]
 
 
 def test_a_file_that_the_command_names_in_an_empty_folder_is_shared_and_said(make, start):
     folder = make("empty")
     folder.open()
-    assert folder.placed(["cat", "snapshot.pt"]) == ["cat", f"{start}/snapshot.pt"]
+    assert folder.placed(["cat", "snapshot.pt"], ["snapshot.pt"]) == ["cat", f"{start}/snapshot.pt"]
     _append(start)
     assert folder.close() == ["snapshot.pt"]
 
@@ -188,7 +196,7 @@ def test_a_file_that_the_command_names_in_an_empty_folder_is_shared_and_said(mak
 def test_a_folder_that_holds_the_run_is_no_news(make, start):
     folder = make()
     folder.open()
-    assert folder.placed(["cat", "runs"]) == ["cat", f"{start}/runs"]
+    assert folder.placed(["cat", "runs"], ["runs"]) == ["cat", f"{start}/runs"]
     (start / "runs/other").mkdir()
     assert not folder.close()
 
@@ -206,7 +214,8 @@ def test_all_scripts_start_in_one_folder_if_that_is_asked(make):
     folder.open()
     assert here(folder).is_dir(), "it is still {folder}"
     assert folder.cwd is None
-    assert folder.placed(["python", "train.py", "../above.csv"]) == ["python", "train.py", "../above.csv"]
+    words = ["python", "train.py", "../above.csv"]
+    assert folder.placed(words, words) == words
     assert not folder.close()
 
 

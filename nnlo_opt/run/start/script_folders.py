@@ -10,15 +10,11 @@ from pathlib import Path
 from nnlo_opt.comm.run_messages import SharedFilesChanged
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.objective.command import Command
-from nnlo_opt.objective.working_folder import remove_links
+from nnlo_opt.objective.working_folder import killed, remove_stale_links
 from nnlo_opt.reporting.words import counted
 from nnlo_opt.run.options.values import Options
-from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.identity import ScriptFolders
-from nnlo_opt.trials.kept_weights import FILES_NAME
-from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
-from nnlo_opt.trials.trial import AssignmentEnd
 
 #: names at the top of the starting folder that get links at most
 MOST_NAMES = 1000
@@ -150,27 +146,10 @@ def _shown(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(f"`{name}`" for name in names[:most]) + more
 
 
-# ---------------------------------------------------------------- attempts that were killed
-
-
-def _killed(run: Path, ledger: Ledger) -> Iterator[tuple[int, SafePath]]:
-    """Yield the trials of which an attempt has died, each with its folder."""
-    ends = (None, AssignmentEnd.LOST)
-    for number in sorted({a.trial for a in ledger.assignments if a.end in ends}):
-        yield number, SafePath(run) / f"trials/{number:04d}/{FILES_NAME}"
-
-
-def remove_stale_links(run: Path, ledger: Ledger) -> None:
-    """Remove the links of attempts that were killed before they could do it, as the last start has made them."""
-    for _, folder in _killed(run, ledger):
-        with suppress(OSError):
-            remove_links(folder, ledger.settings.scripts)
-
-
 def _begun(directory: RunDirectory) -> Iterator[str]:
     """Yield a sentence on the trials that begin again with what an attempt has written that was killed."""
     trials = directory.ledger.trials
-    found = [n for n, folder in _killed(directory.path, directory.ledger) if folder.glob("*")]
+    found = [n for n, folder in killed(directory.path, directory.ledger) if folder.glob("*")]
     if again := [n for n in found if not trials[n].state.ended]:
         yield (
             f"{'Trials' if len(again) > 1 else 'Trial'} {', '.join(map(str, again))}: the next attempt finds what the "

@@ -37,6 +37,7 @@ from nnlo_opt.export.exporter import require
 from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
+from nnlo_opt.objective.working_folder import remove_stale_links
 from nnlo_opt.records import Value
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
@@ -53,7 +54,7 @@ from nnlo_opt.run.start.console import Console, WaitForSpace
 from nnlo_opt.run.start.host import Host
 from nnlo_opt.run.start.identity import check_same, identity_of, refuse_run_of_script, settings_of
 from nnlo_opt.run.start.inbox import Inbox
-from nnlo_opt.run.start.script_folders import changed_text, folders_of, remove_stale_links
+from nnlo_opt.run.start.script_folders import changed_text, folders_of
 from nnlo_opt.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.run.workload.workload import ModuleWorkload
