@@ -1,6 +1,9 @@
 """Working folders of trials: links, what is left of them, words of a command."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -235,3 +238,26 @@ def test_code_is_known_by_its_ending_its_first_bytes_or_its_rights(tmp_path):
     (tmp_path / "e").chmod(0o755)
     names = ["a.PY", "b.R", "c", "d.csv", "e", "f", "none"]
     assert [name for name in names if is_code(tmp_path / name)] == ["a.PY", "b.R", "c", "e"]
+
+
+#: prints what the guide says of a script in its folder
+FACTS = """
+import json, os, sys
+from pathlib import Path
+import beside
+
+place = str(Path(__file__).resolve().parent)
+print(json.dumps([os.getcwd(), os.environ["PWD"], sys.path[0], place, beside.__file__, os.path.exists("../data")]))
+"""
+
+
+def test_a_script_finds_its_modules_and_itself_in_the_starting_folder(make, start):
+    (start / "train.py").write_text(FACTS)
+    (start / "beside.py").touch()
+    folder = make()
+    folder.open()
+    words = folder.placed([sys.executable, "train.py"], ["train.py"])
+    out = subprocess.run(words, cwd=folder.cwd, env=folder.environ(os.environ), check=True, stdout=subprocess.PIPE)
+    where, home = str(here(folder)), str(start)
+    assert json.loads(out.stdout) == [where, where, home, home, f"{home}/beside.py", False]
+    assert not folder.close(), "what Python has compiled is no change"

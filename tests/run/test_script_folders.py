@@ -101,6 +101,13 @@ def test_a_folder_with_too_many_names_is_refused_with_both_remedies(begin, start
     assert begin("--command-folder", "here", checkpoint="D").linked == []
 
 
+def test_names_that_are_no_text_are_kept(begin, start):
+    (start / os.fsdecode(b"\xff\xfe")).touch()
+    first = begin()
+    assert os.fsdecode(b"\xff\xfe") in first.linked
+    assert begin("--opt-restore") == first
+
+
 def test_a_search_that_starts_in_its_run_is_refused(begin):
     assert "in the run itself" in refused(begin, checkpoint="../project")
 
