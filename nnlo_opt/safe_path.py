@@ -114,6 +114,16 @@ class SafePath:
         with suppress(*[FileNotFoundError] * missing_ok), self._within() as folder:
             os.unlink(self.name, dir_fd=folder)
 
+    def symlink_to(self, target: str) -> None:
+        """Make this path a link, which the methods here do not follow."""
+        with self._within() as folder:
+            os.symlink(target, self.name, dir_fd=folder)
+
+    def readlink(self) -> str:
+        """Return where a link leads; OSError if this is none."""
+        with self._within() as folder:
+            return os.readlink(self.name, dir_fd=folder)
+
     def replace(self, target: "SafePath") -> None:
         with self._within() as here, target._within() as there:
             os.replace(self.name, target.name, src_dir_fd=here, dst_dir_fd=there)

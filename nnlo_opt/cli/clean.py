@@ -13,6 +13,7 @@ from pathlib import Path
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.cli.runs import runs_in
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
+from nnlo_opt.objective.working_folder import stale_links
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.table import wrapped
 from nnlo_opt.reporting.terminal import line_width
@@ -21,7 +22,7 @@ from nnlo_opt.run.options.kinds import FLAG
 from nnlo_opt.run.options.table import BY_NAME, Option
 from nnlo_opt.runtime.timeline import PARTS_NAME, TIMELINE_NAME
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.kept_weights import WeightKeeper, best_trials
+from nnlo_opt.trials.kept_weights import FILES_NAME, WeightKeeper, best_trials
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair as repair_journal
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -80,8 +81,8 @@ def repair(parser: Parser, argv: Sequence[str]) -> None:
 
 def clean(parser: Parser, argv: Sequence[str]) -> int:
     """Remove what can be made again: checkpoints of trials that have ended and are not the best, parts of timelines,
-    old pages and figures, files of writes that were cut short. The journal stays, and so does a run that is at work. A
-    folder may hold several runs.
+    old pages and figures, files of writes that were cut short, links of scripts that were killed. The journal stays,
+    and so does a run that is at work. A folder may hold several runs.
     """
     arguments = parser.values_of_run(argv, "", has_begun=False)
     if arguments.yes and arguments.dry_run:
@@ -130,6 +131,7 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
     return {
         "surplus checkpoint": checkpoints,
         "weight file": [] if n_best is None else [*WeightKeeper(run.root).surplus(ledger, n_best)],
+        "leftover link": stale_links(run.root, ledger),
         "timeline part": parts,
         "old report": [path for name in _REPORTS for path in run.glob(name) if path.stat().st_mtime < journal_at_s],
         "temporary file": [*_temporary(run)],
@@ -138,7 +140,8 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
 
 def _temporary(run: SafePath) -> Iterator[SafePath]:
     """Yield files and checkpoints that were being written when their process was killed; nobody is at work now."""
-    for path in run.walk(enters=lambda folder: not folder.name.startswith(".checkpoint-")):
+    theirs = (".checkpoint-", "rank-")  # what a script or an objective has written may have any name
+    for path in run.walk(enters=lambda folder: folder.name != FILES_NAME and not folder.name.startswith(theirs)):
         if path.name.startswith(".checkpoint-") if path.is_dir() else _TEMPORARY.fullmatch(path.name):
             yield path
 

@@ -3,11 +3,12 @@
 coordinator -> every rank    OpenRun, Shutdown
 coordinator -> a trainer     Check, Inspect, ExportModel
 a trainer -> coordinator     Prepared, Inspected, ModelExported
-any rank -> coordinator      PreemptionHeard
+any rank -> coordinator      PreemptionHeard, SharedFilesChanged
 """
 
 from nnlo_opt.comm.messages import Json, Message
 from nnlo_opt.records import field
+from nnlo_opt.trials.identity import ScriptFolders
 
 
 class OpenRun(Message):
@@ -25,6 +26,8 @@ class OpenRun(Message):
     least_children: int = 1
     #: the directory is removed when the search has ended
     is_temporary: bool = False
+    #: where scripts start
+    scripts: ScriptFolders = ScriptFolders()
 
 
 class Shutdown(Message):
@@ -68,6 +71,14 @@ class Inspected(Message):
 
 class PreemptionHeard(Message):
     """Report that this rank received SIGUSR1; sent by any rank at any time, once."""
+
+
+class SharedFilesChanged(Message):
+    """Report that files and folders of the starting folder, to which all trials have links, changed during a trial."""
+
+    trial: int
+    #: names at the top of the starting folder
+    names: list[str]
 
 
 class ExportModel(Message):

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared
+from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared, SharedFilesChanged
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.ending import Phase
@@ -61,6 +61,8 @@ class CoordinatorSetup(Value):
     observers: Sequence[Observer] = ()
     #: called when a rank reports that it has been preempted
     on_preemption: Callable[[], None] = lambda: None
+    #: called with what a trial has changed that all trials share
+    on_shared: Callable[[SharedFilesChanged], None] = lambda changed: None
     #: returns the requests of users that have come since its last call; all consequences of earlier ones are written
     requests: Callable[[], Sequence[ins.CoordinatorEvent]] = tuple
     #: called with a point that was enqueued and that the search will not suggest, and with a sentence that says why
@@ -168,7 +170,9 @@ class Coordinator:
     def _take(self, received: Received) -> list[ins.Instruction]:
         if isinstance(received.message, PreemptionHeard):
             self._setup.on_preemption()
-        if isinstance(received.message, PreemptionHeard | Prepared):
+        if isinstance(received.message, SharedFilesChanged):
+            self._setup.on_shared(received.message)
+        if isinstance(received.message, PreemptionHeard | Prepared | SharedFilesChanged):
             return []
         team = self._state.membership.team_of.get(received.source)
         if team is None:

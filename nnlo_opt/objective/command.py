@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.comm.messages import Json
+from nnlo_opt.comm.run_messages import SharedFilesChanged
 from nnlo_opt.comm.transport import wait_until
 from nnlo_opt.errors import ConfigurationError, LostAttemptError, TrialError
-from nnlo_opt.files import make_directory
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.named_files import named_files
 from nnlo_opt.objective.output import GO_ON, STOP, Output, Report
@@ -30,11 +30,11 @@ from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.script import Script
 from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
 from nnlo_opt.objective.torch_group import LOOPBACK, Place
+from nnlo_opt.objective.working_folder import WorkingFolder
 from nnlo_opt.runtime.devices import NO_GPU, VISIBLE, are_own, find_gpus, own_gpu_ids
 from nnlo_opt.runtime.launchers import without_ranks
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.identity import COMMAND
-from nnlo_opt.trials.kept_weights import FILES_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,9 @@ class Command:
     #: names of the objectives, and patterns, as of `Output`
     names: tuple[str, ...] = ()
     patterns: tuple[str | None, str | None] = (None, None)
+    #: kind of `ScriptFolders`; None for that of the run; and names that every trial has for itself
+    folder: str | None = None
+    own: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.output()
@@ -74,7 +77,7 @@ class Command:
         Raises:
             TrialError: the script has failed, or printed no result.
         """
-        return _Call(self, trial, {}).run()
+        return self._run(trial, {})
 
     def saving(self, trial: RunningTrial) -> Any:
         """Return the result of a trial, which goes on from its last save; as `plain`."""
@@ -82,9 +85,19 @@ class Command:
         save.remove()  # which a crash may have left
         save.mkdir()
         try:
-            return _Call(self, trial, {SAVE: save, CHECKPOINT: trial.checkpoint.folder or ""}).run()
+            return self._run(trial, {SAVE: save, CHECKPOINT: trial.checkpoint.folder or ""})
         finally:
             save.remove()
+
+    def _run(self, trial: RunningTrial, saves: dict[str, Any]) -> Any:
+        folder = WorkingFolder(trial.directory, trial.scripts)
+        try:
+            result = _Call(self, trial, folder, saves).run()
+            trial.meet("end")  # until then scripts of other ranks are at work in the folder
+            return result
+        finally:
+            if not _rank_of(trial) and (changed := folder.close()):
+                trial.tell(SharedFilesChanged(trial=trial.number, names=changed))
 
     def definition(self) -> ModelDefinition:
         """Return this command as an objective; ConfigurationError if its program is missing."""
@@ -116,11 +129,9 @@ class Command:
 class _Call:
     """Script of one trial on one rank of the block, started when constructed; `saves`: placeholders of its saves."""
 
-    def __init__(self, command: Command, trial: RunningTrial, saves: dict[str, Any]) -> None:
-        self._command, self._trial, self._rank = command, trial, _rank_of(trial)
-        folder = trial.directory / FILES_NAME
-        make_directory(folder)
-        self._values = {"trial": trial.number, "folder": folder, **saves}
+    def __init__(self, command: Command, trial: RunningTrial, folder: WorkingFolder, saves: dict[str, Any]) -> None:
+        self._command, self._trial, self._rank, self._folder = command, trial, _rank_of(trial), folder
+        self._values = {"trial": trial.number, "folder": folder.path, **saves}
         self._output = command.output()
         #: reports of the script that are not passed on
         self._reports: deque[Report] = deque()
@@ -135,7 +146,7 @@ class _Call:
         """Start the script. Collective: every rank of the block."""
         gpus_here, ids = find_gpus(os.environ).names, own_gpu_ids()
         own = [socket.gethostname(), *map(os.environ.get, VISIBLE), gpus_here, ids]
-        *places, port = self._trial.meet("start", own, lambda places: [*places, _free_port()])
+        *places, port = self._trial.meet("start", own, self._prepared)
         hosts = [place[0] for place in places]
         address = LOOPBACK if len({*hosts}) == 1 else hosts[0]
         words = self._command.template.filled(self._trial.parameters, self._values | {RANKS: len(hosts)})
@@ -152,7 +163,14 @@ class _Call:
                 environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
         # A script may be `torchrun` itself, which reads its port there.
         environ |= place.variables(address, port) | {"PET_MASTER_PORT": str(port), "PYTHONUNBUFFERED": "1"}
-        return Script(words, environ, SafePath(self._trial.directory) / f"output-{self._rank}.log", self._take)
+        log = SafePath(self._trial.directory) / f"output-{self._rank}.log"
+        words = self._folder.placed(words, self._command.template.words)
+        return Script(words, self._folder.environ(environ), log, self._take, self._folder.cwd)
+
+    def _prepared(self, places: list[Json]) -> list[Json]:
+        """Make the folder of the trial before any script starts; return the places of all ranks with a port."""
+        self._folder.open()
+        return [*places, _free_port()]
 
     # ------------------------------------------------------------ what the script says
 

@@ -35,6 +35,7 @@ from nnlo_opt.runtime.streams import keeping_streams
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.trials.identity import ScriptFolders
 from nnlo_opt.trials.manifest import remove_all
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.user_files import reason_of
@@ -98,6 +99,9 @@ class RunningTrial:
     #: `ObjectiveRank.meet` and `ObjectiveRank.is_stopped`, for objectives of this package
     meet: Callable[..., Json] = field(repr=False, default=lambda name, own, answer, *_: answer([own]))
     is_stopped: Callable[[], bool] = field(repr=False, default=bool)
+    #: of a script: where it starts, and what tells the coordinator of it, on block rank 0
+    scripts: ScriptFolders = field(repr=False, default=ScriptFolders())
+    tell: Callable[[msg.Message], None] = field(repr=False, default=lambda message: None)
     #: answers of the reports so far
     _answers: list[bool] = field(default_factory=list, init=False, repr=False)
 
@@ -313,6 +317,8 @@ class ObjectiveRank:
                     _report=self._report,
                     meet=self.meet,
                     is_stopped=self.is_stopped,
+                    scripts=self._setup.run.scripts,
+                    tell=lambda message: self._orders.send(ROOT, message),
                 )
                 with keeping_streams(), code_of_user():
                     value = self._setup.programs.open(call)(trial)

@@ -34,6 +34,7 @@ class Script:
         environ: its environment.
         log: file to which its output is added.
         take: takes in its lines, each with the connection on which it has come; None: it was printed.
+        folder: in which it starts; None: that of this process.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Script:
         environ: Mapping[str, str],
         log: SafePath,
         take: Callable[[str, socket.socket | None], None],
+        folder: str | None = None,
     ) -> None:
         self._take = take
         self._log = log.open("ab", buffering=0)
@@ -58,7 +60,8 @@ class Script:
         self._supervisor, end = socket.socketpair()
         with end:
             pipes: dict[str, Any] = {"stdin": end, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            self._process: Any = start_helper(command, {**environ, SOCKET: name}, bufsize=0, **pipes)
+            given = {**environ, SOCKET: name}
+            self._process: Any = start_helper(command, given, bufsize=0, cwd=folder, **pipes)
         #: status of the first process, if that has ended by itself; code of the supervisor, once it has ended
         self._status: int | None = None
         self._code: int | None = None

@@ -154,6 +154,29 @@ class SearchGoal(_Facts):
     max_attempts: Number = 0
 
 
+class ScriptFolders(Value):
+    """Where the scripts of `--command` start. A run from before trials had folders has the defaults."""
+
+    #: `links`: in a folder of the trial, with links to what is in the starting folder; `empty`: the same without links;
+    #: `here`: in the starting folder
+    kind: str = "here"
+    #: the starting folder, an absolute path; it is where the present start has begun
+    start: str = ""
+    #: names at its top when the run began, without those that are never linked
+    names: list[str] = field(default_factory=list)
+    #: names that every trial has for itself
+    own: list[str] = field(default_factory=list)
+
+    @property
+    def linked(self) -> list[str]:
+        """Names to which a trial has links."""
+        return [name for name in self.names if name not in self.own]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, as the journal has them."""
+        return {"kind": self.kind, "start": self.start, "names": self.names, "own": self.own}
+
+
 class StartSettings(_Facts):
     """Facts that each start may change."""
 
@@ -168,6 +191,8 @@ class StartSettings(_Facts):
     folder: str = "."
     #: number of best trials whose weights are kept; 0: of all
     keep_weights: Number = 0
+    #: where the scripts of a command start
+    scripts: ScriptFolders = ScriptFolders()
     #: tools whose files are kept up to date
     mirror: list[str] = field(default_factory=list)
     #: True if the data files may lead to other files; without it the command line says so

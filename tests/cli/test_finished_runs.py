@@ -232,6 +232,31 @@ def test_only_what_can_be_made_again_is_removed_and_only_when_asked(littered, pr
     assert "nothing to remove" in printed("clean", littered)
 
 
+def test_clean_leaves_what_a_script_has_written_and_its_links(littered, printed):
+    own = littered / "trials/0002/files"
+    (own / ".checkpoint-9").mkdir(parents=True)
+    (own / ".state.0123456789ab.json").touch()
+    (own / "data").symlink_to("/no/such/folder")
+    save = littered / "trials/0002/fold0/checkpoint-2/rank-0/.state.0123456789ab.json"
+    save.parent.mkdir(parents=True)
+    save.touch()
+    printed("clean", littered, "--yes")
+    assert {path.name for path in own.iterdir()} == {".checkpoint-9", ".state.0123456789ab.json", "data"}
+    assert save.exists()
+
+
+def test_links_of_a_killed_script_are_removed_and_those_of_others_are_not(tmp_path, printed):
+    scripts = {"kind": "links", "start": str(tmp_path), "names": ["data"], "own": []}
+    run = write_run(tmp_path / "run", [started(scripts=scripts), *trial(0), *trial(1)[:3]])
+    for number in (0, 1):
+        (run / f"trials/000{number}/files").mkdir()
+        (run / f"trials/000{number}/files/data").symlink_to(tmp_path / "data")
+        (run / f"trials/000{number}/files/latest").symlink_to("version_3")
+    assert "1 leftover link" in printed("clean", run, "--yes")
+    left = {str(path.relative_to(run / "trials")) for path in run.glob("trials/*/files/*")}
+    assert left == {"0000/files/data", "0000/files/latest", "0001/files/latest"}, "trial 0 has ended in good order"
+
+
 def test_a_failed_training_keeps_the_checkpoint_that_continues_it(tmp_path, printed):
     run = write_run(tmp_path / "run", [started({"search_space": None}), *trial(0), *failed(1)])
     printed("clean", run, "--yes")

@@ -1,4 +1,5 @@
 import argparse
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -187,7 +188,9 @@ def options_of(parser):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_tables_above_leave_no_option_out(program):
     covered = {arguments[0].partition("=")[0] for name, arguments, _, _ in ALL if name == program}
-    of_search = {"--command", "--report-pattern", "--result-pattern", "--try-output"}  # `--model` stands in all tables
+    # `--model` stands in all tables
+    of_search = {"--command", "--command-folder", "--command-own", "--report-pattern", "--result-pattern"}
+    of_search |= {"--try-output"}
     elsewhere = {"--from-run"} if program == "TrainingDriver" else of_search
     elsewhere |= {"--help", "--help-all", "--copy-command", "--options"}
     assert covered | elsewhere == set(options_of(driver_parser(program)))
@@ -243,6 +246,23 @@ def test_the_environment_says_where_to_copy_and_how_unless_the_command_line_does
     assert (data.cache, data.copy_command) == (Path("/other"), ("cp", "{}", "{}"))
     monkeypatch.setenv("DATA_COPY_COMMAND", "dd")
     assert "`DATA_COPY_COMMAND`" in refused(train)
+
+
+def test_folders_of_a_command_need_a_command_and_names_at_the_top():
+    command = ["--command", f"{sys.executable} {{args}}"]
+    own = driver_options("OptimizationDriver", [*command, "--command-own", "a", "runs/", "a"]).command
+    assert (own.folder, own.own) == (None, ("a", "runs"))
+    empty = driver_options("OptimizationDriver", [*command, "--command-folder", "empty", "--command-own", "a"]).command
+    assert (empty.folder, empty.own) == ("empty", ("a",))
+    assert "`--command-own` and no `--command`" in refused(search, "--command-own", "a")
+    assert "`--command-folder` and no `--command`" in refused(search, "--command-folder", "here")
+    parse = partial(driver_options, "OptimizationDriver")
+    assert "one of links, here, empty" in refused(parse, [*command, "--command-folder", "hear"])
+    for name in ("a/b", "..", "./a", ""):
+        assert "a name at the top of the folder" in refused(parse, [*command, "--command-own", name])
+    assert "with `--command-folder here`" in refused(
+        parse, [*command, "--command-folder", "here", "--command-own", "a"]
+    )
 
 
 def test_the_command_line_is_kept_as_it_was_given():

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -371,3 +372,104 @@ def test_a_script_sees_the_gpu_that_is_its_own_as_if_alone_on_its_node(tmp_path,
     script = f"import os\n{seen}\nprint('{{\"value\": 1.0}}')\n"
     launcher.run(3, command(tmp_path, script, LINE, *given), tmp_path)
     assert {(tmp_path / f"seen-{rank}").read_text().strip() for rank in (0, 1)} == placed
+
+
+#: keeps its state in its working folder, as PyTorch's tutorial of torchrun does: what is there is a snapshot of its own
+SNAPSHOT = """
+import json, os, sys, time
+
+rank, n_epochs = os.environ["RANK"], 4
+begun = json.load(open("snapshot")) if os.path.exists("snapshot") else []
+print(f"goes on after {len(begun)} epochs")
+assert open("data/points").read() == "data"
+open("rank-" + rank, "w").close()
+while rank == "0" and not os.path.exists("rank-" + str(int(os.environ["WORLD_SIZE"]) - 1)):
+    time.sleep(0.001)
+for epoch in range(len(begun) + 1, n_epochs + 1):
+    begun.append(sys.argv[1])
+    if rank == "0":
+        name = "new" if "--whole" in sys.argv else "snapshot"
+        with open(name, "w") as file:
+            json.dump(begun, file)
+        os.replace(name, "snapshot")
+        print(json.dumps({"epoch": epoch, "value": 1.0}))
+    while epoch == 2 and os.path.exists("hold"):
+        time.sleep(0.01)
+if rank == "0":
+    print(json.dumps({"value": float(sys.argv[1]), "mixed": len({*begun}) - 1}))
+"""
+
+
+def project(folder):
+    """A folder in which the script was tried once by hand."""
+    (folder / "data").mkdir()
+    (folder / "data/points").write_text("data")
+    (folder / "train.py").write_text(SNAPSHOT)
+    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+    subprocess.run([sys.executable, "train.py", "0.5"], cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL)
+    (folder / "rank-0").unlink()
+    assert (folder / "snapshot").exists()
+
+
+def mixed(folder):
+    """Of each trial: how many other trials it went on from, by the metrics of its end."""
+    events = launcher.events_of(folder / "checkpoints/S", "AssignmentFinished")
+    return [event["metrics"]["mixed"] for event in events]
+
+
+def left_in(folder):
+    return {path.name for path in folder.glob("checkpoints/S/trials/*/files/*")}
+
+
+def test_a_script_with_a_snapshot_in_its_folder_begins_anew_in_each_trial(tmp_path):
+    project(tmp_path)
+    options = ("--num-iterations", "3", "--command", "python train.py {x} --whole")
+    out = launcher.run(1, command(tmp_path, SNAPSHOT, LINE, *options, "--command-own", "snapshot"), tmp_path).out
+    launcher.check_search(tmp_path / "checkpoints/S", 3)
+    assert mixed(tmp_path) == [0, 0, 0]
+    assert "changed meanwhile" not in out
+    assert left_in(tmp_path) == {"snapshot", "rank-0"}
+    assert json.loads((tmp_path / "snapshot").read_text()) == ["0.5"] * 4
+
+
+def test_a_snapshot_of_a_try_by_hand_that_trials_write_is_named_with_the_remedy(tmp_path):
+    project(tmp_path)
+    (tmp_path / "snapshot").write_text('["0.5", "0.5"]')
+    options = ("--num-iterations", "2", "--command", "python train.py {x}")
+    out = launcher.run(1, command(tmp_path, SNAPSHOT, LINE, *options), tmp_path).out
+    assert "Trial 0: `snapshot` of the starting folder changed meanwhile, which all trials share." in out
+    assert "by `--command-own snapshot`." in out
+    assert mixed(tmp_path) == [1, 1], "this is why the line is printed"
+
+
+@pytest.mark.parametrize("n_ranks", [1, 5])
+def test_a_killed_trial_finds_its_own_snapshot_and_no_link_is_left(tmp_path, n_ranks):
+    project(tmp_path)
+    block = ("--block-size", "2") if n_ranks > 1 else ()
+    options = (*block, "--num-iterations", "4", "--command", "python train.py {x} --whole", "--command-own", "snapshot")
+    words = command(tmp_path, SNAPSHOT, LINE, *options)
+    run = tmp_path / "checkpoints/S"
+    (tmp_path / "hold").touch()
+    job = launcher.start(n_ranks, words, tmp_path)
+    assert launcher.seen_within(60, lambda: len([e for e in launcher.events_of(run, "EpochEnded") if e["epoch"] > 1]))
+    job.kill()
+    assert "data" in left_in(tmp_path), "a killed attempt cannot remove its links"
+    (tmp_path / "hold").unlink()
+    out = launcher.run(n_ranks, [*words, "--opt-restore"], tmp_path).out
+    launcher.check_search(run, 4)
+    assert "the next attempt finds what the script had written" in out
+    assert mixed(tmp_path) == [0] * 4
+    assert "`hold` is no longer in" in out
+    assert left_in(tmp_path) == {"snapshot", *(f"rank-{rank}" for rank in range(len(block) or 1))}
+    assert "goes on after 2 epochs" in (run / "trials/0000/output-0.log").read_text()
+
+
+def test_weights_that_are_not_kept_are_the_folders_of_scripts(tmp_path):
+    project(tmp_path)
+    options = ("--num-iterations", "3", "--command", "python train.py {x} --whole", "--command-own", "snapshot")
+    out = launcher.run(1, command(tmp_path, SNAPSHOT, LINE, *options, "--keep-weights", "best:1"), tmp_path).out
+    assert "has no effect" not in out
+    best = min(rows(tmp_path), key=lambda row: float(row["figure_of_merit"]))
+    kept = [path.parts[-2] for path in (tmp_path / "checkpoints/S").glob("trials/*/files")]
+    assert kept == [f"{int(best['trial']):04d}"]
+    assert (tmp_path / "data/points").exists()

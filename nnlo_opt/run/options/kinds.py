@@ -210,9 +210,17 @@ def _kept(value: Any) -> int | None:
     return _within(int(number), 1) if colon else None
 
 
+def _top_name(value: Any) -> str:
+    name = _text(value).removesuffix("/")  # as a shell completes the name of a folder
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(value)
+    return name
+
+
 TEXT = Kind(rule="text", type=str, convert=_text)
 #: a module, a function or a command
 CODE = Kind(rule="text", type=str, convert=_text, names_code=lambda _: True)
+TOP_NAME = Kind(rule="a name at the top of the folder in which the search is started", type=str, convert=_top_name)
 PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
 #: on if it is given; it has no value on the command line
 FLAG = Kind(rule="True or False", type=bool, convert=_flag, action="store_true")

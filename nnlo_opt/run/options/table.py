@@ -358,6 +358,14 @@ SEARCH = _group(
              "has \"checkpoint\": true, {checkpoint} for the last save, {ranks} for the ranks of the block if a single "
              "script is to start its own processes. A line {\"epoch\": 3, \"value\": 0.2} is a report, and the last "
              "{\"value\": 0.2} the result"),
+    Option("command_folder", "WHERE", one_of("links", "here", "empty"), shown="links", example="empty", python=False,
+        help="where the scripts of --command start; links: each trial in a folder of its own, which is {folder}, with "
+             "links to what was in the starting folder when the run began; empty: the same without links; here: all in "
+             "the starting folder; may not be changed on resume"),
+    Option("command_own", "NAME", many(kinds.TOP_NAME, "extend"), default=(), example="snapshot.pt lightning_logs",
+        python=False,
+        help="names of files and folders at the top of the starting folder to which trials get no links, so that each "
+             "has its own; further ones may be given on resume"),
     Option("report_pattern", "REGEX", TEXT, example=r"epoch (?P<epoch>\d+) .* accuracy (?P<value>\S+)", python=False,
         help="regular expression of a line of --command that is a report, with the groups epoch and value"),
     Option("result_pattern", "REGEX", TEXT, example=r"accuracy: (?P<value>\S+)", python=False,

@@ -1,6 +1,7 @@
 """Options of a command as frozen values, validated when they are made."""
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -56,6 +57,8 @@ _PRUNER_TAKES = {
     "min_trials": ("median",),
     "min_epochs": (*PRUNERS, FREEZE_THAW),
 }
+#: options that only a command has
+_OF_COMMAND = ("report_pattern", "result_pattern", "command_folder", "command_own")
 # fmt: off
 #: options of some search algorithms only: name in `make_search` -> name on the command line
 SEARCH_OPTIONS = {
@@ -375,14 +378,28 @@ def _comparison(values: SimpleNamespace) -> Comparison:
 def _command(values: SimpleNamespace, comparison: Comparison) -> Command | None:
     """Return the command that is to be searched; None if there is none."""
     patterns, model = (values.report_pattern, values.result_pattern), values.model or values.example
-    if values.command is None and patterns == (None, None):
+    others = {name: getattr(values, name) for name in _OF_COMMAND if getattr(values, name) not in (None, ())}
+    if values.command is None and not others:
         return None
     if values.command is None or model:
+        lone = f"`{BY_NAME[next(iter(others))].flag}` and no `--command`" if values.command is None else ""
         raise ConfigurationError(
-            "A search is of a model or of a command, and patterns are for the lines of a command. Received: "
-            f"{f'both `--command` and {model!r}' if values.command else 'a pattern and no `--command`'}; leave it out."
+            "A search is of a model or of a command, and patterns and folders are those of a command. Received: "
+            f"{lone or f'both `--command` and {model!r}'}; leave it out."
         )
-    return Command(template=Template(values.command), names=_printed_names(comparison), patterns=patterns)
+    if values.command_own and values.command_folder == "here":
+        raise ConfigurationError(
+            "`--command-own` names what every trial has in a folder of its own. Received: "
+            f"{shlex.join(values.command_own)} with `--command-folder here`, where all trials start in one folder; "
+            "leave one of them out."
+        )
+    return Command(
+        template=Template(values.command),
+        names=_printed_names(comparison),
+        patterns=patterns,
+        folder=values.command_folder,
+        own=tuple(dict.fromkeys(values.command_own)),
+    )
 
 
 def _printed_names(comparison: Comparison) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from nnlo_opt.export.exporter import require
 from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
+from nnlo_opt.objective.working_folder import remove_stale_links
 from nnlo_opt.records import Value
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
@@ -53,6 +54,7 @@ from nnlo_opt.run.start.console import Console, WaitForSpace
 from nnlo_opt.run.start.host import Host
 from nnlo_opt.run.start.identity import check_same, identity_of, refuse_run_of_script, remark_on_command, settings_of
 from nnlo_opt.run.start.inbox import Inbox
+from nnlo_opt.run.start.script_folders import changed_text, folders_of
 from nnlo_opt.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.run.workload.workload import ModuleWorkload
@@ -66,7 +68,7 @@ from nnlo_opt.space.space import Space
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
 from nnlo_opt.trials.events import AssignmentFailed, Event, RunStarted, TrialFailed
-from nnlo_opt.trials.identity import RunIdentity
+from nnlo_opt.trials.identity import RunIdentity, ScriptFolders
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
 
@@ -251,14 +253,15 @@ class Session(ABC):
                 self.say(self.topology.remark)
             if self.host.owns_process:
                 self.greet(directory, findings)
+            scripts = folders_of(self.options, directory, self.say)
             plan = self.plan_for(directory)
             with code_of_user():
                 search = self.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
             if self.options.run.overwrite:
                 directory.begin_anew()
-            self._open_on_ranks(directory, findings)
+            self._open_on_ranks(directory, findings, scripts)
             directory.journal.wait_for_room(WaitForSpace(directory.shown, self.say))
-            directory.record(self._started(directory, identity), self.say)
+            directory.record(self._started(directory, identity, scripts), self.say)
             self._running = self._coordinate(directory, search, plan, findings)
         except BaseException:
             directory.abandon()
@@ -296,6 +299,7 @@ class Session(ABC):
             coordinator.complete(test)
         if not self.is_one_training:
             last_steps.remove_stale_checkpoints(directory.path, directory.ledger)
+            remove_stale_links(directory.path, directory.ledger)
         # They work while the reports are written.
         mirrors_until_s = last_steps.ask_mirrors(run.mirrors, self._preemption.left_s)
         if self.host.keeps_files:
@@ -409,7 +413,7 @@ class Session(ABC):
         elif request.restore and request.name is not None:
             self.say(f"No journal in `{directory.shown}`: starting a new run.")
 
-    def _open_on_ranks(self, directory: RunDirectory, findings: Findings) -> None:
+    def _open_on_ranks(self, directory: RunDirectory, findings: Findings, scripts: ScriptFolders) -> None:
         """Have all ranks write to the run from now on."""
         if self._timeline.keeps:
             clear_parts(directory.path)
@@ -422,6 +426,7 @@ class Session(ABC):
             seed=self.options.seed,
             least_children=least_workers(self.options, findings),
             is_temporary=not self.host.keeps_files,
+            scripts=scripts,
         )
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):
@@ -429,12 +434,12 @@ class Session(ABC):
         self.is_running = True
         if self.options.monitor and findings.is_objective:
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
-        if self.options.keep_weights and not findings.pauses:
+        if self.options.keep_weights and not findings.pauses and self.options.command is None:
             self.say("`--keep-weights` has no effect: an objective without `checkpoint` keeps its weights by itself.")
         self._context.say_at_the_end(self._last_words)
         self._context.open(directory.path, self.topology)
 
-    def _started(self, directory: RunDirectory, identity: RunIdentity) -> RunStarted:
+    def _started(self, directory: RunDirectory, identity: RunIdentity, scripts: ScriptFolders) -> RunStarted:
         ledger, unix_s = directory.ledger, self._clock.unix_s()
         since_s = unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0
         check_start(unix_s, since_s)
@@ -444,7 +449,8 @@ class Session(ABC):
             n_ranks=self.topology.world_size,
             n_blocks=self.topology.n_blocks,
             identity=identity.plain,
-            settings=settings_of(self.options, self.host.program or self.program, names_versions=self.host.keeps_files),
+            settings=settings_of(self.options, self.host.program or self.program, names_versions=self.host.keeps_files)
+            | ({} if self.options.command is None else {"scripts": scripts.to_json()}),
             adopted=[] if ledger.sessions else self.adopted,
             cut_bytes=directory.journal.n_cut,
         )
@@ -465,6 +471,7 @@ class Session(ABC):
             clock=self._clock,
             observers=observers if self.host.catch is True else [*observers, self],
             on_preemption=self._preemption.ask,
+            on_shared=lambda changed: self.say(changed_text(changed)),
             requests=lambda: [*inbox(), *self.host.requests()],
             on_declined=inbox.decline,
         )

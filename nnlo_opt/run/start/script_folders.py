@@ -1,0 +1,157 @@
+"""Where the scripts of a start begin: decided by the first start of a run, and kept in its journal."""
+
+import os
+import shlex
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from nnlo_opt.comm.run_messages import SharedFilesChanged
+from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.objective.command import Command
+from nnlo_opt.objective.working_folder import killed, remove_stale_links
+from nnlo_opt.reporting.words import counted
+from nnlo_opt.run.options.values import Options
+from nnlo_opt.trials.identity import ScriptFolders
+from nnlo_opt.trials.run_directory import RunDirectory
+
+#: names at the top of the starting folder that get links at most
+MOST_NAMES = 1000
+
+
+def folders_of(options: Options, directory: RunDirectory, say: Callable[[str], None]) -> ScriptFolders:
+    """Return where the scripts of a run start, and say it; that of a run without a command has no meaning.
+
+    Raises:
+        ConfigurationError: the starting folder cannot be linked, or the run has begun in another way.
+    """
+    command, request, ledger = options.command, options.run, directory.ledger
+    if command is None:
+        return ScriptFolders()
+    start = str(request.start)
+    if not ledger.sessions:
+        folders = ScriptFolders(kind=command.folder or "links", start=start, own=[*command.own])
+        if folders.kind == "links":
+            folders = _listed(folders, directory.path, (request.place, options.log_file), say)
+    else:
+        folders = _resumed(command, directory, request.restore_option)
+        remove_stale_links(directory.path, ledger)
+        folders = folders.replaced(start=start, own=[*dict.fromkeys((*folders.own, *command.own))])
+        if gone := [name for name in folders.linked if not os.path.lexists(os.path.join(start, name))]:
+            say(f"{_shown(gone)} {'are' if len(gone) > 1 else 'is'} no longer in `{start}`: no trial has a link to it.")
+    say(_text(folders))
+    for text in _begun(directory) if ledger.sessions else ():
+        say(text)
+    return folders
+
+
+def _resumed(command: Command, directory: RunDirectory, option: str) -> ScriptFolders:
+    known = directory.ledger.settings.scripts
+    if command.folder not in (None, known.kind):
+        raise ConfigurationError(
+            f"`{option}` resumes the same run only. In `{directory.shown}` `--command-folder` differs: it was "
+            f"{known.kind}, now {command.folder}. Leave it out, or start a new run under another name."
+        )
+    if command.own and known.kind == "here":
+        raise ConfigurationError(
+            f"`--command-own` names what every trial has in a folder of its own. Received: {shlex.join(command.own)} "
+            f"for `{directory.shown}`, whose trials all start in one folder; leave it out, or start a new run."
+        )
+    return known
+
+
+def _listed(
+    folders: ScriptFolders, run: Path, job: tuple[Path, Path | None], say: Callable[[str], None]
+) -> ScriptFolders:
+    """Return the folders of a run that begins, with the names at the top of the starting folder.
+
+    Args:
+        job: folder of the runs, and the log file, both of which the job writes to.
+    """
+    start, place, log_file = Path(folders.start), job[0].resolve(), job[1]
+    if start.is_relative_to(run.resolve()):
+        raise ConfigurationError(
+            f"Trials of a script get links to the folder in which the search starts. Received: `{start}`, in the run "
+            "itself. Start in another folder, or give `--command-folder here` or `--command-folder empty`."
+        )
+    outputs = {*_outputs(), *([] if log_file is None else [_file(start / log_file)])}
+    names, left_out = list[str](), list[str]()
+    for name in sorted(os.listdir(start)):
+        path = start / name
+        is_ours = name == ".git" or any(_holds(path, held) for held in (run.resolve(), place)) or _file(path) in outputs
+        (left_out if is_ours else names).append(name)
+    folders = folders.replaced(names=names)
+    if (n := len(folders.linked)) > MOST_NAMES:
+        raise ConfigurationError(
+            f"A folder of which trials of a script get links must have at most {MOST_NAMES:,} names at its top. "
+            f"Received: {n:,} in `{start}`. Give `--command-folder here` to start all trials there, or "
+            "`--command-folder empty` for folders without links."
+        )
+    if left_out:
+        say(f"No trial has a link to {_shown(left_out)} of `{start}`.")
+    for name in folders.own:
+        if name not in (*names, *left_out):
+            say(f"`--command-own {shlex.quote(name)}`: there is no such name in `{start}`.{did_you_mean(name, names)}")
+    return folders
+
+
+def _holds(path: Path, held: Path) -> bool:
+    """Return True if `held`, a path without links, is `path` or below it."""
+    with suppress(OSError, RuntimeError):  # a loop of links
+        return held.is_relative_to(path.resolve())
+    return False
+
+
+def _file(path: Path | str) -> tuple[int, int] | None:
+    """Return the device and the inode of a file; None if it is no plain file."""
+    with suppress(OSError):
+        about = os.stat(path)
+        return (about.st_dev, about.st_ino) if stat.S_ISREG(about.st_mode) else None
+    return None
+
+
+def _outputs() -> Iterator[tuple[int, int]]:
+    """Yield the files to which this process, and those that have started it, write: mpirun, the script of a job."""
+    process = os.getpid()
+    with suppress(OSError, ValueError):  # the process of another user
+        while process > 0:
+            for stream in (1, 2):
+                if (found := _file(f"/proc/{process}/fd/{stream}")) is not None:
+                    yield found
+            process = int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+# ---------------------------------------------------------------- in words
+
+
+def _text(folders: ScriptFolders) -> str:
+    if folders.kind == "here":
+        return f"All scripts start in `{folders.start}`, and find there what other trials have written."
+    links = f"with links to {counted(len(folders.linked), 'name')} of `{folders.start}`"
+    own = f"; {_shown(folders.own)}: each trial's own" if folders.own else ""
+    return f"Each trial starts in a folder of its own{f', {links}' * (folders.kind == 'links')}{own}."
+
+
+def changed_text(changed: SharedFilesChanged) -> str:
+    """Return what a trial has changed in words, with the remedy."""
+    return (
+        f"Trial {changed.trial}: {_shown(changed.names)} of the starting folder changed meanwhile, which all trials "
+        f"share. Each gets its own by `--command-own {shlex.join(changed.names)}`."
+    )
+
+
+def _shown(names: Sequence[str], most: int = 6) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"`{name}`" for name in names[:most]) + more
+
+
+def _begun(directory: RunDirectory) -> Iterator[str]:
+    """Yield a sentence on the trials that begin again with what an attempt has written that was killed."""
+    trials = directory.ledger.trials
+    found = [n for n, folder in killed(directory.path, directory.ledger) if folder.glob("*")]
+    if again := [n for n in found if not trials[n].state.ended]:
+        yield (
+            f"{'Trials' if len(again) > 1 else 'Trial'} {', '.join(map(str, again))}: the next attempt finds what the "
+            "script had written, also a file that the kill has cut short."
+        )
