@@ -149,8 +149,8 @@ class TrialCheckpoint:
 
     def _complete(self, temporary: SafePath, epoch: int, parts: list[dict[str, Any]]) -> str:
         files = {name: found for part in parts for name, found in part.items()}
-        facts = {"train_s": self._train_s(), "counts_from_0": self.count.is_from_0}
-        return complete(temporary, epoch, files, is_numbered=True, **facts).name
+        train_s, from_0 = self._train_s(), self.count.is_from_0
+        return complete(temporary, epoch, files, is_numbered=True, train_s=train_s, counts_from_0=from_0).name
 
 
 def _safe_files(part: SafePath) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 #: endings of code that some program reads
 # fmt: off
-_ENDINGS = {
+CODE_ENDINGS = {
     ".py", ".pyw", ".pyz", ".ipynb", ".sh", ".bash", ".zsh", ".ksh", ".csh", ".fish", ".r", ".jl", ".pl", ".rb",
     ".awk", ".js", ".lua", ".mjs", ".cjs", ".ts", ".m", ".c", ".cc", ".cpp", ".cxx", ".jar", ".scala", ".tcl", ".php",
 }
@@ -41,7 +41,7 @@ class _File(NamedTuple):
 
     @property
     def is_script(self) -> bool:
-        return self.head.startswith(_SCRIPT) or Path(self.name).suffix.lower() in _ENDINGS
+        return self.head.startswith(_SCRIPT) or Path(self.name).suffix.lower() in CODE_ENDINGS
 
 
 def named_files(words: Sequence[str]) -> NamedFiles:

@@ -16,6 +16,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 from nnlo_opt.files import make_directory
+from nnlo_opt.objective.named_files import CODE_ENDINGS
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.identity import ScriptFolders
 from nnlo_opt.trials.kept_weights import FILES_NAME
@@ -26,11 +27,6 @@ from nnlo_opt.trials.trial import AssignmentEnd
 _MOST_SEEN = 2000
 #: variables with lists of folders, which may be relative to the starting folder
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
-#: endings of files that an interpreter executes
-_CODE = frozenset(
-    {".py", ".pyz", ".ipynb", ".sh", ".bash", ".zsh", ".csh", ".r", ".jl", ".pl", ".rb", ".lua", ".js", ".mjs", ".m"}
-    | {".jar", ".c"}  # ROOT executes files of C++
-)
 #: name of the folders in which Python keeps what it has compiled: whoever imports writes there
 _COMPILED = "__pycache__"
 
@@ -111,7 +107,7 @@ class WorkingFolder:
     def _placed(self, word: str, *, is_typed: bool) -> str:
         head, equals, name = word.rpartition("=")
         path, parts = self._start / name, Path(name).parts
-        is_file = is_typed or "/" in name or path.suffix.lower() in _CODE
+        is_file = is_typed or "/" in name or path.suffix.lower() in CODE_ENDINGS
         if not is_file or not parts or os.path.isabs(name) or not _exists(path):
             return word
         if ".." in parts:
@@ -162,7 +158,7 @@ def is_code(path: Path) -> bool:
     if path.is_dir():
         return (path / "__main__.py").is_file()
     with suppress(OSError):
-        if path.suffix.lower() in _CODE or os.access(path, os.X_OK):
+        if path.suffix.lower() in CODE_ENDINGS or os.access(path, os.X_OK):
             return True
         if stat.S_ISREG(path.stat().st_mode):
             with path.open("rb") as file:
