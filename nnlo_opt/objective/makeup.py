@@ -123,7 +123,9 @@ class _Walk:
         found = {name: function.__globals__[name] for name in _globals(code) if name in function.__globals__}
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # it has no value yet
-                found[name] = cell.cell_contents
+                # A variable of a function may hold one function after another; a definition has its own name.
+                if getattr(value := cell.cell_contents, "__name__", name) in (name, "<lambda>"):
+                    found[name] = value
         self._named |= found
         for value in (*found.values(), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.add(value)

@@ -328,6 +328,26 @@ def test_a_decorator_of_another_module_hides_no_function_and_is_no_part_itself(m
     assert made.parts != makeup_of(module(changed(DECORATED, "return helper", "return 1 + helper")).objective).parts
 
 
+def test_a_function_counts_that_is_defined_beside_the_objective_and_not_one_that_a_variable_holds(module):
+    text = """
+def first(x):
+    return x
+def main():
+    held = first
+    short = lambda x: x + 1
+    def beside(x):
+        return x * 2
+    def objective(p):
+        return held(beside(short(p)))
+    return objective
+"""
+    made = makeup_of(module(text).main())
+    assert {*made.parts} == {"objective", "beside", "<lambda>"}
+    assert makeup_of(module(changed(text, "held = first", "held = len")).main()) == made
+    for old, new in (("x * 2", "x * 3"), ("x + 1", "x + 2")):
+        assert makeup_of(module(changed(text, old, new)).main()).parts != made.parts
+
+
 def test_a_value_that_cannot_be_shown_is_no_part_and_no_error(module):
     text = """
 class Mine(int):
