@@ -7,18 +7,19 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.run import FrozenTrial, Results, Run
+from nnlo_opt.api.run import SearchResult
 from nnlo_opt.api.steering import Callback, SearchView, Steering
-from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
+from nnlo_opt.api.words import OTHER_DIRECTIONS, in_python
 from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
+from nnlo_opt.objective.other_names import ARGUMENTS
 from nnlo_opt.objective.signature import takes
 from nnlo_opt.run.options.kinds import FLAG, whole
 from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
@@ -32,8 +33,6 @@ from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensio
 from nnlo_opt.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.space.space import Space
 from nnlo_opt.space.values import is_number
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_state import state_after
 from nnlo_opt.user_files import EXECUTING, of_user
 
 if TYPE_CHECKING:
@@ -44,44 +43,6 @@ SpaceLike: TypeAlias = Space | Sequence[Parameter] | Mapping[str, Parameter] | s
 #: arguments of a search
 _NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python} - {"no_shuffle"} | {"shuffle"}
 _SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult(Results):
-    """Trials of a search with the best of them; equal on every rank.
-
-    >>> result = nnlo_opt.optimize(lambda p: p["n"] ** 2, {"n": Integer(1, 3)}, num_iterations=3)
-    >>> result
-    <SearchResult: 3 complete, best 1 at {'n': 1}>
-    >>> result.best.number in (0, 1, 2), len(result.trials)
-    (True, 3)
-    """
-
-    #: state that the journal of the run leads to
-    ledger: Ledger = field(repr=False)
-    #: run directory, with journal, `results.csv` and the best model; None if the search had no `checkpoint`
-    directory: Path | None
-    #: True on one of the ranks that have searched together, for what a script does once
-    is_root: bool = True
-    _frozen: list[FrozenTrial] = field(default_factory=list, init=False, repr=False, compare=False)
-
-    def best_model(self) -> Any:
-        """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
-        if self.directory is None:
-            raise ConfigurationError(
-                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, as "
-                '`checkpoint="mine"`.'
-            )
-        return Run(self.directory).best_model()
-
-    def __repr__(self) -> str:
-        return f"<SearchResult: {self._found}>"
-
-    def _repr_html_(self) -> str:
-        ledger = self.ledger
-        return self._view(
-            "SearchResult", state_after(Path(), ledger.ended_because, complete=ledger.complete, at_work=True)
-        )
 
 
 def optimize(  # noqa: PLR0913  (all are named but two)
@@ -150,7 +111,9 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             warn_of_defaults(options, comm, depth=3)
             if N_PARALLEL.read(n_parallel) > 1:
                 _check_parallel(n_parallel, options, definition, comm)
-            study = Steering(full_space, grace_s=0.0 if comm is None else LONG_S)
+            run = checked.run
+            kept = None if run.name is None else run.root / run.name
+            study = Steering(full_space, grace_s=0.0 if comm is None else LONG_S, directory=kept)
             view = SearchView(study, callbacks, progress=progress, place=(caller.f_code.co_filename, caller.f_lineno))
             script = Script(
                 program="nnlo_opt.optimize",
@@ -195,8 +158,8 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     """
     if unknown := [name for name in given if name not in _NAMES]:
         what = f"a search from Python does not have.{did_you_mean(unknown[0], _NAMES)}"
-        if unknown[0] in OTHER_NAMES:
-            what = f"is `{OTHER_NAMES[unknown[0]]}` here."
+        if unknown[0] in ARGUMENTS:
+            what = f"is `{ARGUMENTS[unknown[0]]}` here."
         raise ConfigurationError(
             f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which {what} "
             "docs/reference/options.md lists them."

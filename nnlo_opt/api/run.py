@@ -3,16 +3,17 @@
 import base64
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from nnlo_opt.analysis import frames
 from nnlo_opt.api.words import python_words
 from nnlo_opt.errors import ConfigurationError, TrialError, require_known
+from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting import plots
 from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.table import ranked
@@ -22,7 +23,7 @@ from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import checked_run
 from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.run_state import RunState, state_of
+from nnlo_opt.trials.run_state import RunState, state_after, state_of
 from nnlo_opt.trials.trial import Assignment, FoldResult, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class FrozenTrial:
         same = {f.name: copy(getattr(trial, f.name)) for f in fields(cls) if f.name != "parameters"}
         return cls(parameters=dict(trial.point), **same | {"reason": python_words(trial.reason)})
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absence("trial", name, self)
+
 
 class Results:
     """Trials of a search, and their figures; a subclass has the ledger.
@@ -84,6 +90,23 @@ class Results:
     ledger: Ledger
     #: trials of a search that has ended, once somebody has asked for them
     _frozen: list[FrozenTrial]
+
+    def __len__(self) -> int:
+        """Number of trials."""
+        return len(self.ledger.trials)
+
+    def __iter__(self) -> Iterator[FrozenTrial]:
+        """Iterate over `trials`."""
+        return iter(self.trials)
+
+    def __bool__(self) -> bool:
+        """Return True, also without trials: there is a result."""
+        return True
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absence("result", name, self)
 
     @property
     def direction(self) -> str:
@@ -319,6 +342,43 @@ class Run(Results):
 
     def _repr_html_(self) -> str:
         return self._view(f"Run {self.directory}", self._state)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult(Results):
+    """Trials of a search with the best of them; equal on every rank.
+
+    >>> result = nnlo_opt.optimize(lambda p: p["n"] ** 2, {"n": Integer(1, 3)}, num_iterations=3)
+    >>> result
+    <SearchResult: 3 complete, best 1 at {'n': 1}>
+    >>> result.best.number in (0, 1, 2), len(result.trials)
+    (True, 3)
+    """
+
+    #: state that the journal of the run leads to
+    ledger: Ledger = field(repr=False)
+    #: run directory, with journal, `results.csv` and the best model; None if the search had no `checkpoint`
+    directory: Path | None
+    #: True on one of the ranks that have searched together, for what a script does once
+    is_root: bool = True
+    _frozen: list[FrozenTrial] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def best_model(self) -> Any:
+        """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
+        if self.directory is None:
+            raise ConfigurationError(
+                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, as "
+                '`checkpoint="mine"`.'
+            )
+        return Run(self.directory).best_model()
+
+    def __repr__(self) -> str:
+        return f"<SearchResult: {self._found}>"
+
+    def _repr_html_(self) -> str:
+        ledger = self.ledger
+        state = state_after(Path(), ledger.ended_because, complete=ledger.complete, at_work=True)
+        return self._view("SearchResult", state)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:

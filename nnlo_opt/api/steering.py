@@ -4,12 +4,14 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from nnlo_opt.api.run import FrozenTrial
+from nnlo_opt.api.run import FrozenTrial, SearchResult
 from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.errors import SearchWarning
+from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting.terminal import terminal_width
 from nnlo_opt.runtime.environment import is_rank
 from nnlo_opt.search.start_points import check_start_points
@@ -31,12 +33,20 @@ class Steering:
     Args:
         space: the search space.
         grace_s: seconds that trials under way have to end when the search is stopped.
+        directory: of the run; None if it is not kept.
     """
 
-    def __init__(self, space: Space, grace_s: float) -> None:
-        self._space, self._grace_s = space, grace_s
+    def __init__(self, space: Space, grace_s: float, directory: Path | None = None) -> None:
+        self._space, self._grace_s, self._directory = space, grace_s, directory
+        #: state of the search after the last event
+        self._ledger = Ledger()
         #: requests that the coordinator has not taken in
         self._asked: deque[ins.CoordinatorEvent] = deque()
+
+    @property
+    def result(self) -> SearchResult:
+        """Result so far."""
+        return SearchResult(self._ledger, self._directory)
 
     def stop(self) -> None:
         """End the search with what it has; nothing new begins."""
@@ -50,6 +60,15 @@ class Steering:
             ConfigurationError: they are not of the search space.
         """
         self._asked.extend(ins.Enqueue(point=point) for point in check_start_points(self._space, [dict(parameters)]))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absence("study", name, self)
+
+    def _see(self, ledger: Ledger) -> None:
+        """Take in the state of the search."""
+        self._ledger = ledger
 
     def _requests(self) -> list[ins.CoordinatorEvent]:
         """Return the requests since the last call."""
@@ -95,6 +114,7 @@ class SearchView:
             self._line = self._line or SearchBar()
             self._line.show(ledger, event.time_s)
         if isinstance(event, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned):
+            self._study._see(ledger)
             for callback in self._callbacks:
                 callback(self._study, FrozenTrial.of(ledger.trials[event.trial]))
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.optimize import N_PARALLEL, SearchResult, SpaceLike, search_options, space_of, warn_of_defaults
+from nnlo_opt.api.optimize import N_PARALLEL, SpaceLike, search_options, space_of, warn_of_defaults
+from nnlo_opt.api.run import SearchResult
 from nnlo_opt.api.steering import Steering
 from nnlo_opt.api.words import in_python
 from nnlo_opt.comm import messages as msg

@@ -96,7 +96,7 @@ def test_a_trial_tells_what_its_last_report_has_answered():
 
 
 def test_a_habit_of_optuna_is_answered():
-    with pytest.raises(AttributeError, match=r'in `trial.parameters\["name"\]`'):
+    with pytest.raises(AttributeError, match=r'take `trial.parameters\["name"\]`'):
         called(lambda trial: trial.suggest_float("x", 0, 1))
 
 

@@ -1,0 +1,86 @@
+"""First programs as people write them by the habits of other packages."""
+
+import pytest
+
+import nnlo_opt
+from nnlo_opt import Real
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.objective.other_names import ARGUMENTS
+
+SPACE = {"x": Real(-5, 5)}
+FEW = {"num_iterations": 4, "hyper_opt": "random"}
+
+
+def square(x):
+    return x**2
+
+
+@pytest.fixture(scope="module")
+def result():
+    return nnlo_opt.optimize(square, SPACE, **FEW)
+
+
+# ---------------------------------------------------------------- names of others
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_argument_of_others_is_refused_with_ours(name):
+    with pytest.raises(ConfigurationError, match=f"`{name}`, which is `{ARGUMENTS[name]}` here"):
+        nnlo_opt.optimize(square, SPACE, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("best_params", "best_parameters"),
+        ("best_value", "figure_of_merit"),
+        ("best_trial", "best"),
+        ("x", "best_parameters"),
+        ("fun", "figure_of_merit"),
+        ("trials_dataframe", r"to_dataframe\(\)"),
+    ],
+)
+def test_an_attribute_of_others_names_ours(result, name, ours):
+    with pytest.raises(AttributeError, match=f"a result has no '{name}': take `{ours}`"):
+        getattr(result, name)
+    with nnlo_opt.Study(SPACE, **FEW) as study, pytest.raises(AttributeError, match=rf"take `result\.{ours}`"):
+        getattr(study, name)
+
+
+@pytest.mark.parametrize(("name", "ours"), [("value", "figure_of_merit"), ("params", "parameters")])
+def test_an_attribute_of_the_trial_of_a_callback_names_ours(name, ours):
+    def callback(study, trial):
+        getattr(trial, name)
+
+    with pytest.raises(AttributeError, match=f"a trial has no '{name}': take `{ours}`"):
+        nnlo_opt.optimize(square, SPACE, callbacks=[callback], **FEW)
+
+
+def test_a_callback_sees_the_result_so_far():
+    seen = []
+    nnlo_opt.optimize(square, SPACE, callbacks=[lambda study, trial: seen.append(len(study.result))], **FEW)
+    assert seen == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("create_study", "optimize"), ("load_study", "load_run"), ("TrialPruned", "report"), ("gp_minimize", "optimize")],
+)
+def test_a_function_of_others_names_ours(name, ours):
+    with pytest.raises(AttributeError, match=f"'{name}': take `.*{ours}"):
+        getattr(nnlo_opt, name)
+
+
+def test_an_unknown_attribute_is_an_attribute_error_without_a_guess(result):
+    for thing in (result, result.best, nnlo_opt):
+        assert not hasattr(thing, "zebra")
+        with pytest.raises(AttributeError, match=r"has no 'zebra'$"):
+            thing.zebra  # noqa: B018
+
+
+def test_a_result_has_a_length_and_its_trials_and_is_true_without_any(result):
+    assert len(result) == 4
+    assert [trial.number for trial in result] == [0, 1, 2, 3]
+    with nnlo_opt.Study(SPACE, **FEW) as study:
+        assert study.result
+        assert not [*study.result]
