@@ -79,7 +79,7 @@ class SearchArguments(TypedDict, total=False):
     monitor: bool
     # search
     fix: Mapping[str, Any]
-    hyper_opt: Name | str | SearchAlgorithm
+    hyper_opt: Name | str | SearchAlgorithm | type[SearchAlgorithm]
     surrogate: Literal["gp", "et", "rf", "gbrt"] | None
     acquisition: Literal["ei", "lcb", "pi"] | None
     ga_populations: int | None
@@ -91,7 +91,7 @@ class SearchArguments(TypedDict, total=False):
     fold_by: str
     opt_restore: bool
     # stopping trials early
-    pruner: Literal["none", "median", "asha", "hyperband"] | str | Pruner
+    pruner: Literal["none", "median", "asha", "hyperband"] | str | Pruner | type[Pruner]
     pruner_eta: int | None
     pruner_min_epochs: int | None
     pruner_min_trials: int | None

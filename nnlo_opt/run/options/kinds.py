@@ -104,7 +104,7 @@ def one_of(*choices: str, other: str = "") -> Kind:
 
 
 def or_own(choices: Sequence[str], check: Callable[[object], None]) -> Kind:
-    """Return the kind of `choices`, of one's own classes as FILE.py:CLASS, and of objects that pass `check`."""
+    """Return the kind of `choices`, of FILE.py:CLASS, and of classes and objects that pass `check`."""
     names = one_of(*choices, other=", or FILE.py:CLASS")
 
     def convert(value: Any) -> Any:
