@@ -3,7 +3,7 @@
 import pytest
 
 import nnlo_opt
-from nnlo_opt import Real
+from nnlo_opt import Categorical, Real, When
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.objective.other_names import ARGUMENTS
 
@@ -84,3 +84,21 @@ def test_a_result_has_a_length_and_its_trials_and_is_true_without_any(result):
     with nnlo_opt.Study(SPACE, **FEW) as study:
         assert study.result
         assert not [*study.result]
+
+
+# ---------------------------------------------------------------- arguments of an objective
+
+CONDITIONAL = {"model": Categorical(["svm", "tree"]), "C": Real(0, 1, condition=When("model", "svm"))}
+
+
+def test_a_parameter_with_a_condition_and_no_default_is_refused_before_the_first_trial():
+    called = []
+    with pytest.raises(ConfigurationError, match=r"`C` exists only if model is 'svm'\. Write `C=None`"):
+        nnlo_opt.optimize(lambda model, C: called.append(model), CONDITIONAL, **FEW)
+    assert not called
+
+
+def test_keywords_of_an_objective_are_all_parameters_that_the_trial_has():
+    given = []
+    nnlo_opt.optimize(lambda **rest: given.append(rest) or 1.0, CONDITIONAL, num_iterations=8, hyper_opt="random")
+    assert {tuple(rest) for rest in given} == {("model", "C"), ("model",)}
