@@ -50,6 +50,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
     /,
     space: SpaceLike | None = None,
     *,
+    feasible: Callable[[dict[str, Any]], bool] | None = None,
     catch: bool | None = None,
     n_parallel: int = 1,
     progress: bool | None = None,
@@ -74,6 +75,8 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             trial is to stop). One argument of another name gets the dict.
         space: a list of parameters, a dict of parameters by name, a `Space`, or a file or module that defines one;
             by default `parameter_range` of the target.
+        feasible: function of the parameters, a dict, which returns False for those that are not to be tried; by default
+            the attribute `feasible` of the target, if it has one.
         catch: if True, a trial whose objective raises has failed, and the search continues; if False, the search ends
             and the exception is raised here; None: as False until a trial has succeeded, as True afterwards.
         n_parallel: number of processes that call the objective, without mpirun. Several are forked from this one, so
@@ -107,7 +110,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             if definition.kind == "objective" and "block_size" not in options:
                 # Every rank of a block would compute the same.
                 checked = replace(checked, block_size=2 if takes(definition.objective, "comm") else 1)
-            full_space = space_of(space, definition, checked.fix)
+            full_space = space_of(space, definition, checked.fix, feasible)
             warn_of_defaults(options, comm, depth=3)
             if N_PARALLEL.read(n_parallel) > 1:
                 _check_parallel(n_parallel, options, definition, comm)
@@ -222,11 +225,14 @@ def definition_of(target: object) -> ModelDefinition:
         return ModelDefinition.from_names(vars(module), _file_of(module))
     kind = FUNCTIONS.get(name, "objective")
     around = getattr(target, "__globals__", {}) if kind == "model" else {}
+    own = {_FUNCTION_OF[kind]: target}
+    if (feasible := getattr(target, CONSTRAINT_NAME, None)) is not None:
+        own[CONSTRAINT_NAME] = feasible
     return ModelDefinition(
         name="objective" if name == "<lambda>" else name,
         kind=kind,
         source=Path(getattr(getattr(target, "__code__", None), "co_filename", "script")),
-        functions={key: value for key, value in around.items() if callable(value)} | {_FUNCTION_OF[kind]: target},
+        functions={key: value for key, value in around.items() if callable(value)} | own,
         parameter_range=getattr(target, "parameter_range", None),
         function=name,
         fingerprint=_fingerprint(target),
@@ -251,15 +257,29 @@ def _fingerprint(function: object) -> str:
 
 
 def space_of(
-    given: SpaceLike | None, definition: ModelDefinition | None = None, fixed: Mapping[str, str] | None = None
+    given: SpaceLike | None,
+    definition: ModelDefinition | None = None,
+    fixed: Mapping[str, str] | None = None,
+    feasible: Any = None,
 ) -> Space:
-    """Return the search space; ConfigurationError if there is none, or it is wrong."""
+    """Return the search space under the constraint `feasible`, or else that of the target.
+
+    Raises:
+        ConfigurationError: there is no space, it is wrong, or there are two constraints.
+    """
+    of_target = None if definition is None else definition.functions.get(CONSTRAINT_NAME)
+    if feasible is not None and of_target is not None and of_target is not feasible:
+        raise ConfigurationError(
+            "A search space has one constraint. Received: the argument `feasible`, and `feasible` of the target. Leave "
+            "one of them out."
+        )
+    feasible = of_target if feasible is None else feasible
     if isinstance(given, str | os.PathLike):
-        return load_space(os.fspath(given), fixed)
-    source, feasible = "the argument `space`", None
+        loaded = load_space(os.fspath(given), fixed)
+        return loaded if feasible is None else finish_space(loaded, feasible, "the argument `feasible`")
+    source = "the argument `space`"
     if given is None and definition is not None:
         given, source = definition.parameter_range, f"`parameter_range` of {definition.source}"
-        feasible = definition.functions.get(CONSTRAINT_NAME)
     if given is None:
         raise ConfigurationError(
             "A search needs a search space. Received: none. Give one, for example `{'x': Real(0, 1)}`."

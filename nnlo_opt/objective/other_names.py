@@ -20,6 +20,8 @@ ARGUMENTS = _table(
         "storage study_name": "checkpoint",
         "load_if_exists": "opt_restore",
         "directions": "objective",
+        "constraint constraints": "feasible",
+        "constraints_func": "outcome_constraint",
         "random_state rstate": "seed",
         "x0 points_to_evaluate": "start_point",
         "no_shuffle": "shuffle",

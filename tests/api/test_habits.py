@@ -3,7 +3,7 @@
 import pytest
 
 import nnlo_opt
-from nnlo_opt import Categorical, Real, When
+from nnlo_opt import Categorical, Real, Space, When
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.objective.other_names import ARGUMENTS
 
@@ -102,3 +102,72 @@ def test_keywords_of_an_objective_are_all_parameters_that_the_trial_has():
     given = []
     nnlo_opt.optimize(lambda **rest: given.append(rest) or 1.0, CONDITIONAL, num_iterations=8, hyper_opt="random")
     assert {tuple(rest) for rest in given} == {("model", "C"), ("model",)}
+
+
+# ---------------------------------------------------------------- a constraint before the trial
+
+
+def above(parameters):
+    return parameters["x"] > 1
+
+
+def square_above(x):
+    return x**2
+
+
+square_above.feasible = above
+
+
+@pytest.mark.parametrize(
+    ("target", "given"),
+    [
+        (square, {"space": SPACE, "feasible": above}),
+        (square, {"space": Space([Real(-5, 5, name="x")], constraint=above)}),
+        (square_above, {"space": SPACE}),
+    ],
+    ids=["argument", "space", "attribute"],
+)
+def test_a_constraint_of_a_script_is_kept_by_every_trial(target, given, tmp_path):
+    run = {"num_iterations": 8, "checkpoint": tmp_path / "run", **given}
+    result = nnlo_opt.optimize(target, **run)
+    assert min(trial.parameters["x"] for trial in result) > 1
+    nnlo_opt.optimize(target, opt_restore=True, **run | {"num_iterations": 9})
+    assert min(trial.parameters["x"] for trial in nnlo_opt.load_run(tmp_path / "run")) > 1
+
+
+def test_another_constraint_is_another_search(tmp_path):
+    run = {"num_iterations": 2, "checkpoint": tmp_path / "run"}
+    nnlo_opt.optimize(square, SPACE, feasible=above, **run)
+    for other in (None, lambda parameters: parameters["x"] > 2):
+        with pytest.raises(ConfigurationError, match=r"the constraint was `feasible` .* and is now"):
+            nnlo_opt.optimize(square, SPACE, feasible=other, opt_restore=True, **run)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"feasible": 3}, "must be a function of one argument"),
+        ({"feasible": lambda: True}, "must be a function of one argument"),
+        ({"feasible": lambda p: False}, "must accept some points"),
+        ({"feasible": lambda p: p["y"]}, "Received: KeyError: 'y' at"),
+        ({"feasible": above, "space": Space([Real(-5, 5, name="x")], above)}, "has one constraint"),
+        ({"constraint": above}, "`constraint`, which is `feasible` here"),
+    ],
+)
+def test_a_constraint_that_cannot_be_kept_is_refused(given, words):
+    with pytest.raises(ConfigurationError, match=words):
+        nnlo_opt.optimize(square, **{"space": SPACE} | given, **FEW)
+    with pytest.raises(ConfigurationError, match=words):
+        nnlo_opt.Study(**{"space": SPACE} | given, **FEW)
+
+
+def test_an_argument_and_an_attribute_are_two_constraints():
+    with pytest.raises(ConfigurationError, match="has one constraint"):
+        nnlo_opt.optimize(square_above, SPACE, feasible=lambda p: True, **FEW)
+
+
+def test_a_study_asks_for_feasible_points_only():
+    with nnlo_opt.Study(SPACE, feasible=above, **FEW) as study:
+        for trial in study:
+            study.tell(trial, trial.parameters["x"])
+    assert min(trial.parameters["x"] for trial in study.result) > 1
