@@ -5,12 +5,23 @@ docs/reference/options.md describes them. An argument that is left out has the d
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
+from nnlo_opt.api.run import Results
 from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.pruning import Pruner
 
 Path: TypeAlias = str | os.PathLike[str]
+
+
+class Frame(Protocol):
+    """Data frame, of pandas for example."""
+
+    def to_csv(self, *, index: bool) -> str: ...
+
+
+#: earlier search: its run, result or table
+Earlier: TypeAlias = Path | Results | Frame
 # fmt: off
 Name: TypeAlias = Literal[
     "bayesian", "freeze-thaw", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"
@@ -85,7 +96,7 @@ class SearchArguments(TypedDict, total=False):
     ga_populations: int | None
     grid_points: int | None
     start_point: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
-    warm_start: Path | Sequence[Path]
+    warm_start: Earlier | Sequence[Earlier]
     block_size: int
     n_fold: int
     fold_by: str

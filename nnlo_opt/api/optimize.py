@@ -13,7 +13,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.run import SearchResult
+from nnlo_opt.api.run import Results, SearchResult
 from nnlo_opt.api.steering import Callback, SearchView, Steering
 from nnlo_opt.api.words import OTHER_DIRECTIONS, in_python
 from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean
@@ -21,9 +21,11 @@ from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
 from nnlo_opt.objective.other_names import ARGUMENTS
 from nnlo_opt.objective.signature import takes
+from nnlo_opt.reporting.words import counted
 from nnlo_opt.run.options.kinds import FLAG, whole
 from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.run.options.values import Options, optimization_options
+from nnlo_opt.run.start.earlier import earlier_of_frame, earlier_of_ledger
 from nnlo_opt.run.start.embedded import run_search
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.session import LONG_S
@@ -174,8 +176,25 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
         "direction": OTHER_DIRECTIONS.get(str(direction := given.get("direction")), direction),
         "model": model,
     }
+    if "warm_start" in given:
+        of_table["warm_start"] = _earlier(given["warm_start"])
     checked = optimization_options({**given, **of_table})
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
+
+
+def _earlier(given: Any) -> list[Any]:
+    """Return results and data frames as measurements, and paths as they are."""
+    if isinstance(given, str | os.PathLike | Results) or hasattr(given, "to_csv"):
+        given = [given]
+    return [_measured(place) for place in given]
+
+
+def _measured(place: Any) -> Any:
+    if hasattr(place, "to_csv"):
+        return earlier_of_frame(place, f"a data frame of {' x '.join(map(str, place.shape))}")
+    if isinstance(place, Results):
+        return place.directory or earlier_of_ledger(place.ledger, f"a result of {counted(len(place), 'trial')}")
+    return place
 
 
 def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", depth: int) -> None:

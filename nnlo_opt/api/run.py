@@ -21,7 +21,7 @@ from nnlo_opt.reporting.words import constraints_text, counted, outcome, point_t
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import checked_run
+from nnlo_opt.trials.run_directory import checked_run, run_named
 from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.run_state import RunState, state_after, state_of
 from nnlo_opt.trials.trial import Assignment, FoldResult, Trial, TrialState
@@ -88,6 +88,8 @@ class Results:
 
     #: state that the journal of the run leads to
     ledger: Ledger
+    #: run directory; None if the run is not kept
+    directory: Path | None
     #: trials of a search that has ended, once somebody has asked for them
     _frozen: list[FrozenTrial]
 
@@ -254,7 +256,7 @@ class Run(Results):
     0.25
 
     Args:
-        path: directory of the run.
+        path: directory of the run, or its name in the folder `checkpoints`.
 
     Raises:
         ConfigurationError: the directory holds no run.
@@ -263,7 +265,7 @@ class Run(Results):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         #: directory of the run
-        self.directory = Path(path)
+        self.directory: Path = run_named(path)
         self._events: list[Event] = []
         self.ledger = Ledger()
         self.refresh()
@@ -382,7 +384,9 @@ class SearchResult(Results):
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Return a run by its directory, to look at its trials, draw them, predict by its models; the run may be at work.
+    """Return a run by its directory or name, to look at its trials, draw them, predict by its models.
+
+    A search may be at work on it.
 
     >>> run = load_run("checkpoints/CP")
     >>> run

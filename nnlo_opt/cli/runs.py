@@ -21,11 +21,10 @@ from nnlo_opt.reporting.results import read_ledger, summarise
 from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.reporting.words import duration, value_text
-from nnlo_opt.run.options.table import RUNS
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials.identity import RunIdentity, StartSettings
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RUNS
 from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.run_state import state_after, state_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 import nnlo_opt
-from nnlo_opt import Categorical, Real, Space, When
+from nnlo_opt import Categorical, Real, Space, When, load_run
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.objective.other_names import ARGUMENTS
 
@@ -171,3 +171,38 @@ def test_a_study_asks_for_feasible_points_only():
         for trial in study:
             study.tell(trial, trial.parameters["x"])
     assert min(trial.parameters["x"] for trial in study.result) > 1
+
+
+# ---------------------------------------------------------------- earlier searches
+
+
+def test_a_run_is_taken_by_its_name_wherever_a_path_is(here):
+    nnlo_opt.optimize(square, SPACE, checkpoint="yesterday", **FEW)
+    assert len(load_run("yesterday")) == len(load_run("checkpoints/yesterday")) == 4
+    result = nnlo_opt.optimize(square, SPACE, warm_start="yesterday", checkpoint="today", **FEW)
+    assert len(result.ledger.adopted) == 4
+    with pytest.raises(ConfigurationError, match="Received: `tomorrow`"):
+        nnlo_opt.optimize(square, SPACE, warm_start="tomorrow", **FEW)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with checkpoint", "without"])
+@pytest.mark.parametrize("of", [lambda r: r, lambda r: [r], lambda r: r.to_dataframe()], ids=["one", "list", "frame"])
+def test_a_warm_start_takes_a_result_and_a_data_frame(of, kept, tmp_path):
+    first = nnlo_opt.optimize(square, SPACE, **FEW, **({"checkpoint": tmp_path / "run"} if kept else {}))
+    second = nnlo_opt.optimize(square, SPACE, warm_start=of(first), checkpoint=tmp_path / "next", **FEW)
+    assert [each["value"] for each in second.ledger.adopted] == [trial.figure_of_merit for trial in first]
+    resumed = nnlo_opt.optimize(square, SPACE, opt_restore=True, checkpoint=tmp_path / "next", **FEW)
+    assert resumed.ledger.adopted == second.ledger.adopted
+
+
+def test_a_warm_start_takes_rows_of_a_data_frame_and_a_run(tmp_path):
+    first = nnlo_opt.optimize(square, SPACE, checkpoint=tmp_path / "run", **FEW)
+    best = first.to_dataframe().nsmallest(2, "figure_of_merit")
+    second = nnlo_opt.optimize(square, SPACE, warm_start=[best, load_run(tmp_path / "run")], **FEW)
+    assert len(second.ledger.adopted) == 6
+
+
+def test_a_data_frame_without_figures_is_refused():
+    frame = nnlo_opt.optimize(square, SPACE, **FEW).to_dataframe()[["trial", "p:x"]]
+    with pytest.raises(ConfigurationError, match=r"A data frame for `warm_start` must .* a data frame of 4 x 2 "):
+        nnlo_opt.optimize(square, SPACE, warm_start=frame, **FEW)

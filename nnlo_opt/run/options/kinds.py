@@ -18,6 +18,7 @@ from nnlo_opt.data.weights import ClassWeights, parse_class_weights
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.search.own import is_own
 from nnlo_opt.search.start_points import parse_start_point
+from nnlo_opt.search.warm_start import Earlier
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.objectives import Objective, OutcomeConstraint
 
@@ -201,6 +202,11 @@ def _kept(value: Any) -> int | None:
 
 TEXT = Kind(rule="text", type=str, convert=_text)
 PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
+EARLIER = Kind(
+    rule="a run, a study or a table",
+    type=str | os.PathLike[str] | Earlier,
+    convert=lambda value: value if isinstance(value, Earlier) else _path(value),
+)
 #: on if it is given; it has no value on the command line
 FLAG = Kind(rule="True or False", type=bool, convert=_flag, action="store_true")
 #: `--option` or `--no-option`
