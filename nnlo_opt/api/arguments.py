@@ -109,7 +109,7 @@ class SearchArguments(TypedDict, total=False):
     pruner_max_epochs: int | None
     fold_racing: bool
     # comparing trials
-    objective: str | Sequence[str]
+    objective: str | Sequence[str] | Mapping[str, str]
     outcome_constraint: str | Sequence[str]
     figure_of_merit: str | None
     objective_epoch: Literal["last", "best"]

@@ -12,11 +12,13 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+import numpy as np
+
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.run import Results, SearchResult
 from nnlo_opt.api.steering import Callback, SearchView, Steering
-from nnlo_opt.api.words import OTHER_DIRECTIONS, in_python
-from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean
+from nnlo_opt.api.words import in_python
+from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean, shown
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
 from nnlo_opt.objective.other_names import ARGUMENTS
@@ -35,6 +37,7 @@ from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensio
 from nnlo_opt.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.space.space import Space
 from nnlo_opt.space.values import is_number
+from nnlo_opt.trials.objectives import direction_named
 from nnlo_opt.user_files import EXECUTING, of_user
 
 if TYPE_CHECKING:
@@ -167,15 +170,18 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
             what = f"is `{ARGUMENTS[unknown[0]]}` here."
         raise ConfigurationError(
             f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which {what} "
-            "docs/reference/options.md lists them."
+            "`OptimizationDriver --help` lists them, with `-` for `_`."
         )
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")
-    of_table = {
+    direction, objective = given.get("direction"), given.get("objective")
+    of_table: dict[str, Any] = {
         "no_shuffle": not _SHUFFLE.read(given.get("shuffle", True)),
-        "direction": OTHER_DIRECTIONS.get(str(direction := given.get("direction")), direction),
+        "direction": direction_named(str(direction)) or direction,
         "model": model,
     }
+    if isinstance(objective, Mapping):
+        of_table["objective"] = [f"{name}:{way}" for name, way in objective.items()]
     if "warm_start" in given:
         of_table["warm_start"] = _earlier(given["warm_start"])
     checked = optimization_options({**given, **of_table})
@@ -235,7 +241,7 @@ def definition_of(target: object) -> ModelDefinition:
     if not callable(target):
         raise ConfigurationError(
             "`optimize` takes a function, a module or a file. Received: "
-            f"{target!r}. Give an objective, such as `def objective(parameters): ...`."
+            f"{shown(target)}. Give an objective, such as `def objective(parameters): ...`."
         )
     name = getattr(target, "__name__", type(target).__name__)
     module = sys.modules.get(getattr(target, "__module__", None) or "")
@@ -308,19 +314,29 @@ def space_of(
     return finish_space(space_from_dimensions(given, source), feasible, source, fixed)
 
 
-def _meant(given: object) -> str:
-    """Return the parameter that a value of a dictionary may stand for, as code."""
-    if not isinstance(given, list | tuple):
-        return f"Constant({given!r})" if isinstance(given, int | float | str) else "Real(0, 1)"
-    is_range = len(given) == 2 and all(map(is_number, given))
-    return f"Real({given[0]!r}, {given[1]!r})" if is_range else f"Categorical({[*given]!r})"
+def _meant(given: Any) -> list[str]:
+    """Return the parameters that a value of a dictionary may stand for, as code."""
+    if isinstance(given, range) and len(given) > 1:
+        low, high = sorted((given[0], given[-1]))
+        step = f", step={abs(given.step)}" * (abs(given.step) > 1)
+        return [f"Integer({low}, {high}{step})"]
+    values = given.tolist() if isinstance(given, np.ndarray) else given
+    if not isinstance(values, list | tuple):
+        return [f"Constant({values!r})" if isinstance(values, int | float | str) else "Real(0, 1)"]
+    choice = f"Categorical({shown([*values])})"
+    if len(values) != 2 or not all(map(is_number, values)):
+        return [choice]
+    kinds = ["Integer", "Real"] if all(isinstance(value, int) for value in values) else ["Real"]
+    between = [f"{kind}({values[0]!r}, {values[1]!r})" for kind in kinds]
+    return between if isinstance(values, tuple) else [choice, *between[:1]]
 
 
 def _named(name: str, parameter: Parameter) -> Parameter:
-    if not hasattr(parameter, "to_json"):
+    if not hasattr(parameter, "from_unit"):
+        remedy = " or ".join(f"`{{{name!r}: {code}}}`" for code in _meant(parameter))
         raise ConfigurationError(
-            f"Every value of a search space must be a parameter. Received: {parameter!r} for {name!r}. Write it as "
-            f"`{{{name!r}: {_meant(parameter)}}}`."
+            f"Every value of a search space must be a parameter. Received: {shown(parameter)} for {name!r}. Write it "
+            f"as {remedy}."
         )
     if parameter.name not in ("", name):
         raise ConfigurationError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from nnlo_opt.analysis import frames
-from nnlo_opt.api.words import python_words
+from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.errors import ConfigurationError, TrialError, require_known
 from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting import plots
@@ -166,6 +166,7 @@ class Results:
         found = "none succeeded" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
         return f"{outcome(self.ledger)}, {found}"
 
+    @in_python()
     def to_dataframe(self, table: Literal["trials", "folds", "epochs", "assignments"] = "trials") -> "Frame":
         """Return a table with a dtype for each column (`nnlo_opt.analysis.frames`).
 
@@ -263,6 +264,7 @@ class Run(Results):
         JournalError: its journal is damaged.
     """
 
+    @in_python()
     def __init__(self, path: str | os.PathLike[str]) -> None:
         #: directory of the run
         self.directory: Path = run_named(path)
@@ -307,6 +309,7 @@ class Run(Results):
     def _tables(self) -> "dict[str, Callable[[], Frame]]":
         return super()._tables | {"epochs": lambda: frames.epochs_frame(self.ledger, self._events)}
 
+    @in_python()
     def model(
         self, trial: int | FrozenTrial, *, fold: int | None = None, model: str | os.PathLike[str] | None = None
     ) -> Any:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from nnlo_opt.errors import NnloError
 from nnlo_opt.run.options.table import BY_NAME
 
-OTHER_DIRECTIONS = {"minimize": "min", "maximize": "max"}
 #: an option, with its value if it has one, and the beginning of a rule about it
 _OPTION = re.compile(r"`--([a-z-]+)(?:[ =]([^`]+))?`( must| differs)?")
 _NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")

@@ -14,7 +14,7 @@ def _table(names: Mapping[str, str]) -> dict[str, str]:
 #: argument of a search -> ours
 ARGUMENTS = _table(
     {
-        "n_trials n_calls max_evals num_samples n_evaluations": "num_iterations",
+        "n_trials n_calls n_iter max_evals num_samples n_evaluations": "num_iterations",
         "n_jobs": "n_parallel",
         "sampler algorithm algo search_alg": "hyper_opt",
         "storage study_name": "checkpoint",
@@ -26,6 +26,7 @@ ARGUMENTS = _table(
         "x0 points_to_evaluate": "start_point",
         "no_shuffle": "shuffle",
         "scheduler": "pruner",
+        "resources": "block_size",
         "callback": "callbacks",
         "show_progress_bar": "progress",
     }

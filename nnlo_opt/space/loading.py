@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, shown
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint, feasible_in
 from nnlo_opt.space.fixing import fix
 from nnlo_opt.space.parameters import KINDS, Categorical, Integer, Parameter, Real
@@ -91,10 +91,10 @@ def space_from_dimensions(dimensions: Any, source: str) -> Space:
     if isinstance(dimensions, Space):
         return dimensions
     dimensions = getattr(dimensions, "dimensions", dimensions)  # scikit-optimize's own Space
-    if isinstance(dimensions, (str, dict)) or not isinstance(dimensions, Iterable):
+    if isinstance(dimensions, (str, dict)) or hasattr(dimensions, "shape") or not isinstance(dimensions, Iterable):
         raise ConfigurationError(
-            f"The search space of {source} must be a list of parameters, for example Real. Received: {dimensions!r}. "
-            "Write it as [Real(0, 0.5, name=...), ...]."
+            f"The search space of {source} must be a list of parameters, for example Real. Received: "
+            f"{shown(dimensions)}. Write it as [Real(0, 0.5, name=...), ...]."
         )
     try:
         return Space(_parameter(dimension) for dimension in dimensions)
@@ -108,7 +108,7 @@ def _parameter(dimension: Any) -> Parameter:
     kind = _kind(dimension)
     if kind is None:
         raise ConfigurationError(
-            f"Every entry of a search space must be one of {_KIND_NAMES}. Received: {dimension!r}. "
+            f"Every entry of a search space must be one of {_KIND_NAMES}. Received: {shown(dimension)}. "
             "Write it as one of these, with a name."
         )
     name = dimension.name or ""

@@ -1,9 +1,12 @@
 """First programs as people write them by the habits of other packages."""
 
+import re
+
+import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt import Categorical, Real, Space, When, load_run
+from nnlo_opt import Categorical, Integer, Real, Space, When, load_run
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.objective.other_names import ARGUMENTS
 
@@ -206,3 +209,76 @@ def test_a_data_frame_without_figures_is_refused():
     frame = nnlo_opt.optimize(square, SPACE, **FEW).to_dataframe()[["trial", "p:x"]]
     with pytest.raises(ConfigurationError, match=r"A data frame for `warm_start` must .* a data frame of 4 x 2 "):
         nnlo_opt.optimize(square, SPACE, warm_start=frame, **FEW)
+
+
+# ---------------------------------------------------------------- remedies
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (range(16, 257, 16), "{'x': Integer(16, 256, step=16)}"),
+        (range(3), "{'x': Integer(0, 2)}"),
+        ([16, 32], "{'x': Categorical([16, 32])}` or `{'x': Integer(16, 32)}"),
+        ((0, 1), "{'x': Integer(0, 1)}` or `{'x': Real(0, 1)}"),
+        ((1e-4, 0.1), "{'x': Real(0.0001, 0.1)}"),
+        (["relu", "tanh"], "{'x': Categorical(['relu', 'tanh'])}"),
+        (np.arange(3), "{'x': Categorical([0, 1, 2])}"),
+        (3, "{'x': Constant(3)}"),
+    ],
+)
+def test_a_value_that_is_no_parameter_is_refused_with_the_one_that_it_means(value, remedy):
+    with pytest.raises(ConfigurationError, match=re.escape(f"Write it as `{remedy}`.")):
+        nnlo_opt.optimize(square, {"x": value}, **FEW)
+    for code in remedy.split("` or `"):
+        assert len(nnlo_opt.optimize(lambda x: 1.0, eval(code, vars(nnlo_opt.space)), num_iterations=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: When("model", "svm", Real(0, 1)), r"Write it as Real\(\.\.\., condition=When\('model', 'svm'\)\)"),
+        (lambda: Real(0, 1, when="svm"), r"Received: when='svm'\. Write it as `condition=When\("),
+        (lambda: Real(1, 2, log=True), 'Write it as `prior="log-uniform"`'),
+        (lambda: Integer(0, 8, q=2), "Write it as `step=...`"),
+        (lambda: Categorical(choices=["a", "b"]), "Write it as `categories="),
+        (lambda: Real(0, 1, lowe=1), "Did you mean `low`"),
+        (lambda: Categorical(["a", "b"], log=True), r"The arguments of Categorical are .* Received: log=True\.$"),
+    ],
+)
+def test_an_argument_that_a_parameter_does_not_have_is_refused(make, words):
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"n_random_starts": 3}, "which a search from Python does not have. `Opt"),
+        ({"validation_split": 0.2}, "which a search from Python does not have. `Opt"),
+        ({"num_iteration": 3}, "Did you mean `num_iterations`"),
+        ({"optimizer": "adamw"}, "Received: 'adamw'.$"),
+        ({"objective": "loss"}, "such as loss:min or loss:max. Received: 'loss'"),
+        ({"objective": ["minimize", "maximize"]}, "such as val_loss:min or val_acc:max. Received: 'minimize'"),
+        ({"seed": np.zeros((320, 9))}, r"Received: a ndarray of 320 x 9\."),
+        ({"space": np.zeros((320, 9))}, "Received: a ndarray of 320 x 9. "),
+        ({"space": ["x" * 999]}, "Received: 'x{99} … x{49}'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_few_words(given, words):
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        nnlo_opt.optimize(square, **{"space": SPACE} | FEW | given)
+    assert len(str(refused.value)) < 450
+
+
+def both(x):
+    return {"loss": x**2, "size": -x}
+
+
+@pytest.mark.parametrize(
+    "objective", [{"loss": "min", "size": "maximize"}, ["loss:minimise", "size:max"]], ids=["mapping", "list"]
+)
+def test_objectives_are_taken_in_the_words_of_others(objective):
+    result = nnlo_opt.optimize(both, SPACE, objective=objective, **FEW)
+    assert [str(each) for each in result.ledger.objectives] == ["loss:min", "size:max"]
+    assert nnlo_opt.optimize(square, SPACE, direction="maximise", **FEW).direction == "max"

@@ -7,7 +7,7 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_type_hints
 
@@ -54,6 +54,7 @@ def test_the_arguments_are_the_options_of_the_table_with_their_types():
     types["mode"] |= str  # one's own, as FILE.py:CLASS
     types["hyper_opt"] |= str | SearchAlgorithm | type[SearchAlgorithm]  # or as an object, or its class
     types["pruner"] |= str | Pruner | type[Pruner]
+    types["objective"] |= Mapping[str, str]
     types["warm_start"] = Earlier | Sequence[Earlier]  # or a result, or a data frame
     assert get_type_hints(SearchArguments) == types
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from nnlo_opt.data.weights import ClassWeights, parse_class_weights
-from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.errors import ConfigurationError, did_you_mean, shown
 from nnlo_opt.search.own import is_own
 from nnlo_opt.search.start_points import parse_start_point
 from nnlo_opt.search.warm_start import Earlier
@@ -55,7 +55,8 @@ class Kind:
         except WrongValueError:
             raise
         except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError):
-            raise WrongValueError(f"must be {self.rule}. Received: {value}.") from None
+            text = value if isinstance(value, str) else shown(value)
+            raise WrongValueError(f"must be {self.rule}. Received: {text}.") from None
 
 
 def whole(low: int = 1, unit: str = "") -> Kind:
@@ -98,7 +99,8 @@ def one_of(*choices: str, other: str = "") -> Kind:
 
     def convert(value: Any) -> str:
         if value not in choices:
-            raise WrongValueError(f"must be {rule}. Received: {value}.{did_you_mean(value, choices)}")
+            text = value if isinstance(value, str) else shown(value)
+            raise WrongValueError(f"must be {rule}. Received: {text}.{did_you_mean(value, choices)}")
         return choices[choices.index(value)]
 
     return Kind(rule=rule, type=Literal[choices], convert=convert)
