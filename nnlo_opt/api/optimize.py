@@ -185,7 +185,15 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     if "warm_start" in given:
         of_table["warm_start"] = _earlier(given["warm_start"])
     checked = optimization_options({**given, **of_table})
+    if _has_time_alone(given):
+        checked = replace(checked, plan=replace(checked.plan, num_iterations=0), run=replace(checked.run, n_asked=0))
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
+
+
+def _has_time_alone(given: Mapping[str, Any]) -> bool:
+    """Return True if a search ends by its time, and no number of trials is asked for."""
+    has_time = given.get("timeout") is not None or given.get("walltime") is not None
+    return has_time and given.get("num_iterations") is None
 
 
 def _earlier(given: Any) -> list[Any]:
@@ -211,7 +219,7 @@ def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", dept
     if comm is not None and comm.Get_rank():
         return
     words = []
-    if given.get("num_iterations") is None and given.get("hyper_opt") != "grid":
+    if given.get("num_iterations") is None and given.get("hyper_opt") != "grid" and not _has_time_alone(given):
         n_trials = BY_NAME["num_iterations"].default
         words.append(f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.")
     if comm is None and int(given.get("block_size") or 1) > 1:

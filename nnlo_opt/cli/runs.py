@@ -98,10 +98,18 @@ def _cells(run: Path, config: dict[str, Any], summary: dict[str, Any], *, at_wor
     program = (settings.command_line or ["-"])[0].removesuffix("Driver")
     n_trials, best = summary["n_trials"], summary["best"]
     n_ended = sum(n_trials[state] for state in ("complete", "failed", "pruned"))
-    asked = "?" if settings.plan.num_iterations is None else settings.plan.num_iterations
+    n_asked = settings.plan.num_iterations
+    done = f"{n_ended}/{'?' if n_asked is None else n_asked}" if n_asked != 0 else f"{n_ended}"
     figure = "-" if best is None else f"{best['figure_of_merit']:.6g}"
     state = state_after(run, summary["reason"], complete=summary["complete"], at_work=at_work)
-    return [run.name, program, identity.model.name or "-", state, f"{n_ended}/{asked}", figure]
+    return [
+        run.name,
+        program,
+        identity.model.name or "-",
+        state,
+        done,
+        figure,
+    ]
 
 
 def _age(seconds: float) -> str:

@@ -7,7 +7,8 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Categorical, Integer, Real, Space, When, load_run
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.cli import tool as cli
+from nnlo_opt.errors import ConfigurationError, SearchWarning
 from nnlo_opt.objective.other_names import ARGUMENTS
 
 SPACE = {"x": Real(-5, 5)}
@@ -282,3 +283,20 @@ def test_objectives_are_taken_in_the_words_of_others(objective):
     result = nnlo_opt.optimize(both, SPACE, objective=objective, **FEW)
     assert [str(each) for each in result.ledger.objectives] == ["loss:min", "size:max"]
     assert nnlo_opt.optimize(square, SPACE, direction="maximise", **FEW).direction == "max"
+
+
+# ---------------------------------------------------------------- ends of a search
+
+
+@pytest.mark.parametrize("limit", ["timeout", "walltime"])
+def test_a_search_with_a_limit_of_time_alone_has_any_number_of_trials(limit, tmp_path, recwarn):
+    result = nnlo_opt.optimize(square, SPACE, hyper_opt="random", checkpoint=tmp_path / "run", **{limit: 1.0})
+    assert len(result) > 20
+    assert not recwarn
+    assert load_run(tmp_path / "run").ledger.settings.plan.num_iterations == 0
+    assert cli.main(["status", str(tmp_path / "run")]) == cli.main(["list", str(tmp_path)]) == 0
+
+
+def test_a_target_alone_keeps_the_number_of_trials_and_says_so():
+    with pytest.warns(SearchWarning, match="so that the search has 10"):
+        assert len(nnlo_opt.optimize(square, SPACE, hyper_opt="random", target_objective=-1.0)) == 10
