@@ -15,6 +15,7 @@ from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.errors import ConfigurationError, TrialError, require_known
 from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting import plots
+from nnlo_opt.reporting.page_data import effects_data, space_of
 from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.table import ranked
 from nnlo_opt.reporting.words import constraints_text, counted, outcome, point_text
@@ -197,6 +198,21 @@ class Results:
             "assignments": lambda: frames.assignments_frame(self.ledger),
         }
 
+    @in_python()
+    def importance(self) -> "Frame":
+        """Return how much each parameter matters, as its share of the variance of the figure of merit.
+
+        The columns are `parameter`, `importance`, and `low` and `high`, between which nine of ten functions lie that
+        fit the trials (`nnlo_opt.analysis.effects`).
+
+        Raises:
+            ConfigurationError: too few trials are complete, or all have the same figure of merit.
+        """
+        found = effects_data(self.ledger, space_of(self.ledger))
+        if "effects" not in found:
+            raise ConfigurationError(f"The importance of parameters must be estimated. Received: {found['why']}")
+        return frames.importance_frame({effect["name"]: effect["importance"] for effect in found["effects"]})
+
     def _view(self, title: str, state: RunState) -> str:
         """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
         ledger, best = self.ledger, self.ledger.best()
@@ -216,8 +232,12 @@ class Results:
     # ------------------------------------------------------------ figures
 
     def plot_history(self, ax: "Axes | None" = None, *, by: Literal["trials", "time"] = "trials") -> "Axes":
-        """Draw all figures of merit and the best so far, `by` "trials" or by the "time" they were trained."""
-        return plots.plot_history(self.ledger, ax, by=by)
+        """Draw all figures of merit and the best so far, `by` "trials" or by the "time" they were trained.
+
+        Several histories on the same axes have the names of their runs in the legend.
+        """
+        label = "" if self.directory is None else self.directory.name
+        return plots.plot_history(self.ledger, ax, by=by, label=label)
 
     def plot_parameter(self, name: str, ax: "Axes | None" = None) -> "Axes":
         """Draw the figure of merit against the parameter `name`."""

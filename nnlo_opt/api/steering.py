@@ -61,6 +61,9 @@ class Steering:
         """
         self._asked.extend(ins.Enqueue(point=point) for point in check_start_points(self._space, [dict(parameters)]))
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.result._found}>"
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:

@@ -300,3 +300,39 @@ def test_a_search_with_a_limit_of_time_alone_has_any_number_of_trials(limit, tmp
 def test_a_target_alone_keeps_the_number_of_trials_and_says_so():
     with pytest.warns(SearchWarning, match="so that the search has 10"):
         assert len(nnlo_opt.optimize(square, SPACE, hyper_opt="random", target_objective=-1.0)) == 10
+
+
+# ---------------------------------------------------------------- looking at a search
+
+
+def test_a_study_shows_how_far_it_is(tmp_path):
+    with nnlo_opt.Study(SPACE, **FEW) as study:
+        assert repr(study) == "<Study: no trial yet, none succeeded>"
+        study.tell(study.ask(), 0.5)
+        assert repr(study).startswith("<Study: 1 complete, best 0.5 at {'x': ")
+
+
+def test_the_importance_of_parameters_is_a_frame():
+    space = {"x": Real(-5, 5), "y": Real(-5, 5)}
+    result = nnlo_opt.optimize(lambda x, y: x**2, space, num_iterations=12, hyper_opt="random")
+    frame = result.importance()
+    assert [*frame.columns] == ["parameter", "low", "importance", "high"]
+    assert frame.parameter[frame.importance.idxmax()] == "x"
+    assert (frame.low <= frame.importance).all()
+    assert (frame.importance <= frame.high).all()
+    assert "share of the variance of figure of merit" in result.plot_importance().get_xlabel()
+
+
+def test_the_importance_of_too_few_trials_is_refused_with_the_reason(result):
+    with pytest.raises(ConfigurationError, match="At least 5 complete trials are needed"):
+        result.importance()
+
+
+def test_two_histories_on_the_same_axes_have_labels_and_colours_of_their_own(tmp_path):
+    runs = [nnlo_opt.optimize(square, SPACE, checkpoint=tmp_path / name, **FEW) for name in ("tpe", "random")]
+    ax = runs[0].plot_history()
+    assert ax.get_legend_handles_labels()[1] == ["complete", "best so far"]
+    runs[1].plot_history(ax)
+    lines, labels = ax.get_legend_handles_labels()
+    assert labels == ["complete", "best so far: tpe", "best so far: random"]
+    assert len({line.get_color() for line in lines}) == 3
