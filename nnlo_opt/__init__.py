@@ -5,6 +5,7 @@ when they are used.
 """
 
 import importlib
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -15,8 +16,8 @@ _OF_API = {
     **dict.fromkeys(("Data", "H5Data"), "compat.manager.data"),
     **dict.fromkeys(("MPIKFoldManager", "MPIManager"), "compat.manager.manager"),
     **dict.fromkeys(("ModelBuilder", "ModelFromJson"), "compat.manager.model"),
-    **dict.fromkeys(("SearchResult", "optimize"), "api.optimize"),
-    **dict.fromkeys(("FrozenTrial", "Run", "load_run"), "api.run"),
+    "optimize": "api.optimize",
+    **dict.fromkeys(("FrozenTrial", "Run", "SearchResult", "load_run"), "api.run"),
     "Study": "api.study",
     **dict.fromkeys(("RunningTrial", "TrialFold"), "objective.rank"),
     "TrialCheckpoint": "objective.checkpoint",
@@ -31,7 +32,8 @@ __all__ = list(_OF_API)
 
 def __getattr__(name: str) -> Any:
     if name not in _OF_API:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        other_names = importlib.import_module(f"{__name__}.objective.other_names")
+        raise other_names.absence("module `nnlo_opt`", name, sys.modules[__name__])
     from nnlo_opt.records import without_collection
 
     with without_collection():  # what is imported stays

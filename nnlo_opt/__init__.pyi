@@ -1,7 +1,7 @@
-from nnlo_opt.api.optimize import SearchResult as SearchResult
 from nnlo_opt.api.optimize import optimize as optimize
 from nnlo_opt.api.run import FrozenTrial as FrozenTrial
 from nnlo_opt.api.run import Run as Run
+from nnlo_opt.api.run import SearchResult as SearchResult
 from nnlo_opt.api.run import load_run as load_run
 from nnlo_opt.api.study import Study as Study
 from nnlo_opt.compat.manager.algo import Algo as Algo

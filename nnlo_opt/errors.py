@@ -36,6 +36,19 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+#: most characters of a value that a message quotes
+_MOST_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """Return a value as a message quotes it: a table or an array by its shape, a long one without its middle."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape and not isinstance(value, type):
+        return f"a {type(value).__name__} of {' x '.join(map(str, shape))}"
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]} … {text[-_MOST_SHOWN // 4 :]}"
+
+
 class NnloError(Exception):
     """Base class of all errors that this package raises on purpose.
 
@@ -155,7 +168,14 @@ def require_known(what: str, name: object, known: Iterable[str]) -> None:
         raise ConfigurationError(f"{what} must be one of {', '.join(names) or 'none'}. Received: {name!r}.{hint}")
 
 
+#: names of other things, although they are close to names of ours
+_OTHER_THINGS = {"adamw", "adamax", "nadam", "n_iter", "n_random_starts", "resources", "validation_split"}
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return a sentence, after a space, that proposes the `known` name closest to `name`; empty if none is close."""
-    close = get_close_matches(str(name), list(known), n=1)
+    text = str(name)
+    if text.lower().lstrip("-").replace("-", "_") in _OTHER_THINGS:
+        return ""
+    close = get_close_matches(text, list(known), n=1)
     return f" Did you mean `{close[0]}`?" if close and close[0] != name else ""

@@ -68,7 +68,7 @@ PURE_DATA: dict[str, str] = {
 PURE_DECISIONS: dict[str, str] = {
     "coordinator": "ending instructions outcomes policy membership state suggestions",
     "block": "exchange.rounds master.instructions master.state master.submaster_state",
-    "objective": "epochs forms signature values",
+    "objective": "epochs forms other_names signature values",
     "search": "random design encoding genetic grid start_points curves pruners pruning racing targets warm_start "
     "scalarisation",
     "launcher": "planning supervisor",

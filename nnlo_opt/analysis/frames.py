@@ -90,6 +90,14 @@ def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
     return _frame([rows[key] for key in sorted(rows)], "trial", "fold", "epoch", *same)
 
 
+def importance_frame(shares: Mapping[str, Iterable[float]]) -> "Frame":
+    """Return one row for each parameter: its share of the variance, between two bounds; `shares`: low, middle, high."""
+    import pandas
+
+    rows = [(name, *band) for name, band in shares.items()]
+    return pandas.DataFrame(rows, columns=["parameter", "low", "importance", "high"])
+
+
 def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
     """Return values by names that begin with a prefix: `o:` for objectives, `m:` for metrics."""
     return {f"{prefix}{name}": value for name, value in values.items()}

@@ -5,12 +5,23 @@ docs/reference/options.md describes them. An argument that is left out has the d
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
+from nnlo_opt.api.run import Results
 from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.pruning import Pruner
 
 Path: TypeAlias = str | os.PathLike[str]
+
+
+class Frame(Protocol):
+    """Data frame, of pandas for example."""
+
+    def to_csv(self, *, index: bool) -> str: ...
+
+
+#: earlier search: its run, result or table
+Earlier: TypeAlias = Path | Results | Frame
 # fmt: off
 Name: TypeAlias = Literal[
     "bayesian", "freeze-thaw", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"
@@ -79,26 +90,26 @@ class SearchArguments(TypedDict, total=False):
     monitor: bool
     # search
     fix: Mapping[str, Any]
-    hyper_opt: Name | str | SearchAlgorithm
+    hyper_opt: Name | str | SearchAlgorithm | type[SearchAlgorithm]
     surrogate: Literal["gp", "et", "rf", "gbrt"] | None
     acquisition: Literal["ei", "lcb", "pi"] | None
     ga_populations: int | None
     grid_points: int | None
     start_point: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
-    warm_start: Path | Sequence[Path]
+    warm_start: Earlier | Sequence[Earlier]
     block_size: int
     n_fold: int
     fold_by: str
     opt_restore: bool
     # stopping trials early
-    pruner: Literal["none", "median", "asha", "hyperband"] | str | Pruner
+    pruner: Literal["none", "median", "asha", "hyperband"] | str | Pruner | type[Pruner]
     pruner_eta: int | None
     pruner_min_epochs: int | None
     pruner_min_trials: int | None
     pruner_max_epochs: int | None
     fold_racing: bool
     # comparing trials
-    objective: str | Sequence[str]
+    objective: str | Sequence[str] | Mapping[str, str]
     outcome_constraint: str | Sequence[str]
     figure_of_merit: str | None
     objective_epoch: Literal["last", "best"]

@@ -7,23 +7,28 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+import numpy as np
+
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.run import FrozenTrial, Results, Run
+from nnlo_opt.api.run import Results, SearchResult
 from nnlo_opt.api.steering import Callback, SearchView, Steering
-from nnlo_opt.api.words import OTHER_DIRECTIONS, OTHER_NAMES, in_python
-from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean
+from nnlo_opt.api.words import in_python
+from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean, shown
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
 from nnlo_opt.objective.makeup import makeup_of
+from nnlo_opt.objective.other_names import ARGUMENTS
 from nnlo_opt.objective.signature import takes
+from nnlo_opt.reporting.words import counted
 from nnlo_opt.run.options.kinds import FLAG, whole
 from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.run.options.values import Options, optimization_options
+from nnlo_opt.run.start.earlier import earlier_of_frame, earlier_of_ledger
 from nnlo_opt.run.start.embedded import run_search
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.session import LONG_S
@@ -33,8 +38,7 @@ from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensio
 from nnlo_opt.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.space.space import Space
 from nnlo_opt.space.values import is_number
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_state import state_after
+from nnlo_opt.trials.objectives import direction_named
 from nnlo_opt.user_files import EXECUTING, of_user
 
 if TYPE_CHECKING:
@@ -47,49 +51,12 @@ _NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python} - {"n
 _SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult(Results):
-    """Trials of a search with the best of them; equal on every rank.
-
-    >>> result = nnlo_opt.optimize(lambda p: p["n"] ** 2, {"n": Integer(1, 3)}, num_iterations=3)
-    >>> result
-    <SearchResult: 3 complete, best 1 at {'n': 1}>
-    >>> result.best.number in (0, 1, 2), len(result.trials)
-    (True, 3)
-    """
-
-    #: state that the journal of the run leads to
-    ledger: Ledger = field(repr=False)
-    #: run directory, with journal, `results.csv` and the best model; None if the search had no `checkpoint`
-    directory: Path | None
-    #: True on one of the ranks that have searched together, for what a script does once
-    is_root: bool = True
-    _frozen: list[FrozenTrial] = field(default_factory=list, init=False, repr=False, compare=False)
-
-    def best_model(self) -> Any:
-        """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
-        if self.directory is None:
-            raise ConfigurationError(
-                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, as "
-                '`checkpoint="mine"`.'
-            )
-        return Run(self.directory).best_model()
-
-    def __repr__(self) -> str:
-        return f"<SearchResult: {self._found}>"
-
-    def _repr_html_(self) -> str:
-        ledger = self.ledger
-        return self._view(
-            "SearchResult", state_after(Path(), ledger.ended_because, complete=ledger.complete, at_work=True)
-        )
-
-
 def optimize(  # noqa: PLR0913  (all are named but two)
     target: Callable[..., object] | ModuleType | str | os.PathLike[str],
     /,
     space: SpaceLike | None = None,
     *,
+    feasible: Callable[[dict[str, Any]], bool] | None = None,
     catch: bool | None = None,
     n_parallel: int = 1,
     progress: bool | None = None,
@@ -114,6 +81,8 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             trial is to stop). One argument of another name gets the dict.
         space: a list of parameters, a dict of parameters by name, a `Space`, or a file or module that defines one;
             by default `parameter_range` of the target.
+        feasible: function of the parameters, a dict, which returns False for those that are not to be tried; by default
+            the attribute `feasible` of the target, if it has one.
         catch: if True, a trial whose objective raises has failed, and the search continues; if False, the search ends
             and the exception is raised here; None: as False until a trial has succeeded, as True afterwards.
         n_parallel: number of processes that call the objective, without mpirun. Several are forked from this one, so
@@ -150,13 +119,15 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             if definition.kind == "objective" and "block_size" not in options:
                 # Every rank of a block would compute the same.
                 checked = replace(checked, block_size=2 if takes(definition.objective, "comm") else 1)
-            full_space = space_of(space, definition, checked.fix)
+            full_space = space_of(space, definition, checked.fix, feasible)
             warn_of_defaults(options, comm, depth=3)
             if not is_meant:
                 warn_of_split_world(1 if comm is None else comm.Get_size(), stacklevel=2)
             if N_PARALLEL.read(n_parallel) > 1:
                 _check_parallel(n_parallel, options, definition, comm)
-            study = Steering(full_space, grace_s=0.0 if comm is None else LONG_S)
+            run = checked.run
+            kept = None if run.name is None else run.root / run.name
+            study = Steering(full_space, grace_s=0.0 if comm is None else LONG_S, directory=kept)
             view = SearchView(study, callbacks, progress=progress, place=(caller.f_code.co_filename, caller.f_lineno))
             script = Script(
                 program="nnlo_opt.optimize",
@@ -202,21 +173,49 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     """
     if unknown := [name for name in given if name not in _NAMES]:
         what = f"a search from Python does not have.{did_you_mean(unknown[0], _NAMES)}"
-        if unknown[0] in OTHER_NAMES:
-            what = f"is `{OTHER_NAMES[unknown[0]]}` here."
+        if unknown[0] in ARGUMENTS:
+            what = f"is `{ARGUMENTS[unknown[0]]}` here."
         raise ConfigurationError(
             f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which {what} "
-            "docs/reference/options.md lists them."
+            "`OptimizationDriver --help` lists them, with `-` for `_`."
         )
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")
-    of_table = {
+    direction, objective = given.get("direction"), given.get("objective")
+    of_table: dict[str, Any] = {
         "no_shuffle": not _SHUFFLE.read(given.get("shuffle", True)),
-        "direction": OTHER_DIRECTIONS.get(str(direction := given.get("direction")), direction),
+        "direction": direction_named(str(direction)) or direction,
         "model": model,
     }
+    if isinstance(objective, Mapping):
+        of_table["objective"] = [f"{name}:{way}" for name, way in objective.items()]
+    if "warm_start" in given:
+        of_table["warm_start"] = _earlier(given["warm_start"])
     checked = optimization_options({**given, **of_table})
+    if _has_time_alone(given):
+        checked = replace(checked, plan=replace(checked.plan, num_iterations=0), run=replace(checked.run, n_asked=0))
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
+
+
+def _has_time_alone(given: Mapping[str, Any]) -> bool:
+    """Return True if a search ends by its time, and no number of trials is asked for."""
+    has_time = given.get("timeout") is not None or given.get("walltime") is not None
+    return has_time and given.get("num_iterations") is None
+
+
+def _earlier(given: Any) -> list[Any]:
+    """Return results and data frames as measurements, and paths as they are."""
+    if isinstance(given, str | os.PathLike | Results) or hasattr(given, "to_csv"):
+        given = [given]
+    return [_measured(place) for place in given]
+
+
+def _measured(place: Any) -> Any:
+    if hasattr(place, "to_csv"):
+        return earlier_of_frame(place, f"a data frame of {' x '.join(map(str, place.shape))}")
+    if isinstance(place, Results):
+        return place.directory or earlier_of_ledger(place.ledger, f"a result of {counted(len(place), 'trial')}")
+    return place
 
 
 def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", depth: int) -> None:
@@ -227,7 +226,7 @@ def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", dept
     if comm is not None and comm.Get_rank():
         return
     words = []
-    if given.get("num_iterations") is None and given.get("hyper_opt") != "grid":
+    if given.get("num_iterations") is None and given.get("hyper_opt") != "grid" and not _has_time_alone(given):
         n_trials = BY_NAME["num_iterations"].default
         words.append(f"`num_iterations` is the number of trials. Received: none, so that the search has {n_trials}.")
     if comm is None and int(given.get("block_size") or 1) > 1:
@@ -257,7 +256,7 @@ def definition_of(target: object) -> ModelDefinition:
     if not callable(target):
         raise ConfigurationError(
             "`optimize` takes a function, a module or a file. Received: "
-            f"{target!r}. Give an objective, such as `def objective(parameters): ...`."
+            f"{shown(target)}. Give an objective, such as `def objective(parameters): ...`."
         )
     name = getattr(target, "__name__", type(target).__name__)
     module = sys.modules.get(getattr(target, "__module__", None) or "")
@@ -267,11 +266,14 @@ def definition_of(target: object) -> ModelDefinition:
     kind = FUNCTIONS.get(name, "objective")
     around = getattr(target, "__globals__", {}) if kind == "model" else {}
     makeup = makeup_of(target) if kind == "objective" else None
+    own = {_FUNCTION_OF[kind]: target}
+    if (feasible := getattr(target, CONSTRAINT_NAME, None)) is not None:
+        own[CONSTRAINT_NAME] = feasible
     return ModelDefinition(
         name="objective" if name == "<lambda>" else name,
         kind=kind,
         source=Path(getattr(getattr(target, "__code__", None), "co_filename", "script")),
-        functions={key: value for key, value in around.items() if callable(value)} | {_FUNCTION_OF[kind]: target},
+        functions={key: value for key, value in around.items() if callable(value)} | own,
         parameter_range=getattr(target, "parameter_range", None),
         function=name,
         fingerprint=_fingerprint(target),
@@ -298,15 +300,29 @@ def _fingerprint(function: object) -> str:
 
 
 def space_of(
-    given: SpaceLike | None, definition: ModelDefinition | None = None, fixed: Mapping[str, str] | None = None
+    given: SpaceLike | None,
+    definition: ModelDefinition | None = None,
+    fixed: Mapping[str, str] | None = None,
+    feasible: Any = None,
 ) -> Space:
-    """Return the search space; ConfigurationError if there is none, or it is wrong."""
+    """Return the search space under the constraint `feasible`, or else that of the target.
+
+    Raises:
+        ConfigurationError: there is no space, it is wrong, or there are two constraints.
+    """
+    of_target = None if definition is None else definition.functions.get(CONSTRAINT_NAME)
+    if feasible is not None and of_target is not None and of_target is not feasible:
+        raise ConfigurationError(
+            "A search space has one constraint. Received: the argument `feasible`, and `feasible` of the target. Leave "
+            "one of them out."
+        )
+    feasible = of_target if feasible is None else feasible
     if isinstance(given, str | os.PathLike):
-        return load_space(os.fspath(given), fixed)
-    source, feasible = "the argument `space`", None
+        loaded = load_space(os.fspath(given), fixed)
+        return loaded if feasible is None else finish_space(loaded, feasible, "the argument `feasible`")
+    source = "the argument `space`"
     if given is None and definition is not None:
         given, source = definition.parameter_range, f"`parameter_range` of {definition.source}"
-        feasible = definition.functions.get(CONSTRAINT_NAME)
     if given is None:
         raise ConfigurationError(
             "A search needs a search space. Received: none. Give one, for example `{'x': Real(0, 1)}`."
@@ -316,19 +332,29 @@ def space_of(
     return finish_space(space_from_dimensions(given, source), feasible, source, fixed)
 
 
-def _meant(given: object) -> str:
-    """Return the parameter that a value of a dictionary may stand for, as code."""
-    if not isinstance(given, list | tuple):
-        return f"Constant({given!r})" if isinstance(given, int | float | str) else "Real(0, 1)"
-    is_range = len(given) == 2 and all(map(is_number, given))
-    return f"Real({given[0]!r}, {given[1]!r})" if is_range else f"Categorical({[*given]!r})"
+def _meant(given: Any) -> list[str]:
+    """Return the parameters that a value of a dictionary may stand for, as code."""
+    if isinstance(given, range) and len(given) > 1:
+        low, high = sorted((given[0], given[-1]))
+        step = f", step={abs(given.step)}" * (abs(given.step) > 1)
+        return [f"Integer({low}, {high}{step})"]
+    values = given.tolist() if isinstance(given, np.ndarray) else given
+    if not isinstance(values, list | tuple):
+        return [f"Constant({values!r})" if isinstance(values, int | float | str) else "Real(0, 1)"]
+    choice = f"Categorical({shown([*values])})"
+    if len(values) != 2 or not all(map(is_number, values)):
+        return [choice]
+    kinds = ["Integer", "Real"] if all(isinstance(value, int) for value in values) else ["Real"]
+    between = [f"{kind}({values[0]!r}, {values[1]!r})" for kind in kinds]
+    return between if isinstance(values, tuple) else [choice, *between[:1]]
 
 
 def _named(name: str, parameter: Parameter) -> Parameter:
-    if not hasattr(parameter, "to_json"):
+    if not hasattr(parameter, "from_unit"):
+        remedy = " or ".join(f"`{{{name!r}: {code}}}`" for code in _meant(parameter))
         raise ConfigurationError(
-            f"Every value of a search space must be a parameter. Received: {parameter!r} for {name!r}. Write it as "
-            f"`{{{name!r}: {_meant(parameter)}}}`."
+            f"Every value of a search space must be a parameter. Received: {shown(parameter)} for {name!r}. Write it "
+            f"as {remedy}."
         )
     if parameter.name not in ("", name):
         raise ConfigurationError(

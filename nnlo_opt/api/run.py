@@ -3,26 +3,28 @@
 import base64
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from nnlo_opt.analysis import frames
-from nnlo_opt.api.words import python_words
+from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.errors import ConfigurationError, TrialError, require_known
+from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting import plots
+from nnlo_opt.reporting.page_data import effects_data, space_of
 from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.table import ranked
 from nnlo_opt.reporting.words import constraints_text, counted, outcome, point_text
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import checked_run
+from nnlo_opt.trials.run_directory import checked_run, run_named
 from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.run_state import RunState, state_of
+from nnlo_opt.trials.run_state import RunState, state_after, state_of
 from nnlo_opt.trials.trial import Assignment, FoldResult, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -68,6 +70,11 @@ class FrozenTrial:
         same = {f.name: copy(getattr(trial, f.name)) for f in fields(cls) if f.name != "parameters"}
         return cls(parameters=dict(trial.point), **same | {"reason": python_words(trial.reason)})
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absence("trial", name, self)
+
 
 class Results:
     """Trials of a search, and their figures; a subclass has the ledger.
@@ -82,8 +89,27 @@ class Results:
 
     #: state that the journal of the run leads to
     ledger: Ledger
+    #: run directory; None if the run is not kept
+    directory: Path | None
     #: trials of a search that has ended, once somebody has asked for them
     _frozen: list[FrozenTrial]
+
+    def __len__(self) -> int:
+        """Number of trials."""
+        return len(self.ledger.trials)
+
+    def __iter__(self) -> Iterator[FrozenTrial]:
+        """Iterate over `trials`."""
+        return iter(self.trials)
+
+    def __bool__(self) -> bool:
+        """Return True, also without trials: there is a result."""
+        return True
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absence("result", name, self)
 
     @property
     def direction(self) -> str:
@@ -141,6 +167,7 @@ class Results:
         found = "none succeeded" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
         return f"{outcome(self.ledger)}, {found}"
 
+    @in_python()
     def to_dataframe(self, table: Literal["trials", "folds", "epochs", "assignments"] = "trials") -> "Frame":
         """Return a table with a dtype for each column (`nnlo_opt.analysis.frames`).
 
@@ -171,6 +198,21 @@ class Results:
             "assignments": lambda: frames.assignments_frame(self.ledger),
         }
 
+    @in_python()
+    def importance(self) -> "Frame":
+        """Return how much each parameter matters, as its share of the variance of the figure of merit.
+
+        The columns are `parameter`, `importance`, and `low` and `high`, between which nine of ten functions lie that
+        fit the trials (`nnlo_opt.analysis.effects`).
+
+        Raises:
+            ConfigurationError: too few trials are complete, or all have the same figure of merit.
+        """
+        found = effects_data(self.ledger, space_of(self.ledger))
+        if "effects" not in found:
+            raise ConfigurationError(f"The importance of parameters must be estimated. Received: {found['why']}")
+        return frames.importance_frame({effect["name"]: effect["importance"] for effect in found["effects"]})
+
     def _view(self, title: str, state: RunState) -> str:
         """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
         ledger, best = self.ledger, self.ledger.best()
@@ -190,8 +232,12 @@ class Results:
     # ------------------------------------------------------------ figures
 
     def plot_history(self, ax: "Axes | None" = None, *, by: Literal["trials", "time"] = "trials") -> "Axes":
-        """Draw all figures of merit and the best so far, `by` "trials" or by the "time" they were trained."""
-        return plots.plot_history(self.ledger, ax, by=by)
+        """Draw all figures of merit and the best so far, `by` "trials" or by the "time" they were trained.
+
+        Several histories on the same axes have the names of their runs in the legend.
+        """
+        label = "" if self.directory is None else self.directory.name
+        return plots.plot_history(self.ledger, ax, by=by, label=label)
 
     def plot_parameter(self, name: str, ax: "Axes | None" = None) -> "Axes":
         """Draw the figure of merit against the parameter `name`."""
@@ -231,16 +277,17 @@ class Run(Results):
     0.25
 
     Args:
-        path: directory of the run.
+        path: directory of the run, or its name in the folder `checkpoints`.
 
     Raises:
         ConfigurationError: the directory holds no run.
         JournalError: its journal is damaged.
     """
 
+    @in_python()
     def __init__(self, path: str | os.PathLike[str]) -> None:
         #: directory of the run
-        self.directory = Path(path)
+        self.directory: Path = run_named(path)
         self._events: list[Event] = []
         self.ledger = Ledger()
         self.refresh()
@@ -282,6 +329,7 @@ class Run(Results):
     def _tables(self) -> "dict[str, Callable[[], Frame]]":
         return super()._tables | {"epochs": lambda: frames.epochs_frame(self.ledger, self._events)}
 
+    @in_python()
     def model(
         self, trial: int | FrozenTrial, *, fold: int | None = None, model: str | os.PathLike[str] | None = None
     ) -> Any:
@@ -321,8 +369,47 @@ class Run(Results):
         return self._view(f"Run {self.directory}", self._state)
 
 
+@dataclass(frozen=True, slots=True)
+class SearchResult(Results):
+    """Trials of a search with the best of them; equal on every rank.
+
+    >>> result = nnlo_opt.optimize(lambda p: p["n"] ** 2, {"n": Integer(1, 3)}, num_iterations=3)
+    >>> result
+    <SearchResult: 3 complete, best 1 at {'n': 1}>
+    >>> result.best.number in (0, 1, 2), len(result.trials)
+    (True, 3)
+    """
+
+    #: state that the journal of the run leads to
+    ledger: Ledger = field(repr=False)
+    #: run directory, with journal, `results.csv` and the best model; None if the search had no `checkpoint`
+    directory: Path | None
+    #: True on one of the ranks that have searched together, for what a script does once
+    is_root: bool = True
+    _frozen: list[FrozenTrial] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def best_model(self) -> Any:
+        """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
+        if self.directory is None:
+            raise ConfigurationError(
+                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, as "
+                '`checkpoint="mine"`.'
+            )
+        return Run(self.directory).best_model()
+
+    def __repr__(self) -> str:
+        return f"<SearchResult: {self._found}>"
+
+    def _repr_html_(self) -> str:
+        ledger = self.ledger
+        state = state_after(Path(), ledger.ended_because, complete=ledger.complete, at_work=True)
+        return self._view("SearchResult", state)
+
+
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Return a run by its directory, to look at its trials, draw them, predict by its models; the run may be at work.
+    """Return a run by its directory or name, to look at its trials, draw them, predict by its models.
+
+    A search may be at work on it.
 
     >>> run = load_run("checkpoints/CP")
     >>> run

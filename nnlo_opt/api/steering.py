@@ -5,12 +5,14 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from nnlo_opt.api.run import FrozenTrial
+from nnlo_opt.api.run import FrozenTrial, SearchResult
 from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.errors import ConfigurationError, SearchWarning
+from nnlo_opt.errors import ConfigurationError, SearchWarning, shown
+from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting.terminal import terminal_width
 from nnlo_opt.reporting.words import counts_from_0_text
 from nnlo_opt.runtime.launched import is_rank
@@ -19,7 +21,6 @@ from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.user_files import shortened
 
 if TYPE_CHECKING:
     from nnlo_opt.reporting.watch import SearchBar
@@ -35,14 +36,22 @@ class Steering:
     Args:
         space: the search space.
         grace_s: seconds that trials under way have to end when the search is stopped.
+        directory: of the run; None if it is not kept.
     """
 
-    def __init__(self, space: Space, grace_s: float) -> None:
-        self._space, self._grace_s = space, grace_s
+    def __init__(self, space: Space, grace_s: float, directory: Path | None = None) -> None:
+        self._space, self._grace_s, self._directory = space, grace_s, directory
+        #: state of the search after the last event
+        self._ledger = Ledger()
         #: requests that the coordinator has not taken in
         self._asked: deque[ins.CoordinatorEvent] = deque()
         #: number of this process; a process that is forked from it has a copy of the search, and may not use it
         self._pid = os.getpid()
+
+    @property
+    def result(self) -> SearchResult:
+        """Result so far."""
+        return SearchResult(self._ledger, self._directory)
 
     def stop(self) -> None:
         """End the search with what it has; nothing new begins.
@@ -68,12 +77,24 @@ class Steering:
             example = f'study.enqueue({{"{self._space.parameters[0].name}": ...}})'
             raise ConfigurationError(
                 "`study.enqueue` must be given the names and values of parameters. Received: "
-                f"{shortened(repr(parameters))}. Write it as `{example}`."
+                f"{shown(parameters)}. Write it as `{example}`."
             ) from None
         self._asked.extend(ins.Enqueue(point=point) for point in check_start_points(self._space, [point]))
 
     def _check_process(self) -> None:
         refuse_forked(self._pid, "A study", f"Hand values back to process {self._pid}, for example by a pipe.")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.result._found}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absence("study", name, self)
+
+    def _see(self, ledger: Ledger) -> None:
+        """Take in the state of the search."""
+        self._ledger = ledger
 
     def _requests(self) -> list[ins.CoordinatorEvent]:
         """Return the requests since the last call."""
@@ -125,6 +146,7 @@ class SearchView:
             self._line = self._line or SearchBar()
             self._line.show(ledger, event.time_s)
         if isinstance(event, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned):
+            self._study._see(ledger)
             for callback in self._callbacks:
                 with code_of_user():
                     callback(self._study, FrozenTrial.of(ledger.trials[event.trial]))

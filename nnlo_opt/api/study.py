@@ -5,15 +5,16 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.optimize import N_PARALLEL, SearchResult, SpaceLike, search_options, space_of, warn_of_defaults
+from nnlo_opt.api.optimize import N_PARALLEL, SpaceLike, search_options, space_of, warn_of_defaults
+from nnlo_opt.api.run import SearchResult
 from nnlo_opt.api.steering import Steering
 from nnlo_opt.api.words import in_python
 from nnlo_opt.comm import messages as msg
@@ -66,7 +67,7 @@ class Study(Steering):
     <SearchResult: 20 complete, best ... at {'x': ...}>
 
     Args:
-        space: as of `nnlo_opt.optimize`.
+        space, feasible: as of `nnlo_opt.optimize`.
         n_parallel: most trials that may be under way at a time, whose values the study does not have yet.
         options: options of `nnlo_opt.optimize`, without the options of models. A study with `checkpoint` is resumed by
             `opt_restore=True`; trials that were under way are then asked for again.
@@ -76,11 +77,18 @@ class Study(Steering):
     """
 
     @in_python()
-    def __init__(self, space: SpaceLike, *, n_parallel: int = 1, **options: Unpack[SearchArguments]) -> None:
+    def __init__(
+        self,
+        space: SpaceLike,
+        *,
+        feasible: Callable[[dict[str, Any]], bool] | None = None,
+        n_parallel: int = 1,
+        **options: Unpack[SearchArguments],
+    ) -> None:
         source = str(getattr(sys.modules["__main__"], "__file__", "a script"))
         checked = search_options(options, source)
         warn_of_defaults(options, None, depth=4)
-        full_space = space_of(space, fixed=checked.fix)
+        full_space = space_of(space, fixed=checked.fix, feasible=feasible)
         super().__init__(full_space, LONG_S)
         n_blocks = N_PARALLEL.read(n_parallel)
         topology = Topology.plan(1 + n_blocks, 1)

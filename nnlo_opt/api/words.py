@@ -1,4 +1,4 @@
-"""Words of Python: names of other packages by the names here, options in a sentence as arguments."""
+"""Options in a sentence as arguments of Python."""
 
 import re
 from collections.abc import Iterator
@@ -7,19 +7,6 @@ from contextlib import contextmanager
 from nnlo_opt.errors import NnloError
 from nnlo_opt.run.options.table import BY_NAME
 
-#: argument of other packages -> what it is called here
-OTHER_NAMES = {
-    **dict.fromkeys(("n_trials", "n_calls", "max_evals"), "num_iterations"),
-    "n_jobs": "n_parallel",
-    **dict.fromkeys(("sampler", "algorithm"), "hyper_opt"),
-    **dict.fromkeys(("storage", "study_name"), "checkpoint"),
-    "load_if_exists": "opt_restore",
-    "directions": "objective",
-    "random_state": "seed",
-    "x0": "start_point",
-    "no_shuffle": "shuffle",
-}
-OTHER_DIRECTIONS = {"minimize": "min", "maximize": "max"}
 #: an option, with its value if it has one, and the beginning of a rule about it
 _OPTION = re.compile(r"`--([a-z-]+)(?:[ =]([^`]+))?`( must| differs)?")
 _NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")

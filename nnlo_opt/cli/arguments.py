@@ -1,7 +1,6 @@
 """Parsers of the commands, made from their options."""
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +12,9 @@ from typing import Any, NoReturn
 
 from nnlo_opt.cli.process import HelpRequested
 from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.run.options.table import RUNS, Option, read
+from nnlo_opt.run.options.table import Option, read
 from nnlo_opt.trials import run_directory
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RUNS
 from nnlo_opt.trials.run_lock import may_be_at_work
 
 #: help of the argument of a command about a run
@@ -183,18 +182,17 @@ def whole_number(text: str) -> int:
 
 
 def run_named(name: str, *, at_work: bool = False) -> Path:
-    """Return the directory of a run: a path, or a name in the folder of runs, as for `--checkpoint`.
+    """Return the directory of a run, as `run_directory.run_named`.
 
     The empty name means the newest run there, or the newest one that may be `at_work`; a line says which.
     """
-    path, inside = Path(name), Path(RUNS, name)
     if name:
-        is_path = os.sep in name or (path / JOURNAL_NAME).exists()
-        return path if is_path or (path.exists() and not (inside / JOURNAL_NAME).exists()) else inside
-    journals = [path for path in inside.glob(f"*/{JOURNAL_NAME}") if not at_work or may_be_at_work(path.parent)]
+        return run_directory.run_named(name)
+    runs = Path(RUNS)
+    journals = [path for path in runs.glob(f"*/{JOURNAL_NAME}") if not at_work or may_be_at_work(path.parent)]
     what = "run at work" if at_work else "run"
     if not journals:
-        raise ConfigurationError(f"A run must be named if there is no {what} in `{inside}`. Received: no name.")
+        raise ConfigurationError(f"A run must be named if there is no {what} in `{runs}`. Received: no name.")
     newest = max(journals, key=lambda path: path.stat().st_mtime).parent
     print(f"The newest {what}: `{newest}`.", file=sys.stderr, flush=True)
     return newest

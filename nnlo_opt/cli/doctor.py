@@ -19,8 +19,9 @@ from nnlo_opt.doctor.judgement import Finding, broken
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.reporting.watch import Screen
 from nnlo_opt.run.options.kinds import FLAG, duration
-from nnlo_opt.run.options.table import RUNS, Option
+from nnlo_opt.run.options.table import Option
 from nnlo_opt.runtime.launched import is_rank, split_world
+from nnlo_opt.trials.run_directory import RUNS
 
 _OF_LAUNCH = {option.name: option for option in launch.OPTIONS}
 # fmt: off

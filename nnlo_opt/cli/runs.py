@@ -21,11 +21,10 @@ from nnlo_opt.reporting.results import read_ledger, summarise
 from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.reporting.words import duration, value_text
-from nnlo_opt.run.options.table import RUNS
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.trials.identity import RunIdentity, StartSettings
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RUNS
 from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.run_state import state_after, state_of
 
@@ -99,10 +98,18 @@ def _cells(run: Path, config: dict[str, Any], summary: dict[str, Any], *, at_wor
     program = (settings.command_line or ["-"])[0].removesuffix("Driver")
     n_trials, best = summary["n_trials"], summary["best"]
     n_ended = sum(n_trials[state] for state in ("complete", "failed", "pruned"))
-    asked = "?" if settings.plan.num_iterations is None else settings.plan.num_iterations
+    n_asked = settings.plan.num_iterations
+    done = f"{n_ended}/{'?' if n_asked is None else n_asked}" if n_asked != 0 else f"{n_ended}"
     figure = "-" if best is None else f"{best['figure_of_merit']:.6g}"
     state = state_after(run, summary["reason"], complete=summary["complete"], at_work=at_work)
-    return [run.name, program, identity.model.name or "-", state, f"{n_ended}/{asked}", figure]
+    return [
+        run.name,
+        program,
+        identity.model.name or "-",
+        state,
+        done,
+        figure,
+    ]
 
 
 def _age(seconds: float) -> str:

@@ -135,7 +135,7 @@ class Ending:
             is_used_up: True if no point is left.
             n_adopted: observations of other runs; their points count as tried.
         """
-        if n_trials >= self._plan.num_iterations:
+        if not self._plan.allows(n_trials):
             self.drain("all trials are done")
         if is_used_up:
             which = f", {n_trials} here and the rest by earlier runs" if n_adopted else ""

@@ -80,7 +80,7 @@ def searched_s(sessions: Sequence[Session], now_s: float) -> float:
 class SearchPlan:
     """Goal of a search, with the rules by which its trials are repeated or given up."""
 
-    #: number of trials in the journal at the end of the run, failed ones included; 0: not known yet, of a grid
+    #: number of trials in the journal at the end of the run, failed ones included; 0: any, as many as time allows
     num_iterations: int
     n_fold: int = 1
     #: "min" or "max"
@@ -97,6 +97,10 @@ class SearchPlan:
     pruning: PruningPlan | None = None
     #: prune a trial whose first folds are worse than the same folds of the best trial
     fold_racing: bool = False
+
+    def allows(self, n_trials: int) -> bool:
+        """Return True if a further trial may begin after so many."""
+        return not self.num_iterations or n_trials < self.num_iterations
 
 
 class LastEnd(Value):

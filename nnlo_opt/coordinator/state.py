@@ -187,7 +187,7 @@ class CoordinatorState:
     def _ask_ahead(self) -> None:
         """Keep a suggestion for every idle block, with some in reserve, as far as the number of trials allows."""
         n_known = len(self.ledger.trials) + self.suggestions.n_new
-        may_ask = self.phase is Phase.SEARCHING and n_known < self.plan.num_iterations
+        may_ask = self.phase is Phase.SEARCHING and self.plan.allows(n_known)
         if may_ask and self.suggestions.is_short(len(self.membership.idle)):
             self.suggestions.ask()
             self._instructions.append(ins.Ask(number=n_known))
@@ -416,7 +416,7 @@ class CoordinatorState:
         if (promoted := self._promoted()) is not None:
             return promoted
         number, ready = len(self.ledger.trials), self.suggestions.ready
-        if self.phase is not Phase.SEARCHING or not ready or number >= self.plan.num_iterations:
+        if self.phase is not Phase.SEARCHING or not ready or not self.plan.allows(number):
             return None
         if self.ending.only_fails(self.ledger.trials):
             return None  # the trials under way will show if one succeeds

@@ -3,6 +3,7 @@
 A model module may define, in addition to `get_model(**parameters)`:
 
     get_model.parameter_range   the search space
+    feasible(parameters)        returns False for points that are not to be tried; or get_model.feasible
     get_name()                  the model's name; by default the name of the file
     get_train(), get_val()      data files: a list of paths, or the path of a list file
     get_features(), get_labels()   name of a data set, or (name, function applied to the array)
@@ -32,6 +33,7 @@ from typing import Any, Literal
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError, did_you_mean
 from nnlo_opt.models.framework import Framework, framework_named, framework_of, syntax_tree
 from nnlo_opt.models.losses import LossRequest, WeightRequest
+from nnlo_opt.space.constraint import CONSTRAINT_NAME, feasible_in
 from nnlo_opt.user_files import describe, execute_file, line_in, own_files
 
 Kind = Literal["model", "objective"]
@@ -135,6 +137,8 @@ class ModelDefinition:
     def from_names(cls, names: Mapping[str, Any], path: Path) -> "ModelDefinition":
         """Return what the model module at `path` defines; `names` are its values by name."""
         functions = {name: value for name, value in names.items() if callable(value)}
+        if (feasible := feasible_in(names)) is not None:
+            functions[CONSTRAINT_NAME] = feasible
         found = [name for name in FUNCTIONS if name in functions]
         if len(found) != 1:
             raise ConfigurationError(

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeAlias
 
 from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
 from nnlo_opt.clock import Clock
@@ -27,6 +27,7 @@ from nnlo_opt.errors import LostAttemptError, MisuseError, NnloError, ProtocolEr
 from nnlo_opt.files import make_directory
 from nnlo_opt.objective.checkpoint import Save, TrialCheckpoint, last_save
 from nnlo_opt.objective.epochs import EpochCount
+from nnlo_opt.objective.other_names import absence
 from nnlo_opt.objective.torch_group import Call
 from nnlo_opt.objective.values import epoch_reported, finished_fold
 from nnlo_opt.records import Value
@@ -135,9 +136,10 @@ class RunningTrial:
         make_directory(folder)
         return Path(str(folder))
 
-    def __getattr__(self, name: str) -> NoReturn:
-        hint = ': its parameters are in `trial.parameters["name"]`, as the search space has them' * ("suggest" in name)
-        raise AttributeError(f"a trial has no {name!r}{hint}", name=name, obj=self)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absence("running trial", name, self)
 
 
 Objective: TypeAlias = Callable[[RunningTrial], Any]

@@ -3,8 +3,8 @@
 import ast
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Collection
-from types import CodeType
+from collections.abc import Callable, Collection, Mapping
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
@@ -12,6 +12,7 @@ from nnlo_opt.errors import ConfigurationError, did_you_mean
 #: arguments that an objective may name besides parameters; all but the last are attributes of a `RunningTrial`
 RESERVED = ("parameters", "comm", "report", "checkpoint", "fold", "trial")
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 #: name of the callbacks in `integrations`, which save by the `trial` that they get
 _CALLBACK = "TrialCallback"
 
@@ -51,19 +52,24 @@ def _attributes(function: Any) -> set[str]:
     return {*getattr(code, "co_names", ())}.union(*map(_attributes, inner))
 
 
-def objective_of(function: Callable[..., Any], source: str, names: Collection[str]) -> Callable[[Any], Any]:
+def objective_of(
+    function: Callable[..., Any], source: str, names: Collection[str], conditions: Mapping[str, str] = _NONE
+) -> Callable[[Any], Any]:
     """Return a function of a `RunningTrial` that calls the user's `function` with the arguments it names.
 
     An argument is one of `RESERVED`, or else a parameter of the search space. A single positional argument of any other
-    name gets the parameters; three of other names get parameters, communicator and `report`, in this order. An argument
-    that has a default keeps it unless it has one of these names.
+    name gets the parameters; three of other names get parameters, communicator and `report`, in this order. `**rest`
+    gets the parameters that no argument takes. An argument that has a default keeps it unless it has one of these
+    names.
 
     Args:
         source: where the function stands, for the refusal.
         names: of the parameters of the search space.
+        conditions: parameter that some trials do not have -> its condition, in words.
 
     Raises:
-        ConfigurationError: the function takes something else, or not all parameters, or is a coroutine.
+        ConfigurationError: the function takes something else, or not all parameters, or is a coroutine; an argument
+            that some trials do not have lacks a default.
     """
     if not callable(function) or inspect.iscoroutinefunction(function):
         what = "a coroutine (`async def`)" if callable(function) else repr(function)
@@ -76,6 +82,7 @@ def objective_of(function: Callable[..., Any], source: str, names: Collection[st
         return lambda trial: function(trial.parameters)  # written in C
     title = f"{getattr(function, '__name__', 'a function')}{signature} in {source}"
     taken = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    has_rest = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     wanted = {p.name: p.name for p in taken if p.name in RESERVED}
     own = [p.name for p in taken if p.name in names]
     if both := [name for name in own if name in wanted]:
@@ -89,15 +96,21 @@ def objective_of(function: Callable[..., Any], source: str, names: Collection[st
         wanted[others[0]] = "parameters"
     elif len(others) == 3 and not wanted and is_positional:
         wanted = dict(zip(others, RESERVED[:3], strict=True))
-    elif others or not (wanted or own):
+    elif others or not (wanted or own or has_rest):
         hint = did_you_mean(others[0], {*names} - {*own}) if others else ""
         raise ConfigurationError(
             "An objective must take `parameters`, or every parameter by its name, and may take `trial`, `comm`, "
             f"`report`, `checkpoint` and `fold`. Received: {title}, for the parameters {', '.join(names)}.{hint} "
             "Write it as `def objective(parameters)`."
         )
+    if lacking := [p.name for p in taken if p.name in own and p.name in conditions and p.default is p.empty]:
+        raise ConfigurationError(
+            "An argument for a parameter that some trials do not have must have a default. Received: "
+            f"{title}, where `{lacking[0]}` exists only if {conditions[lacking[0]]}. Write `{lacking[0]}=None`."
+        )
     left = [name for name in names if name not in own]
-    if own and left and not {"parameters", "trial"} & wanted.keys():
+    has_rest = has_rest and "parameters" not in wanted.values()
+    if own and left and not (has_rest or {"parameters", "trial"} & wanted.keys()):
         raise ConfigurationError(
             f"An objective that takes parameters by their names must take all. Received: {title}, without `{left[0]}`. "
             "Add it, or name the argument `parameters` to get a dictionary."
@@ -106,7 +119,8 @@ def objective_of(function: Callable[..., Any], source: str, names: Collection[st
     def call(trial: Any) -> Any:
         given = {argument: trial if name == "trial" else getattr(trial, name) for argument, name in wanted.items()}
         given |= {name: trial.parameters[name] for name in own if name in trial.parameters}
+        rest = {name: trial.parameters[name] for name in left if has_rest and name in trial.parameters}
         bound = inspect.BoundArguments(signature, OrderedDict(given))
-        return function(*bound.args, **bound.kwargs)
+        return function(*bound.args, **bound.kwargs, **rest)
 
     return call

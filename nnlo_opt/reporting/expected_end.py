@@ -12,7 +12,7 @@ def expected_end_s(ledger: Ledger, n_all: int) -> float | None:
 
     Args:
         ledger: the trials.
-        n_all: number of trials at the end.
+        n_all: number of trials at the end; 0 if it is not known.
     """
     session = ledger.sessions[-1]
     new, in_all = _under_way(ledger)

@@ -174,7 +174,7 @@ class ProgressLines(_Lines):
         elif is_new:
             best_text = "new best"
         n_ended, n_paused = ledger.n_ended, ledger.n_by_state()[TrialState.PAUSED]
-        parts = [how, best_text, f"{n_ended}/{n_all} done" + f", {n_paused} paused" * bool(n_paused)]
+        parts = [how, best_text, f"{n_ended}{f'/{n_all}' * bool(n_all)} done" + f", {n_paused} paused" * bool(n_paused)]
         style = "bad" if isinstance(event, ev.TrialFailed) else "good" * is_new
         self._line(event, f"trial {event.trial} " + " | ".join(parts) + self._left(event, ledger), style)
 

@@ -41,6 +41,8 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False, "pdf.fonttype": 42, "savefig.dpi": 300,
 }
 # fmt: on
+#: colours of several histories on the same axes, and the beginning of the identifier of their lines
+_OF_HISTORIES, _HISTORY = (BLUE, RED, GREEN, ORANGE, SKY, "black"), "history of "
 #: values are drawn on a logarithmic axis if the largest is so many times the least
 _LOG_FROM = 1000.0
 #: end of a linear axis: beyond it matplotlib cannot compute the places of its numbers
@@ -51,13 +53,18 @@ _MOST_FOLDED, _MOST_PARALLEL, _MOST_NUMBERED, _MOST_EDGED = 40, 12, 60, 300
 _COLUMN, _PAGE, _HEIGHT = 3.4, 7.0, 2.5
 
 
-def plot_history(ledger: Ledger, ax: "Axes | None" = None, *, by: Literal["trials", "time"] = "trials") -> "Axes":
+def plot_history(
+    ledger: Ledger, ax: "Axes | None" = None, *, by: Literal["trials", "time"] = "trials", label: str = ""
+) -> "Axes":
     """Draw the figure of merit of every trial, and the best so far.
+
+    Histories on the same axes have a colour and a label each.
 
     Args:
         ledger: trials.
         ax: axes; None for new ones.
         by: "trials" for their numbers on the horizontal axis, or "time" for the end of their training.
+        label: name of the run in the legend of several histories; empty: its place among them.
     """
     require_known("`by`", by, ("trials", "time"))
     ax, (unit_s, unit) = _axes(ax), _unit(ledger)
@@ -66,19 +73,33 @@ def plot_history(ledger: Ledger, ax: "Axes | None" = None, *, by: Literal["trial
     complete = sorted(_complete(ledger), key=lambda trial: place[trial.number])
     if not complete:
         return _nothing(ax, ledger)
+    others = [line for line in ax.lines if str(line.get_gid()).startswith(_HISTORY)]
+    for line in others:
+        line.set_label(f"best so far: {str(line.get_gid()).removeprefix(_HISTORY)}")
+    name, hue = label or str(1 + len(others)), _OF_HISTORIES[len(others) % len(_OF_HISTORIES)]
     pruned, infeasible = ([t for t in ended if t.standing == standing] for standing in ("pruned", "infeasible"))
     failed = [place[trial.number] for trial in ended if trial.state is TrialState.FAILED]
     for trials, style in ((complete, "full"), (pruned, "none"), (infeasible, "none")):
         if trials:
             figures = [trial.figure_so_far or 0.0 if trials is pruned else _figure(trial) for trial in trials]
-            xs, label = [place[trial.number] for trial in trials], trials[0].standing
-            ax.plot(xs, figures, "o", color=_HUES[label], markersize=3, alpha=0.7, fillstyle=style, label=label)
+            xs, standing = [place[trial.number] for trial in trials], trials[0].standing
+            colour, title = (hue, f"_{standing}") if others else (_HUES[standing], standing)
+            ax.plot(xs, figures, "o", color=colour, markersize=3, alpha=0.7, fillstyle=style, label=title)
     if failed:
-        at_the_bottom = ax.get_xaxis_transform()
-        ax.plot(failed, [0.02] * len(failed), "x", color=RED, markersize=4, transform=at_the_bottom, label="failed")
+        at_the_bottom, title = ax.get_xaxis_transform(), "_" * bool(others) + "failed"
+        ax.plot(
+            failed,
+            [0.02] * len(failed),
+            "x",
+            color=RED,
+            markersize=4,
+            transform=at_the_bottom,
+            label="_" * bool(others) + "failed",
+        )
     best = [*accumulate(map(_figure, complete), max if ledger.sign < 0 else min)]
     places = [*(place[trial.number] for trial in complete), max(place.values())]
-    ax.step(places, [*best, best[-1]], where="post", color=BLUE, label="best so far")
+    title = f"best so far: {name}" if others else "best so far"
+    ax.step(places, [*best, best[-1]], where="post", color=hue, label=title, gid=f"{_HISTORY}{name}")
     ax.set_xlabel("trial" if by == "trials" else f"time / {unit}")
     ax.locator_params("x", integer=by == "trials")
     return _finished(ax, ledger, map(_figure, complete))
@@ -162,7 +183,9 @@ def plot_importance(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
     ax.invert_yaxis()
     ax.set_xlim(left=0.0)
     after = "" if found["epoch"] is None else f" after epoch {found['epoch']}"
-    ax.set_xlabel(f"share of variance{after}\n(fit explains {max(found['explained'], 0.0):.0%})")
+    ax.set_xlabel(
+        f"share of the variance of {_figure_name(ledger)}{after}\n(fit explains {max(found['explained'], 0.0):.0%})"
+    )
     return ax
 
 

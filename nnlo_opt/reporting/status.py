@@ -136,7 +136,7 @@ def _kind_of(ledger: Ledger) -> str:
 
 def progress_of(ledger: Ledger) -> Progress:
     """Return the progress of a run."""
-    n_all = ledger.settings.plan.num_iterations
+    n_all = ledger.settings.plan.num_iterations or None
     if ledger.is_training and ledger.trials and (n_epochs := epochs_of(ledger, ledger.trials[-1])):
         return _progress_of_training(ledger, n_epochs)
     end_s = expected_end_s(ledger, n_all) if n_all is not None and ledger.sessions else None

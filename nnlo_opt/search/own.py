@@ -1,4 +1,4 @@
-"""Search algorithm, pruner or update rule of one's own: an object in a script, or a class by `FILE.py:CLASS`."""
+"""User-defined search algorithms, pruners and update rules: an object or a class in a script, or `FILE.py:CLASS`."""
 
 import hashlib
 import os
@@ -36,9 +36,9 @@ def name_of(part: object) -> str:
     That is of the file, or of the methods of an object and its plain values.
     """
     if not isinstance(part, str):
-        given = getattr(part, "__dict__", {}).items()
-        values = sorted(item for item in given if isinstance(item[1], int | float | str | None))
-        name, code = type(part).__qualname__, "".join([*_methods(type(part)), repr(values)]).encode()
+        kind, given = (part, {}) if isinstance(part, type) else (type(part), getattr(part, "__dict__", {}))
+        values = sorted(item for item in given.items() if isinstance(item[1], int | float | str | None))
+        name, code = kind.__qualname__, "".join([*_methods(kind), repr(values)]).encode()
     elif os.path.isfile(source := part.rpartition(":")[0]):
         name, code = os.path.basename(part), Path(source).read_bytes()
     else:
@@ -47,8 +47,8 @@ def name_of(part: object) -> str:
 
 
 def check_search(part: object) -> None:
-    """Raise ConfigurationError if `part` is no search algorithm."""
-    if not takes_arguments(getattr(part, "suggest", None)):
+    """Raise ConfigurationError if `part` is no search algorithm; a class is checked when it is made."""
+    if not isinstance(part, type) and not takes_arguments(getattr(part, "suggest", None)):
         raise ConfigurationError(
             "A search algorithm of one's own must be an object with a method `suggest(history)`. Received: "
             f"{part!r}. Give one, or a name."
@@ -56,7 +56,9 @@ def check_search(part: object) -> None:
 
 
 def check_pruner(part: object) -> None:
-    """Raise ConfigurationError if `part` is no pruner, or pauses trials."""
+    """Raise ConfigurationError if `part` is no pruner, or pauses trials; a class is checked when it is made."""
+    if isinstance(part, type):
+        return
     if not isinstance(part, Pruner) or part.pauses or not takes_arguments(part.decide, 4):
         raise ConfigurationError(
             "A pruner of one's own must be a `nnlo_opt.search.pruning.Pruner` that does not pause trials, with a "
@@ -65,8 +67,8 @@ def check_pruner(part: object) -> None:
         )
 
 
-def own_search(part: str | SearchAlgorithm, space: Space, seed: int) -> SearchAlgorithm:
-    """Return an algorithm whose points are checked: an object, or FILE.py:CLASS, which is made by CLASS(space, seed).
+def own_search(part: str | SearchAlgorithm | type[SearchAlgorithm], space: Space, seed: int) -> SearchAlgorithm:
+    """Return an algorithm whose points are checked: an object, or a class, which is made by CLASS(space, seed).
 
     Raises:
         ConfigurationError: there is no such class, it cannot be made, or it lacks `suggest`.
@@ -76,8 +78,8 @@ def own_search(part: str | SearchAlgorithm, space: Space, seed: int) -> SearchAl
     return CheckedSearch(made, space)
 
 
-def own_pruner(part: str | Pruner) -> Pruner:
-    """Return a pruner whose answers are checked: an object, or FILE.py:CLASS, which is made by CLASS().
+def own_pruner(part: str | Pruner | type[Pruner]) -> Pruner:
+    """Return a pruner whose answers are checked: an object, or a class, which is made by CLASS().
 
     Raises:
         ConfigurationError: there is no such class, it cannot be made, or it is no pruner.
@@ -180,20 +182,26 @@ class CheckedPruner(Pruner):
 
 
 def _made(part: Any, what: str, **arguments: object) -> Any:
-    """Return an object as it is, and of FILE.py:CLASS what the class makes of `arguments`, in their order."""
-    if not isinstance(part, str):
+    """Return an object as it is, and what a class, or the class of FILE.py:CLASS, makes of `arguments`, in order."""
+    if isinstance(part, str):
+        source, _, name = part.rpartition(":")
+        form, received = "FILE.py:CLASS", part
+        maker: Any = getattr(load_module(source, f"{what} of one's own must be FILE.py:CLASS"), name, None)
+    elif isinstance(part, type):
+        form, received, maker = "a class or an object", f"the class {part.__qualname__}", part
+    else:
         return part
-    source, _, name = part.rpartition(":")
-    rule = f"{what} of one's own must be FILE.py:CLASS, and is made by `CLASS({', '.join(arguments)})`"
-    maker: Any = getattr(load_module(source, rule), name, None)
+    rule = f"{what} of one's own must be {form}, and is made by `CLASS({', '.join(arguments)})`"
     if not takes_arguments(maker, len(arguments)):
-        received = "which cannot be called like that" if callable(maker) else "and the file has no such class"
-        raise ConfigurationError(f"{rule}. Received: {part}, {received}. Correct the file, or the name.")
+        wrong = "which cannot be called like that" if callable(maker) else "and the file has no such class"
+        raise ConfigurationError(f"{rule}. Received: {received}, {wrong}. Correct the class, or the name.")
     try:
         with code_of_user():
             return maker(*arguments.values())
     except (Exception, SystemExit) as error:
-        raise ConfigurationError(f"{rule}. Received: {part}, with {reason_of(error)}. Correct the class.") from error
+        raise ConfigurationError(
+            f"{rule}. Received: {received}, with {reason_of(error)}. Correct the class."
+        ) from error
 
 
 def _methods(kind: type) -> Iterator[str]:

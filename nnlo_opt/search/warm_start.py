@@ -1,12 +1,34 @@
-"""Trials of another run as observations of this search, with parameters matched by their names."""
+"""Trials of earlier searches as observations of this search, with parameters matched by their names."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from nnlo_opt.records import Value
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.trial import Trial
+
+
+class Earlier(Value):
+    """Measurements at the points of one earlier search."""
+
+    #: where they come from, in words
+    source: str
+    #: of its complete trials
+    observations: Sequence[Observation]
+    #: its parameters
+    names: Sequence[str]
+    #: figure of merit and direction by which its trials are compared; None if not known
+    figure_of_merit: str | None = None
+    direction: str | None = None
+    #: its outcome constraints; None if not known
+    constraints: Sequence[str] | None = None
+    #: True if values are as the other tool writes them, as text for example
+    is_foreign: bool = True
+
+    def __str__(self) -> str:
+        return self.source
 
 
 def observations_of(trials: Iterable[Trial]) -> list[Observation]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, shown
 from nnlo_opt.space.values import frozen, thawed
 
 
@@ -33,6 +33,13 @@ class When:
                 "A condition must name a parameter and at least one of its values. "
                 f'Received: {", ".join(map(repr, (parent, *values)))}. Write it as When("optimizer", "sgd").'
             )
+        if (inner := next((value for value in values if hasattr(value, "from_unit")), None)) is not None:
+            given = ", ".join(repr(value) for value in (parent, *values) if value is not inner)
+            form = f"{type(inner).__name__}(..., condition=When({given}))"
+            raise ConfigurationError(
+                "A condition is an argument of the parameter that depends on it. Received: "
+                f"When({given}, {inner}). Write it as {form}."
+            )
         object.__setattr__(self, "parent", parent)
         object.__setattr__(self, "values", tuple(frozen(value, titled(parent)) for value in values))
 
@@ -58,6 +65,6 @@ def check_condition(condition: object, name: str) -> None:
     """Raise ConfigurationError unless `condition`, of the parameter `name`, is a When or None."""
     if condition is not None and not isinstance(condition, When):
         raise ConfigurationError(
-            f"The condition of {titled(name)} must be a When. Received: {condition!r}. "
+            f"The condition of {titled(name)} must be a When. Received: {shown(condition)}. "
             'Write it as When("optimizer", "sgd").'
         )

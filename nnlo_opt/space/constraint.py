@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import json
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -22,6 +22,13 @@ from nnlo_opt.user_files import describe, line_in, takes_arguments
 
 #: name of the function in a module
 CONSTRAINT_NAME = "feasible"
+
+
+def feasible_in(names: Mapping[str, Any]) -> Any:
+    """Return the function `feasible` of a module, or the attribute of its `get_model` or `objective`; else None."""
+    owners = (names.get("get_model"), names.get("objective"))
+    found = (names.get(CONSTRAINT_NAME), *(getattr(owner, CONSTRAINT_NAME, None) for owner in owners))
+    return next((function for function in found if function is not None), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ into a short-lived process, never into a coordinator or master.
 
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
+from nnlo_opt.errors import ConfigurationError, shown
+from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint, feasible_in
 from nnlo_opt.space.fixing import fix
 from nnlo_opt.space.parameters import KINDS, Categorical, Integer, Parameter, Real
 from nnlo_opt.space.space import Space
@@ -27,7 +28,7 @@ def load_space(source: str, fixed: Mapping[str, str] | None = None) -> Space:
     """Return the space of a Python file (`search_spaces/mnist.py`) or of a module (`search_spaces.mnist`).
 
     The space is the module's only list of dimensions, of any name, else `get_model.parameter_range`. The module's
-    function `feasible`, if it has one, is the constraint.
+    function `feasible`, or that of `get_model` or `objective`, is the constraint, unless the list is a Space with one.
 
     Args:
         source: path or module name.
@@ -40,7 +41,7 @@ def load_space(source: str, fixed: Mapping[str, str] | None = None) -> Space:
     """
     module = _load_module(source)
     space = space_from_dimensions(_find_dimensions(module, source), source)
-    return finish_space(space, getattr(module, CONSTRAINT_NAME, None), source, fixed)
+    return finish_space(space, feasible_in(vars(module)), source, fixed)
 
 
 def finish_space(space: Space, feasible: Any, source: str, fixed: Mapping[str, str] | None = None) -> Space:
@@ -55,14 +56,30 @@ def finish_space(space: Space, feasible: Any, source: str, fixed: Mapping[str, s
             accepts
             too few points.
     """
+    constraint = _constraint(space, feasible, source)
     if fixed:
         space = fix(space, fixed)
-    return space if feasible is None else space.constrained(Constraint.of(feasible, source))
+    return space if constraint is None else Space(space.parameters, constraint)
 
 
 def load_constraint(source: str) -> Constraint:
     """Return the constraint of a module that has one; ConfigurationError as `load_space`."""
-    return Constraint.of(getattr(_load_module(source), CONSTRAINT_NAME, None), source)
+    module = _load_module(source)
+    space, feasible = _find_dimensions(module, source), feasible_in(vars(module))
+    return _constraint(space, feasible, source) or Constraint.of(feasible, source)
+
+
+def _constraint(space: Any, feasible: Any, source: str) -> Constraint | None:
+    """Return the constraint of `space`, or the one that `feasible` is; ConfigurationError if there are both."""
+    own = space.constraint if isinstance(space, Space) else None
+    if own is None:
+        return None if feasible is None else Constraint.of(feasible, source)
+    if feasible is not None:
+        raise ConfigurationError(
+            f"A search space has one constraint. Received: `{CONSTRAINT_NAME}` of {source}, and the `constraint` of "
+            "its Space. Leave one of them out."
+        )
+    return replace(own, source=source, example=None)
 
 
 def space_from_dimensions(dimensions: Any, source: str) -> Space:
@@ -74,10 +91,10 @@ def space_from_dimensions(dimensions: Any, source: str) -> Space:
     if isinstance(dimensions, Space):
         return dimensions
     dimensions = getattr(dimensions, "dimensions", dimensions)  # scikit-optimize's own Space
-    if isinstance(dimensions, (str, dict)) or not isinstance(dimensions, Iterable):
+    if isinstance(dimensions, (str, dict)) or hasattr(dimensions, "shape") or not isinstance(dimensions, Iterable):
         raise ConfigurationError(
-            f"The search space of {source} must be a list of parameters, for example Real. Received: {dimensions!r}. "
-            "Write it as [Real(0, 0.5, name=...), ...]."
+            f"The search space of {source} must be a list of parameters, for example Real. Received: "
+            f"{shown(dimensions)}. Write it as [Real(0, 0.5, name=...), ...]."
         )
     try:
         return Space(_parameter(dimension) for dimension in dimensions)
@@ -91,7 +108,7 @@ def _parameter(dimension: Any) -> Parameter:
     kind = _kind(dimension)
     if kind is None:
         raise ConfigurationError(
-            f"Every entry of a search space must be one of {_KIND_NAMES}. Received: {dimension!r}. "
+            f"Every entry of a search space must be one of {_KIND_NAMES}. Received: {shown(dimension)}. "
             "Write it as one of these, with a name."
         )
     name = dimension.name or ""

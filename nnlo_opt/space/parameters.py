@@ -4,19 +4,42 @@ A parameter knows the values that it allows. `from_unit` maps the unit interval 
 surrogates need no knowledge of priors and kinds.
 """
 
+import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, did_you_mean, shown
 from nnlo_opt.records import MAX_INTEGER
 from nnlo_opt.space.conditions import When, check_condition, titled
 from nnlo_opt.space.values import Value, frozen, is_number, not_contained, plain, position_of, quantile_of, text, thawed
 
 Prior = Literal["uniform", "log-uniform"]
+
+
+#: argument of other packages -> ours
+_OTHER_ARGUMENTS = {
+    "log": 'prior="log-uniform"',
+    **dict.fromkeys(("when", "conditions"), 'condition=When("PARENT", VALUE)'),
+    **dict.fromkeys(("q", "quantization_factor"), "step=..."),
+    **dict.fromkeys(("default", "default_value"), "likely=..."),
+    **dict.fromkeys(("choices", "items", "values"), "categories=[...]"),
+}
+
+
+def _check_arguments(kind: Any, given: Mapping[str, object]) -> None:
+    """Raise ConfigurationError if a parameter of this kind has no argument of a name."""
+    _, *known = inspect.signature(kind.__init__).parameters
+    for name, value in given.items():
+        if name not in known:
+            ours = _OTHER_ARGUMENTS.get(name, "")
+            hint = f" Write it as `{ours}`." if ours.partition("=")[0] in known else did_you_mean(name, known)
+            raise ConfigurationError(
+                f"The arguments of {kind.__name__} are {', '.join(known)}. Received: {name}={shown(value)}.{hint}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +63,7 @@ class _Range:
     _of_kind: ClassVar[type[int] | type[float]]
 
     def __new__(cls, *_: object, **given: object) -> Self:
-        if "log" in given:
-            raise ConfigurationError(
-                f"The scale of a parameter must be given by its prior. Received: log={given['log']!r} in "
-                f'{cls.__name__}. Write it as `prior="log-uniform"`.'
-            )
+        _check_arguments(cls, given)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -88,7 +107,7 @@ class _Range:
         number = plain(received)
         if not is_number(number) or not self._is_of_kind(number):
             raise ConfigurationError(
-                f"The {what} of {self._title} must be {self.NUMBER}. Received: {received!r}. Correct it."
+                f"The {what} of {self._title} must be {self.NUMBER}. Received: {shown(received)}. Correct it."
             )
         object.__setattr__(self, attribute, self._of_kind(number))
 
@@ -321,12 +340,16 @@ class _Choice:
     #: name of the class in JSON
     KIND: ClassVar[str]
 
+    def __new__(cls, *_: object, **given: object) -> Self:
+        _check_arguments(cls, given)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         name = self.name
         check_condition(self.condition, name)
         if isinstance(self.categories, (str, bytes)) or not isinstance(self.categories, Iterable):
             raise ConfigurationError(
-                f"The categories of {titled(name)} must be a list of values. Received: {self.categories!r}. "
+                f"The categories of {titled(name)} must be a list of values. Received: {shown(self.categories)}. "
                 "Put them in square brackets."
             )
         values = tuple(frozen(category, titled(name)) for category in self.categories)

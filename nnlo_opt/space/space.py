@@ -1,6 +1,6 @@
 """Search space of parameters with conditions under a constraint."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -44,11 +44,11 @@ class Space:
 
     Args:
         parameters: at least one; all names differ.
-        constraint: constraint on the points that may be tried; None for none.
+        constraint: function of a point, which returns True if the point may be tried; None for none.
 
     Raises:
         ConfigurationError: if there are no parameters, a parameter has no name, a name occurs
-            twice, or a condition cannot hold.
+            twice, a condition cannot hold, or the constraint accepts too few points.
     """
 
     parameters: tuple[Parameter, ...]
@@ -63,7 +63,11 @@ class Space:
     #: the parameters as trees; None if one is continuous
     _trees: tuple[Tree, ...] | None = field(compare=False, repr=False)
 
-    def __init__(self, parameters: Iterable[Parameter], constraint: Constraint | None = None) -> None:
+    def __init__(
+        self, parameters: Iterable[Parameter], constraint: Constraint | Callable[[Point], bool] | None = None
+    ) -> None:
+        if constraint is not None and not isinstance(constraint, Constraint):
+            constraint = Constraint.of(constraint, "the argument `constraint`")
         object.__setattr__(self, "parameters", tuple(parameters))
         object.__setattr__(self, "constraint", constraint)
         if not self.parameters:
@@ -89,6 +93,8 @@ class Space:
         object.__setattr__(self, "_gates", tuple(gates))
         object.__setattr__(self, "_parents", frozenset(gate[0] for gate in gates if gate is not None))
         object.__setattr__(self, "_trees", trees(self.parameters))
+        if constraint is not None and constraint.function is not None and constraint.example is None:
+            object.__setattr__(self, "constraint", replace(constraint, example=self._first_feasible()))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -203,14 +209,6 @@ class Space:
             f"`{CONSTRAINT_NAME}` of {source} must accept some points, in a large space one in a thousand. "
             f"Received: {received}. Loosen it, or narrow the ranges instead."
         )
-
-    def constrained(self, constraint: Constraint) -> "Space":
-        """Return this space with `constraint`, which has its function.
-
-        ConfigurationError if it accepts too few points.
-        """
-        space = Space(self.parameters, constraint)
-        return Space(self.parameters, replace(constraint, example=space._first_feasible()))
 
     def _first_feasible(self) -> Point:
         middle = self.from_unit([0.5] * len(self.parameters))

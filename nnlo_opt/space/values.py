@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, shown
 
 #: levels of lists in a category; functions of Python cannot follow a thousand
 MAX_LEVELS = 20
@@ -61,7 +61,7 @@ def frozen(value: Any, where: str, levels: int = MAX_LEVELS) -> Any:
         return value
     raise ConfigurationError(
         f"A category must be a bool, a finite number, a string, None or a list of these. "
-        f"Received: {value!r} in {where}. Search a name, and look the object up in the model's function."
+        f"Received: {shown(value)} in {where}. Search a name, and look the object up in the model's function."
     )
 
 

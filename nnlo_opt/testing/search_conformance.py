@@ -11,7 +11,6 @@ import pytest
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Parameter, Point, Real, Space, When
-from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.trials.trial import TrialState
 
 #: space with every kind of parameter, and with categories of every type
@@ -53,15 +52,10 @@ def _adds_up(parameters: Point) -> bool:
     return sum(float(value) for value in parameters.values()) <= 1.0  # type: ignore[arg-type, misc]
 
 
-def constrained(parameters: list[Parameter], feasible: Callable[[Point], bool]) -> Space:
-    """Return the space of `parameters` with a constraint, as a user's module makes it."""
-    return Space(parameters).constrained(Constraint.of(feasible, "a test"))
-
-
 #: space in which a sixth of a cube is feasible
-CONSTRAINED_SPACE = constrained([Real(0, 1, name="x"), Real(0, 1, name="y"), Real(0, 1, name="z")], _adds_up)
+CONSTRAINED_SPACE = Space([Real(0, 1, name="x"), Real(0, 1, name="y"), Real(0, 1, name="z")], _adds_up)
 #: space in which 15 of 64 points are feasible
-SMALL_CONSTRAINED_SPACE = constrained([Real(0, 1.75, step=0.25, name=name) for name in "xy"], _adds_up)
+SMALL_CONSTRAINED_SPACE = Space([Real(0, 1.75, step=0.25, name=name) for name in "xy"], _adds_up)
 #: spaces at the limits of what is allowed
 ODD_SPACES = {
     "one bit": Space([Integer(0, 1, name="n")]),
@@ -283,7 +277,7 @@ class SearchConformance:
         def feasible(parameters: Point) -> bool:
             return accepts
 
-        space = constrained([Real(0, 1, name="x")], feasible)
+        space = Space([Real(0, 1, name="x")], feasible)
         search = SimulatedSearch(self.make(space, 15), History(space))
         assert search.step(lambda _, point: a_value(point)) is not None
         accepts = False

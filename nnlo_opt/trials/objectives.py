@@ -17,6 +17,18 @@ from nnlo_opt.training.stopping import canonical_metric
 
 Direction = Literal["min", "max"]
 
+#: direction in the words of other packages -> ours
+_DIRECTIONS: dict[str, Direction] = {
+    **dict.fromkeys(("min", "minimize", "minimise"), "min"),
+    **dict.fromkeys(("max", "maximize", "maximise"), "max"),
+}
+
+
+def direction_named(word: str) -> Direction | None:
+    """Return the direction that a word means; None if it means none."""
+    return _DIRECTIONS.get(word)
+
+
 #: name of the objective if none is given, and of the value that a user's function returns
 FIGURE = "figure_of_merit"
 #: values of every fold of a model besides its metrics
@@ -40,14 +52,16 @@ class Objective:
     @classmethod
     def parse(cls, text: str) -> "Objective":
         """Read `NAME:min` or `NAME:max`; a metric of one output is `output:metric:min`. Else ConfigurationError."""
-        name, _, direction = text.rpartition(":")
-        parts = [part.strip() for part in name.split(":")]
-        if direction.strip() not in ("min", "max") or "" in parts or len(parts) > 2:
+        name, _, word = text.rpartition(":")
+        parts, direction = [part.strip() for part in name.split(":")], direction_named(word.strip())
+        if direction is None or "" in parts or len(parts) > 2:
+            lone = text.strip(": ")
+            known = bool(lone) and ":" not in lone and direction_named(lone) is None
+            examples = f"{lone}:min or {lone}:max" if known else "val_loss:min or val_acc:max"
             raise ConfigurationError(
-                "`--objective` must be a metric and its direction, such as val_loss:min or val_acc:max. Received: "
-                f"{text!r}."
+                f"`--objective` must be a metric and its direction, such as {examples}. Received: {text!r}."
             )
-        return cls(canonical_metric(":".join(parts)), "max" if direction.strip() == "max" else "min")
+        return cls(canonical_metric(":".join(parts)), direction)
 
     def loss(self, value: float) -> float:
         """Return the loss of a value, which is to be minimised."""

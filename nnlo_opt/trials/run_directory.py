@@ -33,6 +33,8 @@ from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME, LOCK_N
 from nnlo_opt.trials.sync_mark import MARK_NAME
 
 JOURNAL_NAME = "journal.jsonl"
+#: folder of all runs
+RUNS = "checkpoints"
 #: folder of the requests of commands
 INBOX_NAME = "inbox"
 #: seconds to wait for the lock: ranks of a killed mpirun live on for 1.5-3.5 s
@@ -194,6 +196,13 @@ class RunDirectory:
         self.close()
         with suppress(OSError):
             self.path.rmdir()
+
+
+def run_named(name: str | os.PathLike[str]) -> Path:
+    """Return the directory of a run: a path, or a name in the folder of runs, as for `--checkpoint`."""
+    path, inside = Path(name), Path(RUNS, name)
+    is_path = os.sep in os.fspath(name) or (path / JOURNAL_NAME).exists()
+    return path if is_path or (path.exists() and not (inside / JOURNAL_NAME).exists()) else inside
 
 
 def checked_run(run: Path, remedy: str) -> Path:

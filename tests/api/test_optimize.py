@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, get_type_hints
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.api.arguments import SearchArguments
+from nnlo_opt.api.arguments import Earlier, SearchArguments
 from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.errors import TrialError, printable
 from nnlo_opt.reporting.results import read_ledger
@@ -25,7 +26,6 @@ from nnlo_opt.run.start.identity import refuse_run_of_script
 from nnlo_opt.search.base import SearchAlgorithm
 from nnlo_opt.search.pruning import Pruner
 from nnlo_opt.space import Integer, Real, Space
-from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.trials.repair import repair
 from tests.helpers.launcher import events_of, python
 from tests.helpers.refusals import check_refused
@@ -54,8 +54,10 @@ def test_the_arguments_are_the_options_of_the_table_with_their_types():
     types["shuffle"] = types.pop("no_shuffle")
     types["direction"] = Literal["min", "max", "minimize", "maximize"] | None
     types["mode"] |= str  # one's own, as FILE.py:CLASS
-    types["hyper_opt"] |= str | SearchAlgorithm  # or as an object
-    types["pruner"] |= str | Pruner
+    types["hyper_opt"] |= str | SearchAlgorithm | type[SearchAlgorithm]  # or as an object, or its class
+    types["pruner"] |= str | Pruner | type[Pruner]
+    types["objective"] |= Mapping[str, str]
+    types["warm_start"] = Earlier | Sequence[Earlier]  # or a result, or a data frame
     assert get_type_hints(SearchArguments) == types
 
 
@@ -196,7 +198,7 @@ def test_a_trial_has_a_folder_of_its_own_that_lasts_as_long_as_its_run(tmp_path,
 
 
 def test_a_constraint_is_a_function_of_the_script():
-    space = Space([Real(0, 1, name="x")]).constrained(Constraint.of(lambda point: point["x"] > 0.5, "this script"))
+    space = Space([Real(0, 1, name="x")], constraint=lambda point: point["x"] > 0.5)
     assert all(point["x"] > 0.5 for point in points(nnlo_opt.optimize(lambda p: p["x"], space, **FEW)))
 
 

@@ -9,6 +9,7 @@ from nnlo_opt.objective.checkpoint import TrialCheckpoint
 from nnlo_opt.objective.rank import RunningTrial
 from nnlo_opt.objective.signature import objective_of, takes, text_takes
 from nnlo_opt.safe_path import SafePath
+from nnlo_opt.space.conditions import When
 from tests.helpers.refusals import refusal
 
 POINT, COMM = {"x": 1, "n": 2}, "the comm"
@@ -76,8 +77,12 @@ def test_an_objective_gets_what_its_signature_names(function, got):
         (lambda x, n, trial: (x, n, trial.number), (1, 2, 7)),
         (lambda x, trial: x + trial.parameters["n"], 3),
         (lambda x, n, comm: (x, n, comm), (1, 2, COMM)),
+        (lambda **parameters: parameters, POINT),
+        (lambda x, **rest: (x, rest), (1, {"n": 2})),
+        (lambda x, trial, **rest: (x, trial.number, rest), (1, 7, {"n": 2})),
+        (lambda trial, **rest: (trial.number, rest), (7, POINT)),
     ],
-    ids=[str(number) for number in range(6)],
+    ids=[str(number) for number in range(10)],
 )
 def test_an_objective_may_name_the_parameters_of_its_space(function, got):
     assert called(function, ["x", "n"]) == got
@@ -85,6 +90,14 @@ def test_an_objective_may_name_the_parameters_of_its_space(function, got):
 
 def test_a_parameter_that_the_trial_does_not_have_keeps_its_default():
     assert called(lambda x, n, depth=9: (x, n, depth), ["x", "n", "depth"]) == (1, 2, 9)
+
+
+def test_an_argument_that_some_trials_do_not_have_needs_a_default():
+    conditions = {"C": str(When("model", "svm"))}
+    words = "`C` exists only if model is 'svm'. Write `C=None`"
+    refusal(objective_of, lambda model, C: 1, "here", ["model", "C"], conditions, says=["An argument", words])
+    assert objective_of(lambda model, C=None: 1, "here", ["model", "C"], conditions)
+    assert objective_of(lambda model, **rest: 1, "here", ["model", "C"], conditions)
 
 
 def test_a_trial_tells_what_its_last_report_has_answered():
@@ -96,7 +109,7 @@ def test_a_trial_tells_what_its_last_report_has_answered():
 
 
 def test_a_habit_of_optuna_is_answered():
-    with pytest.raises(AttributeError, match=r'in `trial.parameters\["name"\]`'):
+    with pytest.raises(AttributeError, match=r'take `trial.parameters\["name"\]`'):
         called(lambda trial: trial.suggest_float("x", 0, 1))
 
 
@@ -115,11 +128,10 @@ async def coroutine(parameters):
         (lambda lr: 1, "must take all. Received: <lambda>(lr) in space.py, without `n_units`"),
         (lambda *, p: 1, "must take `parameters`"),
         (lambda *args: 1, "must take `parameters`"),
-        (lambda **parameters: 1, "must take `parameters`"),
         (coroutine, "a coroutine"),
         (3, "Received: 3"),
     ],
-    ids=[str(number) for number in range(11)],
+    ids=[str(number) for number in range(10)],
 )
 def test_any_other_signature_is_refused_in_one_sentence(function, words):
     refusal(objective_of, function, "space.py", ["lr", "n_units"], says=["An objective ", words, "in space.py"])

@@ -68,7 +68,7 @@ def test_a_value_in_python_is_what_its_text_is(name, value, text):
         ("optimizer_params", [1], "`--optimizer-params` must be a dictionary"),
         ("start_point", [3], "`--start-point` must be written as name=value,name=value"),
         ("objective", [3], "`--objective` must be a metric and its direction"),
-        ("warm_start", 3, "`--warm-start` must be a path, or several in a list. Received: 3."),
+        ("warm_start", 3, "`--warm-start` must be a run, a study or a table, or several in a list. Received: 3."),
     ],
 )
 def test_a_wrong_value_in_python_is_refused_by_the_rule_of_the_option(name, value, rule):

@@ -11,7 +11,6 @@ from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.run.options.space_checks import check_space
 from nnlo_opt.run.options.values import check_training
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
-from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_space
 from nnlo_opt.training.options import MODES, OPTIMIZERS, SEARCHABLE, TrainingOptions
 
@@ -38,7 +37,7 @@ def refusal(*parameters, arguments=(), feasible=None, function=get_model):
     """The sentence with which a space of these parameters is refused; empty where it is not."""
     space = Space(parameters)
     if feasible is not None:
-        space = space.constrained(Constraint.of(feasible, "here"))
+        space = Space(space.parameters, feasible)
     # Another process has the function.
     return refusal_of(Space.from_json(space.to_json()), definition(function), *arguments)
 

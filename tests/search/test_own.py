@@ -83,6 +83,14 @@ def test_an_object_is_the_search_until_it_has_no_other_point():
     assert [trial.parameters for trial in result.trials] == [{"x": 1.0}, {"x": 0.5}]
 
 
+def test_a_class_is_made_as_that_of_a_file_is(tmp_path):
+    result = searched(Drawn, num_iterations=9, checkpoint=tmp_path / "run")
+    assert [trial.parameters for trial in result.trials] == [{"x": 0.0}]
+    assert hyper_opt_of(tmp_path / "run").startswith("Drawn (")
+    result = nnlo_opt.optimize(lambda x, report: report(2, x) and x, SPACE, pruner=Strict, num_iterations=1)
+    assert [trial.state for trial in result] == ["pruned"]
+
+
 def test_its_name_in_the_journal_tells_one_code_and_one_setting_from_another(tmp_path):
     names = []
     for number, algorithm in enumerate([Middle({"x": 1.0}), Middle({"x": 2.0}), OtherMiddle({"x": 1.0})]):
@@ -97,7 +105,9 @@ def test_its_name_in_the_journal_tells_one_code_and_one_setting_from_another(tmp
     ("given", "words"),
     [
         ({"hyper_opt": object()}, r"a method `suggest\(history\)`"),
-        ({"hyper_opt": Middle}, r"a method `suggest\(history\)`"),
+        ({"hyper_opt": Narrow}, r"made by `CLASS\(space, seed\)`\. Received: the class Narrow, which cannot be called"),
+        ({"pruner": Drawn}, r"made by `CLASS\(\)`\. Received: the class Drawn, which cannot be called"),
+        ({"pruner": Pausing}, "does not pause"),
         ({"hyper_opt": Middle({"y": 1.0})}, r"`Middle.suggest` must return a point .* wrong in 'y'\. "),
         ({"hyper_opt": Middle({"x": 9.0})}, r"Received: {'x': 9.0}, wrong in 'x'\. "),
         ({"hyper_opt": Middle(1.0)}, r"`Middle.suggest` must return a point"),

@@ -5,7 +5,7 @@ import pytest
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.space.constraint import Constraint, fingerprint
+from nnlo_opt.space.constraint import fingerprint
 from nnlo_opt.space.loading import load_constraint, load_space
 from tests.helpers.refusals import check_refused
 
@@ -86,9 +86,31 @@ def test_constraints_that_cannot_be_used_are_told_in_a_sentence(write, text, wor
     assert "`feasible` of my_space.py" in check_refused(words, load_space, write(text))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "space = Space([Real(0, 1, name='x')], constraint=lambda parameters: parameters['x'] > 0.5)\n",
+        "def objective(x):\n    return x\nobjective.parameter_range = [Real(0, 1, name='x')]\n"
+        "objective.feasible = lambda parameters: parameters['x'] > 0.5\n",
+    ],
+    ids=["of the space", "of the objective"],
+)
+def test_a_module_may_have_its_constraint_in_other_places(write, text):
+    path = write("from nnlo_opt.space import Real, Space\n" + text)
+    space = load_space(path)
+    assert load_constraint(path) == space.constraint
+    assert space.constraint.source == path
+    assert [space.is_feasible({"x": x}) for x in (0.25, 0.75)] == [False, True]
+    fixed = load_space(path, {"x": "0.75"})
+    assert fixed.constraint == space.constraint
+    check_refused("must accept some points", load_space, path, {"x": "0.25"})
+
+
 def test_drawing_ends_where_a_constraint_comes_to_refuse_everything():
-    space = Space([Real(0, 1, name="x")], Constraint.of(lambda parameters: False, "somewhere.py"))
-    with pytest.raises(ConfigurationError, match=r"somewhere\.py must accept some points.*all of 100,000 points"):
+    accepts = [True]
+    space = Space([Real(0, 1, name="x")], lambda parameters: accepts[0])
+    accepts[0] = False
+    with pytest.raises(ConfigurationError, match=r"`constraint` must accept some points.*all of 100,000 points"):
         space.sample(np.random.default_rng(0))
 
 

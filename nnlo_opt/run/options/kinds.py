@@ -15,9 +15,10 @@ from functools import partial
 from typing import Any, Literal
 
 from nnlo_opt.data.weights import ClassWeights, parse_class_weights
-from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.errors import ConfigurationError, did_you_mean, shown
 from nnlo_opt.search.own import is_own
 from nnlo_opt.search.start_points import parse_start_point
+from nnlo_opt.search.warm_start import Earlier
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.objectives import Objective, OutcomeConstraint
 
@@ -58,7 +59,8 @@ class Kind:
         except WrongValueError:
             raise
         except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError):
-            raise WrongValueError(f"must be {self.rule}. Received: {value}.") from None
+            text = value if isinstance(value, str) else shown(value)
+            raise WrongValueError(f"must be {self.rule}. Received: {text}.") from None
 
 
 def whole(low: int = 1, unit: str = "") -> Kind:
@@ -101,14 +103,15 @@ def one_of(*choices: str, other: str = "") -> Kind:
 
     def convert(value: Any) -> str:
         if value not in choices:
-            raise WrongValueError(f"must be {rule}. Received: {value}.{did_you_mean(value, choices)}")
+            text = value if isinstance(value, str) else shown(value)
+            raise WrongValueError(f"must be {rule}. Received: {text}.{did_you_mean(value, choices)}")
         return choices[choices.index(value)]
 
     return Kind(rule=rule, type=Literal[choices], convert=convert)
 
 
 def or_own(choices: Sequence[str], check: Callable[[object], None]) -> Kind:
-    """Return the kind of `choices`, of one's own classes as FILE.py:CLASS, and of objects that pass `check`."""
+    """Return the kind of `choices`, of FILE.py:CLASS, and of classes and objects that pass `check`."""
     names = one_of(*choices, other=", or FILE.py:CLASS")
 
     def convert(value: Any) -> Any:
@@ -222,6 +225,11 @@ TEXT = Kind(rule="text", type=str, convert=_text)
 CODE = Kind(rule="text", type=str, convert=_text, names_code=lambda _: True)
 TOP_NAME = Kind(rule="a name at the top of the folder in which the search is started", type=str, convert=_top_name)
 PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
+EARLIER = Kind(
+    rule="a run, a study or a table",
+    type=str | os.PathLike[str] | Earlier,
+    convert=lambda value: value if isinstance(value, Earlier) else _path(value),
+)
 #: on if it is given; it has no value on the command line
 FLAG = Kind(rule="True or False", type=bool, convert=_flag, action="store_true")
 #: `--option` or `--no-option`

@@ -35,13 +35,12 @@ from nnlo_opt.search.pruning import PRUNERS, PruningPlan
 from nnlo_opt.search.registry import search_names
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import DEFAULT, EPOCHS, MEASURED
+from nnlo_opt.trials.run_directory import RUNS
 from nnlo_opt.update_rules.registry import RULES
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 #: levels that imply `--quiet`
 QUIET_LEVELS = ("warn", "error")
-#: folder of all runs
-RUNS = "checkpoints"
 #: name of a run in its files
 TRIAL_NAME = "train"
 #: data sets of features and labels
@@ -334,10 +333,11 @@ SEARCH = _group(
              "bounds"),
     Option("start_point", "NAME=VALUE,...", many(kinds.START_POINT), default=(), example="n_units=64,dropout=0.3",
         help="point of the search space to try first, or a part of one, which the search completes; repeatable"),
-    Option("warm_start", "RUN", many(PATH, "extend"), default=(), example="checkpoints/my-run",
+    Option("warm_start", "RUN", many(kinds.EARLIER, "extend"), default=(), example="checkpoints/my-run",
         help="earlier runs, whose complete trials the search learns from; they do not count as trials of this run, and "
-             "their points are not tried again; each is a run directory, an Optuna study (a file or a URL, and :STUDY "
-             "if it holds several), or a CSV with the columns of results.csv"),
+             "their points are not tried again; each is a run by its name or directory, an Optuna study (a file or a "
+             "URL, and :STUDY if it holds several), or a CSV with the columns of results.csv; from Python also a "
+             "result, a `Run` or a data frame"),
     Option("block_size", "RANKS", whole(unit="ranks"), default=2, shown="2; 1 for an objective without `comm`",
         example="4", common=True,
         help="ranks that train one trial; a master and its workers, or with 1 a single-process trainer"),

@@ -25,7 +25,6 @@ from nnlo_opt.run.options.table import (
     GRACE,
     OPTIMIZATION_OPTIONS,
     QUIET_LEVELS,
-    RUNS,
     SEED,
     TRAINING_OPTIONS,
     TRIAL_NAME,
@@ -39,11 +38,12 @@ from nnlo_opt.search.own import check_halves, is_own, name_of, own_rule
 from nnlo_opt.search.pruning import FREEZE_THAW, PRUNERS, Pruner, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
 from nnlo_opt.search.registry import options_of, search_names
+from nnlo_opt.search.warm_start import Earlier
 from nnlo_opt.space.space import Point
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.objectives import DEFAULT, FIGURE, MEASURED, Comparison, Objective
-from nnlo_opt.trials.run_directory import RunRequest
+from nnlo_opt.trials.run_directory import RUNS, RunRequest, run_named
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.registry import RULES
 
@@ -114,7 +114,7 @@ class SearchOptions:
     #: points to try first
     start_points: tuple[Point, ...] = ()
     #: runs, studies and tables whose trials the search learns from; a text is the URL of a storage of Optuna
-    warm_start: tuple[Path | str, ...] = ()
+    warm_start: tuple[Path | str | Earlier, ...] = ()
 
     def __post_init__(self) -> None:
         for name, option in SEARCH_OPTIONS.items():
@@ -257,7 +257,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         population=values.ga_populations,
         grid_points=values.grid_points,
         start_points=tuple(values.start_point),
-        warm_start=tuple(place if "://" in place else Path(place) for place in values.warm_start),
+        warm_start=tuple(map(_earlier, values.warm_start)),
     )
     return Options(
         **_common(values, model, command_line),
@@ -347,6 +347,13 @@ def _data(values: SimpleNamespace) -> DataOptions:
         "n_ahead": values.preload_data,
     }
     return DataOptions(**_same_named(DataOptions, values) | made)
+
+
+def _earlier(place: str | Earlier) -> Path | str | Earlier:
+    """Return where the measurements of an earlier search are; a run may be given by its name."""
+    if isinstance(place, Earlier) or "://" in place:
+        return place
+    return named if (named := run_named(place)).is_dir() else Path(place)
 
 
 def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:

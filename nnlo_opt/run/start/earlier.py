@@ -1,17 +1,18 @@
 """Measurements of earlier searches, with which `--warm-start` lets a search begin."""
 
 import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nnlo_opt.analysis.frames import text_of
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import require
 from nnlo_opt.files import regular
-from nnlo_opt.records import Value
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.search.warm_start import adopted_observations, observations_of, standard_error
+from nnlo_opt.search.warm_start import Earlier, adopted_observations, observations_of, standard_error
 from nnlo_opt.space.fixing import value_of
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Observation
@@ -19,29 +20,16 @@ from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
+if TYPE_CHECKING:
+    from nnlo_opt.analysis.frames import Frame
+
 _OPTION = "--warm-start"
 #: columns of a CSV; the other columns that are read begin with `p:`
 _FIGURE, _STATE = "figure_of_merit", "state"
 
 
-class Earlier(Value):
-    """Measurements at the points of one earlier search."""
-
-    #: of its complete trials
-    observations: Sequence[Observation]
-    #: its parameters
-    names: Sequence[str]
-    #: figure of merit and direction by which its trials are compared; None if not known
-    figure_of_merit: str | None = None
-    direction: str | None = None
-    #: its outcome constraints; None if not known
-    constraints: Sequence[str] | None = None
-    #: True if values are as the other tool writes them, as text for example
-    is_foreign: bool = True
-
-
 def observations_of_runs(
-    places: Sequence[Path | str], identity: RunIdentity, space: Space
+    places: Sequence[Path | str | Earlier], identity: RunIdentity, space: Space
 ) -> tuple[list[Observation], list[str]]:
     """Return observations of earlier searches that count in `space`, and lines about what was taken over.
 
@@ -68,11 +56,13 @@ def observations_of_runs(
     return observations, lines
 
 
-def read_earlier(place: Path | str) -> Earlier:
+def read_earlier(place: Path | str | Earlier) -> Earlier:
     """Return the measurements of a run directory, an Optuna study or a CSV; ConfigurationError if it is none."""
+    if isinstance(place, Earlier):
+        return place
     path = Path(place)
     if path.is_dir():
-        return _of_run(path)
+        return earlier_of_ledger(ledger_of(path, _OPTION), str(path))
     if path.is_file() and path.suffix.lower() == ".csv":
         return _of_table(path)
     if path.is_file() or ":" in str(place):
@@ -83,14 +73,15 @@ def read_earlier(place: Path | str) -> Earlier:
     )
 
 
-def _of_run(path: Path) -> Earlier:
-    ledger = ledger_of(path, _OPTION)
+def earlier_of_ledger(ledger: Ledger, source: str) -> Earlier:
+    """Return the measurements of a run; ConfigurationError if it is a training. `source`: the run, in words."""
     space = ledger.identity.space
     if space is None:
         raise ConfigurationError(
-            f"`{_OPTION}` must name runs of OptimizationDriver. Received: `{path}`, a training. Leave it out."
+            f"`{_OPTION}` must name runs of OptimizationDriver. Received: `{source}`, a training. Leave it out."
         )
     return Earlier(
+        source=source,
         observations=observations_of(ledger.trials),
         names=space.names,
         figure_of_merit=ledger.identity.figure_of_merit,
@@ -120,6 +111,7 @@ def _of_study(place: str) -> Earlier:
     study, observations = read_study(place, _OPTION)
     names = dict.fromkeys(name for observation in observations for name in observation["point"])
     return Earlier(
+        source=place,
         observations=[each for each in observations if math.isfinite(each["value"])],
         names=[*names],
         figure_of_merit=study.user_attrs.get(_FIGURE),  # of a study that this package has exported
@@ -130,21 +122,36 @@ def _of_study(place: str) -> Earlier:
 def _of_table(path: Path) -> Earlier:
     try:
         with regular(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns, rows = reader.fieldnames or [], [*reader]
-        names = [column.removeprefix("p:") for column in columns if column.startswith("p:")]
-        if _FIGURE not in columns or not names:
-            raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
-        # The reader puts cells without a column under None, and None under columns without a cell.
-        if wrong := [n for n, row in enumerate(rows, 1) if None in row or None in row.values()]:
-            raise ValueError(f"row {wrong[0]} below the names has not as many cells as they are")
-        ended = [row for row in rows if row.get(_STATE, "complete") == "complete"]
-        return Earlier(observations=[_observation(row, names) for row in ended], names=names)
+            return _of_rows(csv.DictReader(file), str(path))
     except (OSError, ValueError, csv.Error) as error:
-        raise ConfigurationError(
-            f"A CSV for `{_OPTION}` must have the columns of results.csv, at least {_FIGURE} with a number and one "
-            f"p:PARAMETER. Received: `{path}` ({error}). Correct it."
-        ) from None
+        raise _wrong_table("A CSV", f"`{path}` ({error})") from None
+
+
+def earlier_of_frame(frame: "Frame", source: str) -> Earlier:
+    """Return the measurements of a data frame with the columns of results.csv; ConfigurationError if they lack."""
+    try:
+        return _of_rows(csv.DictReader(io.StringIO(frame.to_csv(index=False))), source)
+    except (ValueError, csv.Error) as error:
+        raise _wrong_table("A data frame", f"{source} ({error})") from None
+
+
+def _wrong_table(what: str, received: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} for `{_OPTION}` must have the columns of results.csv, at least {_FIGURE} with a number and one "
+        f"p:PARAMETER. Received: {received}. Correct it."
+    )
+
+
+def _of_rows(reader: "csv.DictReader[str]", source: str) -> Earlier:
+    columns, rows = reader.fieldnames or [], [*reader]
+    names = [column.removeprefix("p:") for column in columns if column.startswith("p:")]
+    if _FIGURE not in columns or not names:
+        raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
+    # The reader puts cells without a column under None, and None under columns without a cell.
+    if wrong := [n for n, row in enumerate(rows, 1) if None in row or None in row.values()]:
+        raise ValueError(f"row {wrong[0]} below the names has not as many cells as they are")
+    ended = [row for row in rows if row.get(_STATE, "complete") == "complete"]
+    return Earlier(source=source, observations=[_observation(row, names) for row in ended], names=names)
 
 
 def _observation(row: Mapping[str, str], names: Sequence[str]) -> Observation:

@@ -184,8 +184,9 @@ class SearchSession(Session):
         if findings.is_objective or "train.epochs" in findings.search_space.names:
             epochs = ""
         each = " of ".join(filter(None, [counted(n_fold, "fold") * (n_fold > 1), epochs]))
+        n_trials = counted(n, "trial") if (n := options.plan.num_iterations) else "any number of trials"
         self.say(
-            f"Run `{directory.shown}`: {counted(options.plan.num_iterations, 'trial')} of {findings.model}"
+            f"Run `{directory.shown}`: {n_trials} of {findings.model}"
             f"{f' ({each})' * bool(each)} on {counted(topology.n_blocks, 'block')} of {ranks} "
             f"rank{'s' * (ranks != '1')}, {name_of(options.search.algorithm)} search, seed {options.seed}."
         )
@@ -217,7 +218,7 @@ class SearchSession(Session):
         for line in filter(None, (losses_text(ledger), kept)):
             self.say(line)
         if ledger.complete:
-            how = "complete" if ledger.n_ended >= self.options.plan.num_iterations else "stopped"
+            how = "stopped" if self.options.plan.allows(ledger.n_ended) else "complete"
             self.say(f"Search {how}: {ledger.completed_because} ({outcome(ledger)}).")
         else:
             self.say(

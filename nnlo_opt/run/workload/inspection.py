@@ -134,10 +134,12 @@ class Inspection:
     def _inspect_objective(self, space: Space | None) -> str:
         """Return the name of the figure of merit; ConfigurationError for options that an objective has none of."""
         definition, names = self._maker.definition, [] if space is None else space.names
-        objective_of(definition.objective, str(definition.source), names)
+        conditional = [] if space is None else [p for p in space.parameters if p.condition is not None]
+        conditions = {parameter.name: str(parameter.condition) for parameter in conditional}
+        objective_of(definition.objective, str(definition.source), names, conditions)
         options = self._options
         if options.command is not None and space is not None:
-            options.command.template.check(names, [p.name for p in space.parameters if p.condition is not None])
+            options.command.template.check(names, conditions)
         if options.plan.n_fold > 1 and not takes(definition.objective, "fold"):
             raise ConfigurationError(
                 "`--n-fold` calls the objective for every fold, which it gets by the argument `fold`. Received: "

@@ -1,0 +1,338 @@
+"""First programs as people write them by the habits of other packages."""
+
+import re
+
+import numpy as np
+import pytest
+
+import nnlo_opt
+from nnlo_opt import Categorical, Integer, Real, Space, When, load_run
+from nnlo_opt.cli import tool as cli
+from nnlo_opt.errors import ConfigurationError, SearchWarning
+from nnlo_opt.objective.other_names import ARGUMENTS
+
+SPACE = {"x": Real(-5, 5)}
+FEW = {"num_iterations": 4, "hyper_opt": "random"}
+
+
+def square(x):
+    return x**2
+
+
+@pytest.fixture(scope="module")
+def result():
+    return nnlo_opt.optimize(square, SPACE, **FEW)
+
+
+# ---------------------------------------------------------------- names of others
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_argument_of_others_is_refused_with_ours(name):
+    with pytest.raises(ConfigurationError, match=f"`{name}`, which is `{ARGUMENTS[name]}` here"):
+        nnlo_opt.optimize(square, SPACE, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("best_params", "best_parameters"),
+        ("best_value", "figure_of_merit"),
+        ("best_trial", "best"),
+        ("x", "best_parameters"),
+        ("fun", "figure_of_merit"),
+        ("trials_dataframe", r"to_dataframe\(\)"),
+    ],
+)
+def test_an_attribute_of_others_names_ours(result, name, ours):
+    with pytest.raises(AttributeError, match=f"a result has no '{name}': take `{ours}`"):
+        getattr(result, name)
+    with nnlo_opt.Study(SPACE, **FEW) as study, pytest.raises(AttributeError, match=rf"take `result\.{ours}`"):
+        getattr(study, name)
+
+
+@pytest.mark.parametrize(("name", "ours"), [("value", "figure_of_merit"), ("params", "parameters")])
+def test_an_attribute_of_the_trial_of_a_callback_names_ours(name, ours):
+    def callback(study, trial):
+        getattr(trial, name)
+
+    with pytest.raises(AttributeError, match=f"a trial has no '{name}': take `{ours}`"):
+        nnlo_opt.optimize(square, SPACE, callbacks=[callback], **FEW)
+
+
+def test_a_callback_sees_the_result_so_far():
+    seen = []
+    nnlo_opt.optimize(square, SPACE, callbacks=[lambda study, trial: seen.append(len(study.result))], **FEW)
+    assert seen == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("create_study", "optimize"), ("load_study", "load_run"), ("TrialPruned", "report"), ("gp_minimize", "optimize")],
+)
+def test_a_function_of_others_names_ours(name, ours):
+    with pytest.raises(AttributeError, match=f"'{name}': take `.*{ours}"):
+        getattr(nnlo_opt, name)
+
+
+def test_an_unknown_attribute_is_an_attribute_error_without_a_guess(result):
+    for thing in (result, result.best, nnlo_opt):
+        assert not hasattr(thing, "zebra")
+        with pytest.raises(AttributeError, match=r"has no 'zebra'$"):
+            thing.zebra  # noqa: B018
+
+
+def test_a_result_has_a_length_and_its_trials_and_is_true_without_any(result):
+    assert len(result) == 4
+    assert [trial.number for trial in result] == [0, 1, 2, 3]
+    with nnlo_opt.Study(SPACE, **FEW) as study:
+        assert study.result
+        assert not [*study.result]
+
+
+# ---------------------------------------------------------------- arguments of an objective
+
+CONDITIONAL = {"model": Categorical(["svm", "tree"]), "C": Real(0, 1, condition=When("model", "svm"))}
+
+
+def test_a_parameter_with_a_condition_and_no_default_is_refused_before_the_first_trial():
+    called = []
+    with pytest.raises(ConfigurationError, match=r"`C` exists only if model is 'svm'\. Write `C=None`"):
+        nnlo_opt.optimize(lambda model, C: called.append(model), CONDITIONAL, **FEW)
+    assert not called
+
+
+def test_keywords_of_an_objective_are_all_parameters_that_the_trial_has():
+    given = []
+    nnlo_opt.optimize(lambda **rest: given.append(rest) or 1.0, CONDITIONAL, num_iterations=8, hyper_opt="random")
+    assert {tuple(rest) for rest in given} == {("model", "C"), ("model",)}
+
+
+# ---------------------------------------------------------------- a constraint before the trial
+
+
+def above(parameters):
+    return parameters["x"] > 1
+
+
+def square_above(x):
+    return x**2
+
+
+square_above.feasible = above
+
+
+@pytest.mark.parametrize(
+    ("target", "given"),
+    [
+        (square, {"space": SPACE, "feasible": above}),
+        (square, {"space": Space([Real(-5, 5, name="x")], constraint=above)}),
+        (square_above, {"space": SPACE}),
+    ],
+    ids=["argument", "space", "attribute"],
+)
+def test_a_constraint_of_a_script_is_kept_by_every_trial(target, given, tmp_path):
+    run = {"num_iterations": 8, "checkpoint": tmp_path / "run", **given}
+    result = nnlo_opt.optimize(target, **run)
+    assert min(trial.parameters["x"] for trial in result) > 1
+    nnlo_opt.optimize(target, opt_restore=True, **run | {"num_iterations": 9})
+    assert min(trial.parameters["x"] for trial in nnlo_opt.load_run(tmp_path / "run")) > 1
+
+
+def test_another_constraint_is_another_search(tmp_path):
+    run = {"num_iterations": 2, "checkpoint": tmp_path / "run"}
+    nnlo_opt.optimize(square, SPACE, feasible=above, **run)
+    for other in (None, lambda parameters: parameters["x"] > 2):
+        with pytest.raises(ConfigurationError, match=r"the constraint was `feasible` .* and is now"):
+            nnlo_opt.optimize(square, SPACE, feasible=other, opt_restore=True, **run)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"feasible": 3}, "must be a function of one argument"),
+        ({"feasible": lambda: True}, "must be a function of one argument"),
+        ({"feasible": lambda p: False}, "must accept some points"),
+        ({"feasible": lambda p: p["y"]}, "Received: KeyError: 'y' at"),
+        ({"feasible": above, "space": Space([Real(-5, 5, name="x")], above)}, "has one constraint"),
+        ({"constraint": above}, "`constraint`, which is `feasible` here"),
+    ],
+)
+def test_a_constraint_that_cannot_be_kept_is_refused(given, words):
+    with pytest.raises(ConfigurationError, match=words):
+        nnlo_opt.optimize(square, **{"space": SPACE} | given, **FEW)
+    with pytest.raises(ConfigurationError, match=words):
+        nnlo_opt.Study(**{"space": SPACE} | given, **FEW)
+
+
+def test_an_argument_and_an_attribute_are_two_constraints():
+    with pytest.raises(ConfigurationError, match="has one constraint"):
+        nnlo_opt.optimize(square_above, SPACE, feasible=lambda p: True, **FEW)
+
+
+def test_a_study_asks_for_feasible_points_only():
+    with nnlo_opt.Study(SPACE, feasible=above, **FEW) as study:
+        for trial in study:
+            study.tell(trial, trial.parameters["x"])
+    assert min(trial.parameters["x"] for trial in study.result) > 1
+
+
+# ---------------------------------------------------------------- earlier searches
+
+
+def test_a_run_is_taken_by_its_name_wherever_a_path_is(here):
+    nnlo_opt.optimize(square, SPACE, checkpoint="yesterday", **FEW)
+    assert len(load_run("yesterday")) == len(load_run("checkpoints/yesterday")) == 4
+    result = nnlo_opt.optimize(square, SPACE, warm_start="yesterday", checkpoint="today", **FEW)
+    assert len(result.ledger.adopted) == 4
+    with pytest.raises(ConfigurationError, match="Received: `tomorrow`"):
+        nnlo_opt.optimize(square, SPACE, warm_start="tomorrow", **FEW)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with checkpoint", "without"])
+@pytest.mark.parametrize("of", [lambda r: r, lambda r: [r], lambda r: r.to_dataframe()], ids=["one", "list", "frame"])
+def test_a_warm_start_takes_a_result_and_a_data_frame(of, kept, tmp_path):
+    first = nnlo_opt.optimize(square, SPACE, **FEW, **({"checkpoint": tmp_path / "run"} if kept else {}))
+    second = nnlo_opt.optimize(square, SPACE, warm_start=of(first), checkpoint=tmp_path / "next", **FEW)
+    assert [each["value"] for each in second.ledger.adopted] == [trial.figure_of_merit for trial in first]
+    resumed = nnlo_opt.optimize(square, SPACE, opt_restore=True, checkpoint=tmp_path / "next", **FEW)
+    assert resumed.ledger.adopted == second.ledger.adopted
+
+
+def test_a_warm_start_takes_rows_of_a_data_frame_and_a_run(tmp_path):
+    first = nnlo_opt.optimize(square, SPACE, checkpoint=tmp_path / "run", **FEW)
+    best = first.to_dataframe().nsmallest(2, "figure_of_merit")
+    second = nnlo_opt.optimize(square, SPACE, warm_start=[best, load_run(tmp_path / "run")], **FEW)
+    assert len(second.ledger.adopted) == 6
+
+
+def test_a_data_frame_without_figures_is_refused():
+    frame = nnlo_opt.optimize(square, SPACE, **FEW).to_dataframe()[["trial", "p:x"]]
+    with pytest.raises(ConfigurationError, match=r"A data frame for `warm_start` must .* a data frame of 4 x 2 "):
+        nnlo_opt.optimize(square, SPACE, warm_start=frame, **FEW)
+
+
+# ---------------------------------------------------------------- remedies
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (range(16, 257, 16), "{'x': Integer(16, 256, step=16)}"),
+        (range(3), "{'x': Integer(0, 2)}"),
+        ([16, 32], "{'x': Categorical([16, 32])}` or `{'x': Integer(16, 32)}"),
+        ((0, 1), "{'x': Integer(0, 1)}` or `{'x': Real(0, 1)}"),
+        ((1e-4, 0.1), "{'x': Real(0.0001, 0.1)}"),
+        (["relu", "tanh"], "{'x': Categorical(['relu', 'tanh'])}"),
+        (np.arange(3), "{'x': Categorical([0, 1, 2])}"),
+        (3, "{'x': Constant(3)}"),
+    ],
+)
+def test_a_value_that_is_no_parameter_is_refused_with_the_one_that_it_means(value, remedy):
+    with pytest.raises(ConfigurationError, match=re.escape(f"Write it as `{remedy}`.")):
+        nnlo_opt.optimize(square, {"x": value}, **FEW)
+    for code in remedy.split("` or `"):
+        assert len(nnlo_opt.optimize(lambda x: 1.0, eval(code, vars(nnlo_opt.space)), num_iterations=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: When("model", "svm", Real(0, 1)), r"Write it as Real\(\.\.\., condition=When\('model', 'svm'\)\)"),
+        (lambda: Real(0, 1, when="svm"), r"Received: when='svm'\. Write it as `condition=When\("),
+        (lambda: Real(1, 2, log=True), 'Write it as `prior="log-uniform"`'),
+        (lambda: Integer(0, 8, q=2), "Write it as `step=...`"),
+        (lambda: Categorical(choices=["a", "b"]), "Write it as `categories="),
+        (lambda: Real(0, 1, lowe=1), "Did you mean `low`"),
+        (lambda: Categorical(["a", "b"], log=True), r"The arguments of Categorical are .* Received: log=True\.$"),
+    ],
+)
+def test_an_argument_that_a_parameter_does_not_have_is_refused(make, words):
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"n_random_starts": 3}, "which a search from Python does not have. `Opt"),
+        ({"validation_split": 0.2}, "which a search from Python does not have. `Opt"),
+        ({"num_iteration": 3}, "Did you mean `num_iterations`"),
+        ({"optimizer": "adamw"}, "Received: 'adamw'.$"),
+        ({"objective": "loss"}, "such as loss:min or loss:max. Received: 'loss'"),
+        ({"objective": ["minimize", "maximize"]}, "such as val_loss:min or val_acc:max. Received: 'minimize'"),
+        ({"seed": np.zeros((320, 9))}, r"Received: a ndarray of 320 x 9\."),
+        ({"space": np.zeros((320, 9))}, "Received: a ndarray of 320 x 9. "),
+        ({"space": ["x" * 999]}, "Received: 'x{99} … x{49}'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_few_words(given, words):
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        nnlo_opt.optimize(square, **{"space": SPACE} | FEW | given)
+    assert len(str(refused.value)) < 450
+
+
+def both(x):
+    return {"loss": x**2, "size": -x}
+
+
+@pytest.mark.parametrize(
+    "objective", [{"loss": "min", "size": "maximize"}, ["loss:minimise", "size:max"]], ids=["mapping", "list"]
+)
+def test_objectives_are_taken_in_the_words_of_others(objective):
+    result = nnlo_opt.optimize(both, SPACE, objective=objective, **FEW)
+    assert [str(each) for each in result.ledger.objectives] == ["loss:min", "size:max"]
+    assert nnlo_opt.optimize(square, SPACE, direction="maximise", **FEW).direction == "max"
+
+
+# ---------------------------------------------------------------- ends of a search
+
+
+@pytest.mark.parametrize("limit", ["timeout", "walltime"])
+def test_a_search_with_a_limit_of_time_alone_has_any_number_of_trials(limit, tmp_path, recwarn):
+    result = nnlo_opt.optimize(square, SPACE, hyper_opt="random", checkpoint=tmp_path / "run", **{limit: 1.0})
+    assert len(result) > 20
+    assert not recwarn
+    assert load_run(tmp_path / "run").ledger.settings.plan.num_iterations == 0
+    assert cli.main(["status", str(tmp_path / "run")]) == cli.main(["list", str(tmp_path)]) == 0
+
+
+def test_a_target_alone_keeps_the_number_of_trials_and_says_so():
+    with pytest.warns(SearchWarning, match="so that the search has 10"):
+        assert len(nnlo_opt.optimize(square, SPACE, hyper_opt="random", target_objective=-1.0)) == 10
+
+
+# ---------------------------------------------------------------- looking at a search
+
+
+def test_a_study_shows_how_far_it_is(tmp_path):
+    with nnlo_opt.Study(SPACE, **FEW) as study:
+        assert repr(study) == "<Study: no trial yet, none succeeded>"
+        study.tell(study.ask(), 0.5)
+        assert repr(study).startswith("<Study: 1 complete, best 0.5 at {'x': ")
+
+
+def test_the_importance_of_parameters_is_a_frame():
+    space = {"x": Real(-5, 5), "y": Real(-5, 5)}
+    result = nnlo_opt.optimize(lambda x, y: x**2, space, num_iterations=12, hyper_opt="random")
+    frame = result.importance()
+    assert [*frame.columns] == ["parameter", "low", "importance", "high"]
+    assert frame.parameter[frame.importance.idxmax()] == "x"
+    assert (frame.low <= frame.importance).all()
+    assert (frame.importance <= frame.high).all()
+    assert "share of the variance of figure of merit" in result.plot_importance().get_xlabel()
+
+
+def test_the_importance_of_too_few_trials_is_refused_with_the_reason(result):
+    with pytest.raises(ConfigurationError, match="At least 5 complete trials are needed"):
+        result.importance()
+
+
+def test_two_histories_on_the_same_axes_have_labels_and_colours_of_their_own(tmp_path):
+    runs = [nnlo_opt.optimize(square, SPACE, checkpoint=tmp_path / name, **FEW) for name in ("tpe", "random")]
+    ax = runs[0].plot_history()
+    assert ax.get_legend_handles_labels()[1] == ["complete", "best so far"]
+    runs[1].plot_history(ax)
+    lines, labels = ax.get_legend_handles_labels()
+    assert labels == ["complete", "best so far: tpe", "best so far: random"]
+    assert len({line.get_color() for line in lines}) == 3
