@@ -20,7 +20,7 @@ from nnlo_opt.run.options.values import output_options
 from nnlo_opt.trials.objectives import Comparison
 
 #: rows shown of the beginning and of the end, characters of a line in them, and last lines shown of a failure
-_MOST_ROWS, _MOST_SHOWN, _N_LAST = 10, 60, 3
+_MOST_ROWS, _MOST_SHOWN, _N_LAST = 10, 40, 3
 #: bytes of the file that are read at a time
 _PART_BYTES = 2**20
 _ORDER = RunFold(assignment=0, trial=0, fold=0, attempt=1, point={})
