@@ -19,8 +19,10 @@ from nnlo_opt.reporting.words import counted, metrics_text
 from nnlo_opt.run.options.values import output_options
 from nnlo_opt.trials.objectives import Comparison
 
-#: rows shown of the beginning and of the end, characters of a line in them, and last lines shown of a failure
-_MOST_ROWS, _MOST_SHOWN, _N_LAST = 10, 60, 3
+#: rows shown of the beginning and of the end, and characters of a line in them
+_MOST_ROWS, _MOST_SHOWN = 10, 40
+#: last lines shown of a failure, and characters of each
+_N_LAST, _MOST_OF_LAST = 3, 200
 #: bytes of the file that are read at a time
 _PART_BYTES = 2**20
 _ORDER = RunFold(assignment=0, trial=0, fold=0, attempt=1, point={})
@@ -43,7 +45,7 @@ def tried_output(given: Mapping[str, object]) -> HelpRequested:
     parts = [text_table("", head, rows, left=True, width=line_width())] if rows else []
     parts.append(f"Read {counted(n_lines, 'line')} of `{path}`: {said}")
     if code != EXIT_OK and last:
-        parts.append("\n".join(["Its last lines:", *(f"    {_shown(line)}" for line in last)]))
+        parts.append("\n".join(["Its last lines:", *(f"    {_shown(line, _MOST_OF_LAST)}" for line in last)]))
     return HelpRequested(printable("\n\n".join(parts)) + "\n", code)
 
 
@@ -131,6 +133,6 @@ def _lines_of(path: Path) -> Iterator[str]:
     yield from lines.take(b"")
 
 
-def _shown(line: str) -> str:
+def _shown(line: str, most: int = _MOST_SHOWN) -> str:
     text = " ".join(line.split())
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
