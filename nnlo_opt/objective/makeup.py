@@ -124,7 +124,7 @@ class _Walk:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # it has no value yet
                 # A variable of a function may hold one function after another; a definition has its own name.
-                if getattr(value := cell.cell_contents, "__name__", name) in (name, "<lambda>"):
+                if getattr(value := cell.cell_contents, "__name__", name) == name:
                     found[name] = value
         self._named |= found
         for value in (*found.values(), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
