@@ -347,7 +347,7 @@ STATEMENTS: dict[str, tuple[Callable[[Trial], None], float, bool]] = {
     "one_node": (one_node, 0.5, True),
     "examined": (examined, 0.5, False),
     "preempted": (preempted, 2.0, False),
-    "worlds": (worlds, 0.5, True),
+    "worlds": (worlds, 0.5, False),
     "array": (array, 0.5, True),
     "out_of_time": (out_of_time, 3.0, False),
     "cancelled": (cancelled, 1.5, False),
