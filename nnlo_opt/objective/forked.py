@@ -234,7 +234,7 @@ class ForkedRanks(_Pipes):
             signal.set_wakeup_fd(-1)
             threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
             random.seed(f"{self._seed} {end.rank}")
-            np.random.set_bit_generator(np.random.MT19937())  # with a lock that nobody holds
+            vars(np.random)["set_bit_generator"](np.random.MT19937())  # with a lock that nobody holds
             np.random.seed([self._seed, end.rank])
             assert self._run is not None
             served = self._make_rank(end, self._run)

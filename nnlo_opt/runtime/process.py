@@ -40,12 +40,12 @@ def code_of_user() -> Iterator[None]:
 
 def _end_as_python_would(error: BaseException) -> NoReturn:
     """End this process with `error`, which nothing has caught."""
-    code: object = EXIT_FAILURE
+    code = EXIT_FAILURE
     if isinstance(error, SystemExit):
-        code = EXIT_OK if error.code is None else error.code
-        if not isinstance(code, int):
-            sys.stderr.write(f"{code}\n")
-            code = EXIT_FAILURE
+        if error.code is None or isinstance(error.code, int):
+            code = error.code or EXIT_OK
+        else:
+            sys.stderr.write(f"{error.code}\n")
     else:
         trace = error.__traceback__ and error.__traceback__.tb_next  # without this module
         sys.excepthook(type(error), error, trace)

@@ -88,7 +88,7 @@ def _stream_on(descriptor: int, like: Any) -> io.TextIOWrapper:
     """Return a stream that leaves its descriptor open, with the encoding and the buffers of another one."""
     is_direct = getattr(like, "write_through", False)
     return io.TextIOWrapper(
-        open(descriptor, "wb", 0 if is_direct else -1, closefd=False),  # type: ignore[arg-type]
+        open(descriptor, "wb", 0 if is_direct else -1, closefd=False),
         encoding=getattr(like, "encoding", None),
         errors=getattr(like, "errors", None),
         line_buffering=getattr(like, "line_buffering", True),
