@@ -42,10 +42,9 @@ def _end_as_python_would(error: BaseException) -> NoReturn:
     """End this process with `error`, which nothing has caught."""
     code = EXIT_FAILURE
     if isinstance(error, SystemExit):
-        code = EXIT_OK if error.code is None else EXIT_FAILURE
-        if isinstance(error.code, int):
-            code = error.code
-        elif error.code is not None:
+        if error.code is None or isinstance(error.code, int):
+            code = error.code or EXIT_OK
+        else:
             sys.stderr.write(f"{error.code}\n")
     else:
         trace = error.__traceback__ and error.__traceback__.tb_next  # without this module
