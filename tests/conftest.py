@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import stat
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -176,6 +178,16 @@ def irregular(request: pytest.FixtureRequest) -> Callable[[Path], Path]:
 def network(request) -> networks.Network:
     """The network that ranks train, if it is not said otherwise."""
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def _no_modules_of_other_tests() -> Generator[None]:
+    """Forget the modules that a test has imported from its folder: those of another test have the same names."""
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(tempfile.gettempdir()):
+            del sys.modules[name]
 
 
 @pytest.fixture

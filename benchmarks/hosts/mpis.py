@@ -1,4 +1,4 @@
-"""What works with each MPI, tried with real ranks on this machine: the table of docs/guide/hosts.md.
+"""What works with each MPI, tried with real ranks on this machine: the table of docs/guide/mpi.md.
 
 Each MPI has a virtual environment that takes all other packages from this one. Debian's packages are installed unless
 they are there, which needs root; `mpirun` of other environments stays what it is. A trial types what a user would type,

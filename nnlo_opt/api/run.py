@@ -22,7 +22,7 @@ from nnlo_opt.reporting.words import constraints_text, counted, outcome, point_t
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import checked_run, run_named
+from nnlo_opt.trials.run_directory import checked_run, existing_run
 from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.run_state import RunState, state_after, state_of
 from nnlo_opt.trials.trial import Assignment, FoldResult, Trial, TrialState
@@ -287,7 +287,7 @@ class Run(Results):
     @in_python()
     def __init__(self, path: str | os.PathLike[str]) -> None:
         #: directory of the run
-        self.directory: Path = run_named(path)
+        self.directory: Path = existing_run(path)
         self._events: list[Event] = []
         self.ledger = Ledger()
         self.refresh()

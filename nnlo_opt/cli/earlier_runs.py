@@ -23,7 +23,7 @@ from nnlo_opt.training.options import TRAIN_PREFIX, model_parameters
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.kept_weights import weights_of
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import run_named
+from nnlo_opt.trials.run_directory import existing_run
 from nnlo_opt.trials.trial import Trial
 
 #: options of `nnlo-opt best-model`
@@ -105,7 +105,7 @@ def best_model(parser: Parser, argv: Sequence[str]) -> None:
 def _named(text: str) -> tuple[Path, str]:
     """Return the run, whose path may hold colons, and the number of the trial, or "", that `--from-run` names."""
     name, colon, number = text.rpartition(":")
-    return (run_named(name), number) if colon and not Path(text).exists() else (run_named(text), "")
+    return (existing_run(name), number) if colon and not Path(text).exists() else (existing_run(text), "")
 
 
 def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -205,6 +205,12 @@ def run_named(name: str | os.PathLike[str]) -> Path:
     return path if is_path or (path.exists() and not (inside / JOURNAL_NAME).exists()) else inside
 
 
+def existing_run(name: str | os.PathLike[str]) -> Path:
+    """Return the directory of a run, as `run_named`; a name that is no run is a path."""
+    run = run_named(name)
+    return run if run.is_dir() else Path(name)
+
+
 def checked_run(run: Path, remedy: str) -> Path:
     """Return a run directory; ConfigurationError if it is none, with the `remedy` if no run is in it either."""
     if not os.path.isfile(run / JOURNAL_NAME):

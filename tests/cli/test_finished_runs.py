@@ -86,7 +86,7 @@ def test_of_several_objectives_the_best_is_the_pareto_set(tmp_path, printed):
 @pytest.mark.parametrize(
     ("events", "words", "sentence"),
     [
-        ([started(), trial(0)[0]], [], "with 1 trials, none of them complete"),
+        ([started(), trial(0)[0]], [], "with 1 trial, none of them complete"),
         ([started({"data": None}), *trial(0)], ["--as", "command"], "trials of an objective"),
         ([started(command_line=["script.py"]), *trial(0)], ["--as", "command"], "a run of script.py"),
     ],

@@ -15,6 +15,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.run_messages import Inspected
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.trials.identity import ScriptFolders
 from nnlo_opt.update_rules.rule import Answer
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
 from tests.helpers.any_values import OF_TYPE, by_name, finite, plain
@@ -26,7 +27,8 @@ BY_TYPE = OF_TYPE | {
     dict[str, Any] | None: st.none() | by_name(plain),
     dict[str, float] | None: st.none() | by_name(finite),
     Answer: st.sampled_from(Answer),
-    list[str]: st.lists(st.text(max_size=3), max_size=3),
+    list[str]: (words := st.lists(word := st.text(max_size=3), max_size=3)),
+    ScriptFolders: st.builds(ScriptFolders, kind=word, start=word, names=words, own=words),
 }
 
 

@@ -46,7 +46,7 @@ def test_rows_that_no_file_can_hold_are_refused(path: Path, storage: dict) -> No
             file.create_dataset(name, shape=(2**50,), dtype="f8", **storage)
         if storage:
             file["many"][:2000] = 1
-        file.create_dataset("flat", shape=(2**50, 0))
+        file.create_dataset("flat", shape=(2**50, 0), dtype="f4")
         file.create_dataset("wide", shape=(3, 2**48), dtype="u1")
         file.create_dataset("unwritten", shape=(3,), dtype="i8", **storage | ({"chunks": (2,)} if storage else {}))
     refused([path], "many", "as_many", says=["'many'", "(1125899906842624,)", "are stored"])

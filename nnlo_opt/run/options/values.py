@@ -43,7 +43,7 @@ from nnlo_opt.space.space import Point
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.objectives import DEFAULT, FIGURE, MEASURED, Comparison, Objective
-from nnlo_opt.trials.run_directory import RUNS, RunRequest, run_named
+from nnlo_opt.trials.run_directory import RUNS, RunRequest, existing_run
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.registry import RULES
 
@@ -353,7 +353,7 @@ def _earlier(place: str | Earlier) -> Path | str | Earlier:
     """Return where the measurements of an earlier search are; a run may be given by its name."""
     if isinstance(place, Earlier) or "://" in place:
         return place
-    return named if (named := run_named(place)).is_dir() else Path(place)
+    return existing_run(place)
 
 
 def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:
