@@ -16,7 +16,7 @@ from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.optimize import N_PARALLEL, SpaceLike, search_options, space_of, warn_of_defaults
 from nnlo_opt.api.run import SearchResult
 from nnlo_opt.api.steering import Steering
-from nnlo_opt.api.words import in_python
+from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
@@ -57,6 +57,10 @@ class _Call:
     trial: RunningTrial | None = None
 
 
+def _warn(sentence: str, place: tuple[str, int]) -> None:
+    warnings.warn_explicit(python_words(sentence), SearchWarning, *place)
+
+
 class Study(Steering):
     """Search whose trials the caller runs, in this process; each rank of MPI has a study of its own.
 
@@ -85,6 +89,7 @@ class Study(Steering):
         n_parallel: int = 1,
         **options: Unpack[SearchArguments],
     ) -> None:
+        caller = sys._getframe(2)  # behind the decorator
         source = str(getattr(sys.modules["__main__"], "__file__", "a script"))
         checked = search_options(options, source)
         warn_of_defaults(options, None, depth=4)
@@ -117,6 +122,7 @@ class Study(Steering):
             keeps_files=self._keeps_files,
             n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
             requests=self._requests,
+            warn=partial(_warn, place=(caller.f_code.co_filename, caller.f_lineno)),
         )
         #: trials handed out to the caller that have not ended, by number
         self._calls: dict[int, _Call] = {}

@@ -30,10 +30,10 @@ from nnlo_opt.errors import (
 from nnlo_opt.reporting.terminal import fitted, make_output_printable
 from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
 from nnlo_opt.runtime.launched import N_RANKS, split_world
-from nnlo_opt.runtime.launchers import forget_ranks_if_spawned
 from nnlo_opt.runtime.mpi_kind import MpiKind
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
 from nnlo_opt.runtime.process import check_files
+from nnlo_opt.runtime.rank_variables import forget_ranks_if_spawned
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World

@@ -32,7 +32,7 @@ from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
 from nnlo_opt.objective.torch_group import LOOPBACK, Place
 from nnlo_opt.objective.working_folder import WorkingFolder
 from nnlo_opt.runtime.devices import NO_GPU, VISIBLE, are_own, find_gpus, own_gpu_ids
-from nnlo_opt.runtime.launchers import without_ranks
+from nnlo_opt.runtime.rank_variables import without_ranks
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.identity import COMMAND
 

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from nnlo_opt.errors import ConfigurationError, TrialError, require_package
-from nnlo_opt.runtime.launchers import is_of_a_rank
+from nnlo_opt.runtime.rank_variables import is_of_a_rank
 
 if TYPE_CHECKING:
     import torch

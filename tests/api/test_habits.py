@@ -336,3 +336,35 @@ def test_two_histories_on_the_same_axes_have_labels_and_colours_of_their_own(tmp
     lines, labels = ax.get_legend_handles_labels()
     assert labels == ["complete", "best so far: tpe", "best so far: random"]
     assert len({line.get_color() for line in lines}) == 3
+
+
+# ---------------------------------------------------------------- what would be silent
+
+
+@pytest.mark.parametrize("name", ["median", "asha"])
+def test_a_pruner_without_a_report_is_named_at_the_end(name):
+    words = f"`pruner` compares .* Received: {name}, and 4 trials without a report"
+    with pytest.warns(SearchWarning, match=words) as said:
+        nnlo_opt.optimize(square, SPACE, pruner=name, **FEW)
+    assert [warning.filename for warning in said] == [__file__]
+
+
+def test_a_pruner_that_hears_reports_is_not_named(recwarn):
+    nnlo_opt.optimize(lambda x, report: report(1, x) and x, SPACE, pruner="median", **FEW)
+    assert not recwarn
+
+
+def test_a_resume_by_another_algorithm_warns_in_a_script(tmp_path):
+    run = {"checkpoint": tmp_path / "run", "num_iterations": 2}
+    nnlo_opt.optimize(square, SPACE, hyper_opt="random", **run)
+    with pytest.warns(SearchWarning, match="The search was random and is now sobol") as said:
+        nnlo_opt.optimize(square, SPACE, hyper_opt="sobol", opt_restore=True, **run | {"num_iterations": 3})
+    assert [warning.filename for warning in said] == [__file__]
+
+
+def test_a_study_that_is_resumed_by_another_algorithm_warns(tmp_path):
+    run = {"checkpoint": tmp_path / "run", "num_iterations": 2}
+    nnlo_opt.Study(SPACE, hyper_opt="random", **run).close()
+    with pytest.warns(SearchWarning, match="The search was random and is now sobol") as said:
+        nnlo_opt.Study(SPACE, hyper_opt="sobol", opt_restore=True, **run).close()
+    assert [warning.filename for warning in said] == [__file__]

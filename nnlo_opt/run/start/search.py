@@ -20,7 +20,7 @@ from nnlo_opt.run.afterwards.best_model import weights_text
 from nnlo_opt.run.options.values import Options, budget_text, pruning_for
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
-from nnlo_opt.run.start.session import Session, run_command
+from nnlo_opt.run.start.session import RunningSearch, Session, run_command
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.grid import grid_size
@@ -152,7 +152,7 @@ class SearchSession(Session):
             self.adopted = ledger.adopted
             before = ledger.settings.hyper_opt
             if before not in ("", now := name_of(options.algorithm)):  # every algorithm continues from any history
-                self.say(f"The search was {before} and is now {now}.")
+                self._remark(f"The search was {before} and is now {now}.")
         else:
             start = self.options.run.start  # the model module may have changed the working folder
             moved = Path.cwd() != start
@@ -166,6 +166,20 @@ class SearchSession(Session):
         adopted = [{**observation, "value": sign * observation["value"]} for observation in self.adopted]
         self._search.adopt(checked(adopted, list[Observation]))
         return self._search
+
+    def end(self, run: RunningSearch) -> int:
+        code = super().end(run)
+        plan, trials = self._pruning, run.directory.ledger.trials
+        if plan is not None and run.findings.is_objective and trials and not any(trial.reports for trial in trials):
+            self._remark(
+                f"`--pruner` compares trials by what they report. Received: {plan.name}, and "
+                f"{counted(len(trials), 'trial')} without a report. Call `report(epoch, value)` after each epoch, or "
+                "leave it out."
+            )
+        return code
+
+    def _remark(self, sentence: str) -> None:
+        (self.host.warn or self.say)(sentence)
 
     def _may_begin(self, ledger: Ledger) -> bool:
         """Return True if another trial can begin in a script."""
