@@ -79,7 +79,9 @@ def test_nothing_is_left_of_a_script_whose_supervisor_is_killed(tmp_path, monkey
     job = launcher.start(2, words, tmp_path)
     logs = (run / "trials").glob
     assert seen_within(60, lambda: b"born" in b"".join(log.read_bytes() for log in logs("*/output-0.log")))
-    of_script = [process for process in job.family() if process.cmdline()[1:3] == ["train.py", str(tmp_path)]]
+    of_script = [
+        process for process in job.family() if process.cmdline()[1:3] == [str(tmp_path / "train.py"), str(tmp_path)]
+    ]
     supervisor = of_script[0].parent()
     guard = supervisor.parent()
     assert guard.ppid() == job.rank(1).pid

@@ -150,9 +150,11 @@ class Job:
     def kill(self) -> None:
         """Kill mpirun and everything below it at once, and wait for the end of mpirun."""
         with suppress(psutil.NoSuchProcess):
-            for member in [*self.family(), psutil.Process(self.process.pid)]:
-                with suppress(psutil.NoSuchProcess):
-                    member.kill()
+            family = [psutil.Process(self.process.pid), *self.family()]
+            for end in (psutil.Process.suspend, psutil.Process.kill):  # none sees the death of another one
+                for member in family:
+                    with suppress(psutil.NoSuchProcess):
+                        end(member)
         self.process.wait(30)
 
     def wait_for(self, run: Path, event: str, n: int) -> None:

@@ -348,7 +348,7 @@ def test_another_command_or_file_is_another_search(tmp_path):
 
 def test_a_log_that_the_script_writes_ends_no_run_and_is_named(tmp_path):
     script = "import sys\nopen(sys.argv[2], 'a').write(sys.argv[1])\nprint('{\"value\": %s}' % sys.argv[1])\n"
-    given = ("--command", "python train.py {x} run.log", "--num-iterations")
+    given = ("--command-folder", "here", "--command", "python train.py {x} run.log", "--num-iterations")
     launcher.run(1, command(tmp_path, script, LINE, *given, "1"), tmp_path)
     done = launcher.run(1, [*command(tmp_path, script, LINE, *given, "2"), "--opt-restore"], tmp_path)
     assert "the command names have changed since the last start, which do not end a run: `run.log`." in done.out
