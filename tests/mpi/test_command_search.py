@@ -65,7 +65,7 @@ path = sys.argv[1] + "/snapshot"
 start = int(open(path).read()) if os.path.exists(path) else 0
 for epoch in range(start, 4 if os.environ["RANK"] == "0" else 0):
     if epoch == 2:
-        while not os.path.exists("go"):
+        while not os.path.exists(os.path.dirname(__file__) + "/go"):
             time.sleep(0.01)
     print("Epoch %d | loss %s" % (epoch, 1 / (epoch + 1)))
     open(path + "-new", "w").write(str(epoch + 1))
@@ -209,7 +209,9 @@ def test_a_script_that_is_killed_on_one_rank_of_a_block_is_tried_again_whatever_
 
 def last_words(outcome):
     """The exit code, and what the last lines of a search say of its end, without the reason and numbers of trials."""
-    ends = [line for line in (outcome.out + outcome.err).splitlines() if line.startswith(("Search ", "No trial "))]
+    ends = [
+        line for line in (outcome.out + outcome.err).splitlines() if line.startswith(("Search ", "No trial succeeded"))
+    ]
     return outcome.code, [re.sub(r"\d+", "#", line.partition("The first reason: ")[0]) for line in ends]
 
 

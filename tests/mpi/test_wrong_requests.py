@@ -242,7 +242,7 @@ def test_fewer_samples_than_workers(tmp_path, digits, network):
     (tmp_path / "net.py").write_text(network.plain)
     options = ["--model", "net.py", "--train-data", "one.list", "--block-size", "3", *SPACE]
     said, _ = refused(partial(launcher.run, 4), options, tmp_path, digits)
-    assert "1 samples for 2 workers" in said
+    assert "1 sample for 2 workers" in said
 
 
 @pytest.mark.keras
