@@ -6,8 +6,12 @@ wrapper has the variables of the rank, and what has started both has not, or has
 """
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import select
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from nnlo_opt.errors import EXIT_FAILURE
 
 #: variables by which a launcher tells a rank which one it is, and of which job
 _OF_A_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "PMI_FD", "PMI_PORT", "PMI_JOBID")
@@ -26,6 +30,34 @@ def starter_of(environ: Mapping[str, str] = os.environ) -> int | None:
                 process = _parent_of(process)
             return os.pidfd_open(process) if process else None
     return None
+
+
+@contextmanager
+def ending_with_starter() -> Iterator[None]:
+    """End this process if what has started it as a rank ends meanwhile, as the watchdog of a driver's rank does."""
+    if (starter := starter_of()) is None:
+        yield
+        return
+    left, leaves = os.pipe()
+    thread = threading.Thread(target=_end_with, args=(starter, left), name="starter", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.write(leaves, b".")  # a child that this process has forked has the pipe as well, so closing it is no sign
+        thread.join()
+        for file in (starter, left, leaves):
+            os.close(file)
+
+
+def _end_with(starter: int, left: int) -> None:
+    poll = select.poll()
+    poll.register(starter, select.POLLIN)
+    poll.register(left, select.POLLIN)
+    if dict(poll.poll()) == {starter: select.POLLIN}:  # not if code of a user has closed our files
+        with suppress(OSError):
+            os.write(2, b"mpirun, or its daemon on this node, has ended: this rank ends, too.\n")
+        os._exit(EXIT_FAILURE)
 
 
 def _has(process: int, variables: Mapping[bytes, bytes]) -> bool:

@@ -58,6 +58,29 @@ def test_a_rank_that_is_blocked_or_stopped_does_not_outlive_its_mpirun_either(tm
     assert seen_within(30, lambda: not marked(number))
 
 
+SCRIPT_THAT_COMPUTES = """
+import time
+import nnlo_opt
+
+def objective(x):
+    open("began", "w").close()
+    for _ in range(60_000):
+        time.sleep(0.01)
+
+nnlo_opt.optimize(objective, {"x": nnlo_opt.Real(0, 1)}, num_iterations=2)
+"""
+
+
+def test_no_rank_of_a_script_outlives_an_mpirun_that_is_killed_while_it_computes(tmp_path, monkeypatch):
+    monkeypatch.setenv(MARK, number := os.urandom(8).hex())
+    (tmp_path / "search.py").write_text(SCRIPT_THAT_COMPUTES)
+    job = launcher.Job(2, [sys.executable, "search.py"], tmp_path)
+    assert seen_within(60, (tmp_path / "began").exists)
+    job.process.kill()
+    job.process.wait()
+    assert seen_within(30, lambda: not marked(number))
+
+
 #: leaves processes in other sessions, and waits for the test once; its workers ignore SIGTERM
 SCRIPT = f"""
 import os, sys

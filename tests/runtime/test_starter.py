@@ -24,6 +24,16 @@ print(os.getpid(), flush=True)
 for line in sys.stdin:
     print(None if starter is None else has_ended(starter), flush=True)
 """
+#: a rank that computes in a search of its script for so many seconds
+SEARCHING = """
+import sys, time
+from nnlo_opt.runtime.starter import ending_with_starter
+for seconds in (0.0, float(sys.argv[1])):
+    with ending_with_starter():
+        print("searches", flush=True)
+        time.sleep(seconds)
+print("has searched", flush=True)
+"""
 #: mpirun, which starts the words of its command with the variables of a rank
 MPIRUN = """
 import os, subprocess, sys
@@ -92,3 +102,20 @@ def test_the_death_of_a_wrapper_is_left_to_mpirun():
 def test_a_process_that_no_launcher_has_started_has_no_starter():
     assert starter_of({}) is None
     assert starter_of({"SLURM_PROCID": "3"}) is None
+
+
+def searching(seconds):
+    words = [sys.executable, "-c", MPIRUN, sys.executable, "-c", SEARCHING, str(seconds)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_search_in_a_script_ends_with_its_mpirun_and_leaves_no_thread_without_it():
+    with searching(0.0) as mpirun:
+        assert mpirun.communicate(timeout=60)[0].split("\n")[-2] == "has searched"
+    with searching(600.0) as mpirun:
+        said = [mpirun.stdout.readline() for _ in range(2)]
+        rank = psutil.Process(mpirun.pid).children()[0]
+        mpirun.kill()
+        assert seen_within(20, lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE)
+        assert "this rank ends, too" in mpirun.communicate(timeout=20)[1]
+    assert said == ["searches\n"] * 2

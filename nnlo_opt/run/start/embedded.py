@@ -4,7 +4,7 @@ import atexit
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from nnlo_opt.run.start.session import Session
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import only_here
+from nnlo_opt.runtime.starter import ending_with_starter
 from nnlo_opt.safe_path import MOST_BYTES, SafePath, discard
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import read_events
@@ -93,8 +94,8 @@ def run_search(
         with ExitStack() as stack:
             temporary = stack.enter_context(temporary_run())
             ranks = None
-            if interruption is not None:
-                stack.enter_context(interruption.listening())
+            stack.enter_context(nullcontext() if interruption is None else interruption.listening())
+            stack.enter_context(nullcontext() if comm is None else ending_with_starter())
             if is_forked:
                 forked = ForkedRanks(n_parallel, partial(_objective_rank, roles), options.seed)
                 stack.callback(forked.close)
