@@ -31,7 +31,7 @@ from nnlo_opt.run.options.values import Options, optimization_options
 from nnlo_opt.run.start.earlier import earlier_of_frame, earlier_of_ledger
 from nnlo_opt.run.start.embedded import run_search
 from nnlo_opt.run.start.host import Script
-from nnlo_opt.run.start.session import LONG_S
+from nnlo_opt.run.start.session import INTERRUPTED, LONG_S
 from nnlo_opt.runtime.launched import is_rank, warn_of_split_world
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
 from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions
@@ -142,7 +142,11 @@ def optimize(  # noqa: PLR0913  (all are named but two)
     except (Exception, KeyboardInterrupt) as error:
         # The reader looks for lines of their own.
         raise error.with_traceback(None if isinstance(error, NnloError) else of_user(error)) from None
-    return SearchResult(ledger, directory, is_root=comm is None or not comm.Get_rank())
+    result = SearchResult(ledger, directory, is_root=comm is None or not comm.Get_rank())
+    if ledger.ended_because == INTERRUPTED:
+        how = "`opt_restore=True` resumes it." if directory else "Without `checkpoint` there is nothing to resume."
+        sys.stderr.write(f"Interrupted: {result._found}. {how}\n")
+    return result
 
 
 #: the argument of that name

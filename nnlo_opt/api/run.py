@@ -398,7 +398,8 @@ class SearchResult(Results):
         return Run(self.directory).best_model()
 
     def __repr__(self) -> str:
-        return f"<SearchResult: {self._found}>"
+        interrupted = "interrupted, " * (self.ledger.ended_because == "interrupted")
+        return f"<SearchResult: {interrupted}{self._found}>"
 
     def _repr_html_(self) -> str:
         ledger = self.ledger

@@ -368,3 +368,22 @@ def test_a_study_that_is_resumed_by_another_algorithm_warns(tmp_path):
     with pytest.warns(SearchWarning, match="The search was random and is now sobol") as said:
         nnlo_opt.Study(SPACE, hyper_opt="sobol", opt_restore=True, **run).close()
     assert [warning.filename for warning in said] == [__file__]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with checkpoint", "without"])
+def test_an_interrupted_search_says_how_far_it_is_and_how_it_is_resumed(kept, tmp_path, capsys):
+    calls = []
+
+    def objective(x):
+        calls.append(x)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return x**2
+
+    run = {"checkpoint": tmp_path / "run"} if kept else {}
+    result = nnlo_opt.optimize(objective, SPACE, **FEW, **run)
+    assert repr(result).startswith("<SearchResult: interrupted, 2 complete, ")
+    remedy = "`opt_restore=True` resumes it." if kept else "Without `checkpoint` there is nothing to resume."
+    said = capsys.readouterr().err
+    assert said.startswith("Interrupted: 2 complete, ")
+    assert said.endswith(f". {remedy}\n")
