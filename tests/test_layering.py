@@ -85,7 +85,7 @@ DOORS: dict[str, list[str]] = {
     "mpi4py": ["comm.mpi"],
     "skopt": ["search.skopt_search"],
     "scipy": ["search.acquisition", "search.gaussian_process", "search.maximisation", "search.sobol"],
-    "threadpoolctl": ["search.process"],
+    "threadpoolctl": ["search.process", "reporting.page_data"],
     "optuna": ["search.optuna_search", "export.optuna_study"],
     "yaml": ["cli.best", "cli.driver_options"],
     "cmaes": ["search.cmaes_search"],

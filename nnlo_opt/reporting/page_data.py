@@ -240,11 +240,14 @@ def effects_data(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         return {"why": f"At least {least} complete trials are needed to tell parameters apart; there are {n}."}
     if len({figure for _, figure in known}) == 1:
         return {"why": "All complete trials have the same figure of merit: no parameter makes a difference."}
+    from threadpoolctl import threadpool_limits
+
     from nnlo_opt.analysis.effects import effects_of
 
     try:
         points, figures_of_points = zip(*known, strict=True)
-        found = effects_of(space, points, figures_of_points, maximise=ledger.direction == "max")
+        with threadpool_limits(1):  # threads of BLAS would mostly wait for each other
+            found = effects_of(space, points, figures_of_points, maximise=ledger.direction == "max")
     except (ValueError, ArithmeticError) as error:  # a LinAlgError is a ValueError
         return {"why": f"No surrogate fits the complete trials ({error})."}
     effects = [
