@@ -18,6 +18,8 @@ class Curve:
     >>> curve.add(2, 0.75)
     >>> curve.last, curve.best_until(2), curve.value_at(3)
     (0.75, 0.5, None)
+    >>> [*curve]
+    [(1, 0.5), (2, 0.75)]
     """
 
     #: ascending epochs, and for each epoch its value, the sum and the least of the values so far
@@ -36,6 +38,20 @@ class Curve:
         self._bests.append(min(value, self._bests[-1]) if self._bests else value)
         self._epochs.append(epoch)
         self._values.append(value)
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        """Yield each epoch reported with its value."""
+        return zip(self._epochs, self._values, strict=True)
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """Epochs reported, ascending."""
+        return tuple(self._epochs)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Value of each of `epochs`."""
+        return tuple(self._values)
 
     @property
     def last_epoch(self) -> int:

@@ -1,6 +1,7 @@
 """Conformance tests of pruners, as a test class to inherit from."""
 
 import copy
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -121,6 +122,9 @@ class PrunerConformance(CurvePrunerConformance):
     A test that fails raises AssertionError.
     """
 
+    #: False for a pruner that ends few trials, which may train more than 0.8 of all epochs
+    saves_much: ClassVar[bool] = True
+
     @pytest.mark.parametrize("seed", range(5))
     def test_the_best_trial_is_trained_to_its_end_and_others_are_not(self, seed: int) -> None:
         world = World(self.make(), curves(seed))
@@ -131,7 +135,7 @@ class PrunerConformance(CurvePrunerConformance):
             world.run(last)
             last = world.pruner.last_resort(world.reports)
         assert world.ends.get(0) == "complete"
-        assert sum(world.epochs.values()) < 0.8 * world.values.size
+        assert sum(world.epochs.values()) < (0.8 if self.saves_much else 1.0) * world.values.size
 
     def test_a_trial_alone_is_never_pruned(self) -> None:
         world = World(self.make(), curves(1)[:1])

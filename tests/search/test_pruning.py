@@ -4,7 +4,7 @@ import pytest
 
 from nnlo_opt.search.curves import Curve, Reports
 from nnlo_opt.search.pruners import Brackets, MedianStopping, SuccessiveHalving, describe, make_pruner
-from nnlo_opt.search.pruning import Decision, PruningPlan, Verdict
+from nnlo_opt.search.pruning import Decision, Pruner, PruningPlan, Verdict
 from nnlo_opt.testing.pruner_conformance import N_EPOCHS, PrunerConformance
 
 
@@ -26,6 +26,23 @@ class TestHyperband(PrunerConformance):
 
 class TestFreezeThaw(PrunerConformance):
     make = staticmethod(partial(make_pruner, PruningPlan(name="freeze-thaw", min_epochs=0, max_epochs=N_EPOCHS)))
+
+
+class Late(Pruner):
+    """Ends few trials, just before their end."""
+
+    def decide(self, trial, fold, epoch, reports):
+        others = [reports.curve(other, fold).value_at(epoch) for other in range(trial)]
+        known = sorted(value for value in others if value is not None)
+        curve = reports.curve(trial, fold)
+        assert (curve.epochs[-1], curve.values[-1]) == [*curve][-1] == (epoch, curve.last)
+        is_bad = epoch == N_EPOCHS - 1 and len(known) > 3 and curve.last > known[len(known) // 2]
+        return Decision(Verdict.PRUNE, reason="worse") if is_bad else Decision(Verdict.GO_ON)
+
+
+class TestLate(PrunerConformance):
+    make = Late
+    saves_much = False
 
 
 def at_epoch(values, epoch=1, **kwargs):
