@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
+from nnlo_opt.reporting.words import counted
 from nnlo_opt.trials.checkpoint import load, load_weights
 from tests.helpers.effort import examples
 from tests.helpers.linear_model import LinearAdapter
@@ -151,7 +152,7 @@ def test_synchronous_epochs_train_every_sample_exactly_once(
     team, epochs = recorded(directory, options, n_train, n_workers)
     if n_train < n_workers:
         assert isinstance(team.reports[-1], msg.FoldFailed)
-        assert f"{n_train} samples for {n_workers} workers" in team.reports[-1].reason
+        assert f"Received: {counted(n_train, 'sample')} for {n_workers} workers" in team.reports[-1].reason
     else:
         assert isinstance(team.reports[-1], msg.FoldFinished)
         assert [sorted(epoch) for epoch in epochs] == [list(range(n_train))] * 2
