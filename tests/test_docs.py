@@ -200,8 +200,10 @@ def test_every_file_names_the_same_version():
     version = re.escape(nnlo_opt.__version__)
     entry = re.search(rf"^## \[{version}\] - (\S+)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert entry, "the changelog has no entry of this version"
+    date = "" if entry[1] == "unreleased" else f"\ndate-released: {entry[1]}"
     cited = (REPOSITORY / "CITATION.cff").read_text()
-    assert re.search(rf"^version: {version}\ndate-released: {entry[1]}$", cited, re.MULTILINE)
+    assert re.search(rf"^version: {version}{date}$", cited, re.MULTILINE)
+    assert bool(date) == ("date-released" in cited)
     assert re.search(rf"^  version = {{{version}}},$", README.read_text(), re.MULTILINE)
 
 
