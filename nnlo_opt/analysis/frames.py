@@ -90,6 +90,17 @@ def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
     return _frame([rows[key] for key in sorted(rows)], "trial", "fold", "epoch", *same)
 
 
+def comparison_frame(results: Mapping[str, Mapping[str, Any]]) -> "Frame":
+    """Return one row for each run, by its name: results of `reporting.comparison`."""
+    import pandas
+
+    frame = pandas.DataFrame.from_dict({**results}, orient="index")
+    whole = ["best_trial", *(state.value for state in TrialState), "trials_to_common"]
+    return frame.astype(
+        dict.fromkeys(whole, "Int64") | dict.fromkeys(("best", "common", "time_to_common_s"), "float64")
+    )
+
+
 def importance_frame(shares: Mapping[str, Iterable[float]]) -> "Frame":
     """Return one row for each parameter: its share of the variance, between two bounds; `shares`: low, middle, high."""
     import pandas

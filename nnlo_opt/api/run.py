@@ -15,6 +15,7 @@ from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.errors import ConfigurationError, TrialError, require_known
 from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting import plots
+from nnlo_opt.reporting.comparison import compared
 from nnlo_opt.reporting.page_data import effects_data, space_of
 from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.table import ranked
@@ -324,6 +325,29 @@ class Run(Results):
                 f"`{self.directory}` has {counted(len(self.ledger.trials), 'trial')}. `run.trials` has all of them."
             )
         return self.ledger.trials[index]
+
+    @in_python()
+    def compare(self, *others: "Run | str | os.PathLike[str]") -> "Frame":
+        """Return the results of this run and of others, a row each by the name of the run.
+
+        The columns are `state`, `figure_of_merit` with its `direction`, `best`, `best_trial`, the number of trials in
+        each state, `time_s`, `block_utilization`, and `common`, the best figure that all runs have reached, with
+        `time_to_common_s` and `trials_to_common`.
+
+        >>> run = load_run("checkpoints/CP")
+        >>> run.compare("CP")[["best", "complete", "trials_to_common"]]
+            best  complete  trials_to_common
+        CP  0.25         4                 1
+
+        Raises:
+            ConfigurationError: one of the others is no run.
+            JournalError: its journal is damaged.
+        """
+        runs = {(run := other if isinstance(other, Run) else Run(other)).directory: run for other in (self, *others)}
+        results = compared([run._state for run in runs.values()], [run.ledger for run in runs.values()])
+        names = [directory.name for directory in runs]
+        names = names if len({*names}) == len(names) else [str(directory) for directory in runs]
+        return frames.comparison_frame(dict(zip(names, results, strict=True)))
 
     @property
     def _tables(self) -> "dict[str, Callable[[], Frame]]":

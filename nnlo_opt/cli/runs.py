@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.arguments import Parser, checked_run, run_named
-from nnlo_opt.coordinator.instructions import searched_s
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.files import parse_object
+from nnlo_opt.reporting.comparison import compared
 from nnlo_opt.reporting.results import read_ledger, summarise
 from nnlo_opt.reporting.table import text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
@@ -27,6 +27,7 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RUNS
 from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.run_state import state_after, state_of
+from nnlo_opt.trials.trial import TrialState
 
 #: files by which a folder without a journal shows that it was a run
 _OF_A_RUN = ("config.json", "summary.json", "trials", "journal.synced")
@@ -152,36 +153,20 @@ def compare(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _results(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[list[str]]:
-    summaries = [summarise(ledger) for ledger in ledgers]
-    figures = [f"{summary['figure_of_merit']}, {summary['direction']}" for summary in summaries]
-    bests = [None if summary["best"] is None else summary["best"]["figure_of_merit"] for summary in summaries]
+    runs = compared(states, ledgers)
     rows = [
-        ["state", *states],
-        ["figure of merit", *figures],
-        ["best", *("-" if best is None else f"{best:.6g}" for best in bests)],
-        ["best trial", *("-" if s["best"] is None else str(s["best"]["trial"]) for s in summaries)],
-        *([state, *(str(s["n_trials"][state]) for s in summaries)] for state in summaries[0]["n_trials"]),
-        ["time", *(duration(summary["wall_s"]) for summary in summaries)],
-        ["block utilization", *(f"{s['block_utilization'] or 0:.0%}" for s in summaries)],
+        ["state", *(run["state"] for run in runs)],
+        ["figure of merit", *(f"{run['figure_of_merit']}, {run['direction']}" for run in runs)],
+        ["best", *("-" if run["best"] is None else f"{run['best']:.6g}" for run in runs)],
+        ["best trial", *("-" if run["best"] is None else str(run["best_trial"]) for run in runs)],
+        *([state, *(str(run[state]) for run in runs)] for state in TrialState),
+        ["time", *(duration(run["time_s"]) for run in runs)],
+        ["block utilization", *(f"{run['block_utilization'] or 0:.0%}" for run in runs)],
     ]
-    known = [best for best in bests if best is not None]
-    if len({*figures}) == 1 and len(known) == len(bests):
-        # The worst of the bests is the best figure that all runs have reached.
-        common = min(known) if summaries[0]["direction"] == "max" else max(known)
-        reached = [_reached(ledger, common) for ledger in ledgers]
-        rows.append([f"time to {common:.6g}", *(duration(seconds) for seconds, _ in reached)])
-        rows.append([f"trials to {common:.6g}", *(str(n) for _, n in reached)])
+    if (common := runs[0]["common"]) is not None:
+        rows.append([f"time to {common:.6g}", *(duration(run["time_to_common_s"]) for run in runs)])
+        rows.append([f"trials to {common:.6g}", *(str(run["trials_to_common"]) for run in runs)])
     return [row for row in rows if {*row[1:]} != {"0"}]
-
-
-def _reached(ledger: Ledger, figure: float) -> tuple[float, int]:
-    """Return the seconds of searching, and the number of ended trials, until a figure of merit was reached."""
-    sign = ledger.sign
-    for n, trial in enumerate(ledger.ended, 1):
-        if trial.feasible and sign * (trial.figure_of_merit or 0.0) <= sign * figure:
-            at_s = trial.ended_at_s or 0.0
-            return searched_s([s for s in ledger.sessions if s.started_at_s <= at_s], at_s), n
-    raise AssertionError("the best trial has reached it")
 
 
 def _settings(ledger: Ledger) -> dict[str, Any]:

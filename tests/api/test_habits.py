@@ -387,3 +387,16 @@ def test_an_interrupted_search_says_how_far_it_is_and_how_it_is_resumed(kept, tm
     said = capsys.readouterr().err
     assert said.startswith("Interrupted: 2 complete, ")
     assert said.endswith(f". {remedy}\n")
+
+
+def test_runs_are_compared_in_a_frame(here):
+    for name, seed in (("one", 0), ("two", 1)):
+        nnlo_opt.optimize(square, SPACE, checkpoint=name, seed=seed, **FEW)
+    frame = load_run("one").compare("two")
+    assert [*frame.index] == ["one", "two"]
+    assert frame.complete.tolist() == [4, 4]
+    assert frame.common.tolist() == [frame.best.max()] * 2
+    worst = frame.best.idxmax()
+    assert frame.trials_to_common[worst] == 1 + frame.best_trial[worst]
+    with pytest.raises(ConfigurationError, match="Received: `three`"):
+        load_run("one").compare("three")

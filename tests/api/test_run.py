@@ -27,7 +27,7 @@ def write(here):
 def test_the_examples_of_the_docstrings_are_true(write):
     write(events_of())
     found = doctest.testmod(nnlo_opt.api.run, optionflags=doctest.ELLIPSIS, extraglobs=PUBLIC)
-    assert (found.failed, found.attempted) == (0, 15)
+    assert (found.failed, found.attempted) == (0, 17)
 
 
 def test_a_run_has_its_best_trial_and_its_tables(write):
