@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import nnlo_opt
+from nnlo_opt import user_files
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from tests.helpers import effort, networks  # noqa: F401 (effort has the profile of `--hypothesis-profile`)
 from tests.helpers.launcher import BIN
@@ -40,6 +41,8 @@ EXTRAS = {
     "nbclient": "notebook",
     "click": "dev",
 }
+#: beginning of the folders of tests
+FOLDERS = os.path.join(tempfile.gettempdir(), "pytest-of-")
 #: folders with tests that start ranks, as the Makefile has them
 WITH_RANKS = ("api", "crash", "mpi")
 #: test with variants -> those collected by now
@@ -183,10 +186,13 @@ def network(request) -> networks.Network:
 @pytest.fixture(autouse=True)
 def _no_modules_of_other_tests() -> Generator[None]:
     """Forget the modules that a test has imported from its folder: those of another test have the same names."""
-    before = {*sys.modules}
+    before, path, named = {*sys.modules}, [*sys.path], {**user_files._named}
     yield
+    sys.path[:] = path
+    user_files._named.clear()
+    user_files._named.update(named)
     for name in {*sys.modules} - before:
-        if (getattr(sys.modules[name], "__file__", None) or "").startswith(tempfile.gettempdir()):
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(FOLDERS):
             del sys.modules[name]
 
 
