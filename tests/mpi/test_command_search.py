@@ -123,15 +123,16 @@ if os.environ["RANK"] == victim:
         with open(path + "-", "w") as file:
             file.write(str(os.getpid()))
         os.rename(path + "-", path)
+        while not os.path.exists(path + "-seen"):
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
-else:
+elif not os.path.exists(path + "-seen"):
     while not os.path.exists(path):
         time.sleep(0.01)
+    open(path + "-seen", "w").close()
     while os.path.exists(f"/proc/{open(path).read()}"):
         time.sleep(0.001)
-    if not os.path.exists(path + "-seen"):
-        open(path + "-seen", "w").close()
-        sys.exit("my peer is gone")
+    sys.exit("my peer is gone")
 print(json.dumps({"value": 1}))
 """
 #: of one number
