@@ -54,7 +54,9 @@ def _end_with(starter: int, left: int) -> None:
     poll = select.poll()
     poll.register(starter, select.POLLIN)
     poll.register(left, select.POLLIN)
-    if dict(poll.poll()) == {starter: select.POLLIN}:  # not if code of a user has closed our files
+    events = dict(poll.poll())
+    # Not if the search is over, or code of a user has closed our files; a process that was waited for hangs up as well.
+    if left not in events and events.get(starter, 0) & select.POLLIN:
         with suppress(OSError):
             os.write(2, b"mpirun, or its daemon on this node, has ended: this rank ends, too.\n")
         os._exit(EXIT_FAILURE)
