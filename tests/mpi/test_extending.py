@@ -91,6 +91,7 @@ def test_a_suite_for_pruners_of_single_curves_tells_what_it_found(here):
 #: rules that lack something, and two that lack nothing
 HALVES = """
 from nnlo_opt.update_rules.allreduce import Allreduce
+from nnlo_opt.update_rules.downpour import Downpour
 from sign import SignSgd
 
 
@@ -100,6 +101,23 @@ class Together(Allreduce):
 
 class Formula(SignSgd):
     takes_optimizer = False
+
+
+class Constant(SignSgd):
+    def base_learning_rate(self, options):
+        return 0.125
+
+
+class Mine(Downpour):
+    name = "mine"
+    takes_optimizer = False  # which is not true
+
+
+class Fails(Downpour):
+    name = "fails"
+
+    def worker_half(self, options, n_weights):
+        raise SystemExit
 
 
 class NoName(SignSgd):
@@ -179,10 +197,33 @@ def test_a_rule_without_its_halves_or_updates_is_refused_before_it_trains(files,
 def test_a_rule_without_updates_of_workers_or_without_an_optimizer_is_taken(files):
     (files / "halves.py").write_text(HALVES)
     assert check_training(options_of("halves.py:Together")) == (None, None)
-    options = options_of("halves.py:Formula", learning_rate=0.1)
-    assert check_training(options) == (None, None)
-    assert options.steps_by(own=False) == ""
-    assert idle_options(options, None) == ("Without effect here: `--learning-rate` (the steps are those of sign).",)
+    assert check_training(options_of("halves.py:Formula", learning_rate=0.1)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "steps_by", "line"),
+    [
+        ("sign.py:SignSgd", {"learning_rate": 0.1}, "", None),
+        (
+            "sign.py:SignSgd",
+            {"learning_rate": 0.1, "optimizer": "sgd"},
+            "",
+            "`--optimizer` (the steps are those of sign)",
+        ),
+        ("sign.py:SignSgd", {"optimizer": "sgd"}, "", None),  # whose default is the learning rate
+        ("halves.py:Formula", {"learning_rate": 0.1}, "", None),
+        ("halves.py:Constant", {"learning_rate": 0.1}, "", "`--learning-rate` (the steps are those of sign)"),
+        ("halves.py:Together", {"optimizer": "sgd", "learning_rate": 0.1}, "sgd", None),
+        ("halves.py:Mine", {"optimizer": "sgd", "learning_rate": 0.1}, "sgd", None),
+        ("halves.py:Fails", {"optimizer": "sgd"}, "sgd", None),
+    ],
+)
+def test_a_line_names_an_optimizer_only_if_the_rule_makes_its_steps_by_it(files, mode, given, steps_by, line):
+    """Without a word of the rule about it: what it does is measured."""
+    (files / "halves.py").write_text(HALVES)
+    options = options_of(mode, **given)
+    assert options.steps_by(own=False) == steps_by
+    assert idle_options(options, None) == ((f"Without effect here: {line}.",) if line else ())
 
 
 @trained("dense", "torch")
