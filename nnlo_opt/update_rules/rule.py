@@ -373,8 +373,8 @@ class UpdateRule(ABC):
     name: ClassVar[str]
     #: options of this rule alone
     options: ClassVar[tuple[RuleOption, ...]] = ()
-    #: `--optimizer` makes the steps, at `--learning-rate`; what a rule really takes is measured (`update_rules.effect`),
-    #: unless it fails there, or the search varies other options
+    #: `--optimizer` makes the steps, at `--learning-rate`. `update_rules.effect` measures what a rule takes; this holds
+    #: if it cannot
     takes_optimizer: ClassVar[bool] = True
     #: workers always make steps of their own, by `--worker-optimizer` if it is given
     steps_at_workers: ClassVar[bool] = False
@@ -417,6 +417,11 @@ class UpdateRule(ABC):
 
     def check_groups(self, n_masters: int, n_processes: int) -> None:
         """Raise ConfigurationError if this rule has no sub-masters, or no worker groups of several ranks."""
+        if n_masters > 1 and type(self).group_half is UpdateRule.group_half:
+            raise ConfigurationError(
+                f"`--n-masters` must be 1 with `--mode {self.name}`, which has no `group_half`. Received: {n_masters}; "
+                "leave it out, or take another mode."
+            )
 
     def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:
         """Raise ConfigurationError if a master has too few workers for these values of the rule's `options`."""

@@ -91,7 +91,8 @@ def test_a_suite_for_pruners_of_single_curves_tells_what_it_found(here):
 #: rules that lack something, and two that lack nothing
 HALVES = """
 from nnlo_opt.update_rules.allreduce import Allreduce
-from nnlo_opt.update_rules.downpour import Downpour
+from nnlo_opt.update_rules.downpour import Downpour, DownpourMaster
+from nnlo_opt.update_rules.rule import UpdateRule
 from sign import SignSgd
 
 
@@ -132,6 +133,23 @@ class NoMaster(SignSgd):
 class NoWorker(SignSgd):
     def worker_half(self, options, n_weights):
         return 1 / 0
+
+
+class NoRound(SignSgd):
+    may_be_synchronous = True
+    group_half = UpdateRule.group_half
+
+
+class ClippingMaster(DownpourMaster):
+    def apply(self, central, update, weight):
+        super().apply(central, update.clip(-0.25, 0.25), weight)
+
+
+class Clipping(Downpour):  # by messages alone: in shared memory `exchange_block` is that of Downpour
+    name = "clipping"
+
+    def master_half(self, options, n_weights, n_workers):
+        return ClippingMaster(self.optimizer(options, n_weights))
 
 
 class NoUpdate(SignSgd):
@@ -192,6 +210,17 @@ def test_what_is_no_update_rule_is_refused(files, mode, words):
 def test_a_rule_without_its_halves_or_updates_is_refused_before_it_trains(files, name, words):
     (files / "halves.py").write_text(HALVES)
     check_refused(words, check_training, options_of(f"halves.py:{name}"))
+
+
+def test_a_rule_that_the_options_ask_too_much_of_is_refused_before_it_trains(files):
+    (files / "halves.py").write_text(HALVES)
+    rounds = options_of("halves.py:NoRound", synchronous=True)
+    check_refused("have `apply_round` at its master, or `may_be_synchronous = False`", check_training, rounds)
+    assert check_training(options_of("halves.py:NoRound")) == (None, None)
+    clipping = {"mode": "halves.py:Clipping", "optimizer": "sgd", "learning_rate": 1.0}
+    check_refused("by `exchange_block`, which it may inherit", check_training, options_of(**clipping))
+    assert check_training(options_of(**clipping, exchange="messages")) == (None, None)
+    check_refused("which has no `group_half`", options_of("halves.py:NoRound").rule.check_groups, 3, 1)
 
 
 def test_a_rule_without_updates_of_workers_or_without_an_optimizer_is_taken(files):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nnlo_opt.run.options.space_checks import idle_options
-from nnlo_opt.space import Categorical, Space
+from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.optimizers import make_optimizer
@@ -202,7 +202,7 @@ def test_the_optimizer_that_makes_the_steps_is_that_of_the_rank_that_makes_them(
 
 def test_an_option_of_steps_that_a_search_may_turn_on_is_not_called_idle():
     given = TrainingOptions.of({"mode": "easgd", "elastic_momentum": 0.9, "optimizer": "sgd"})
-    assert idle_options(given, Space([Real(1, 3, name="train.epochs")]))
+    assert idle_options(given, Space([Integer(1, 3, name="train.epochs")]))
     assert not idle_options(given, Space([Real(0, 0.9, name="train.elastic_momentum")]))
 
 
