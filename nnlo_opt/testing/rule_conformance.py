@@ -321,11 +321,16 @@ class UpdateRuleConformance:
         }
         if is_missing[way]:
             pytest.skip("the rule does not train so")
-        options = TrainingOptions.of({**self.options, **more, "synchronous": way == "rounds"})
+        options = self.training(rule, **more, synchronous=way == "rounds")
+        return RuleTeam(rule, options, way, n_workers, layers, overwrites=overwrites)
+
+    def training(self, rule: UpdateRule, **more: Any) -> TrainingOptions:
+        """Return the options of a training by `rule`."""
+        options = TrainingOptions.of({**copy.deepcopy({**self.options}), **more})
         of_rule = {option.name: option.default for option in rule.options}
         options = replace(options, of_rules={**of_rule, **options.of_rules})
         rule.check(options)
-        return RuleTeam(rule, options, way, n_workers, layers, overwrites=overwrites)
+        return options
 
     def any_team(self, **more: Any) -> RuleTeam:
         """Return a new team that trains in the first way of the rule."""
@@ -365,10 +370,8 @@ class UpdateRuleConformance:
         _check_same(one.central, other.central, "weights, and those of a training in which all that was passed is NaN,")
 
     def test_options_are_left_alone(self) -> None:
-        team = self.any_team()
-        before = copy.deepcopy(team.options.to_json())
-        team.epoch()
-        assert team.options.to_json() == before
+        team = self.any_team().epoch()
+        assert team.options.to_json() == self.training(team.rule).to_json()
 
     @pytest.mark.parametrize("way", WAYS)
     def test_trainings_by_one_rule_share_nothing(self, way: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.run.options.values import Options, check_training
+from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space.parameters import Integer, Real
 from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.space.values import Value, text, thawed
@@ -117,6 +118,25 @@ def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = 
 
     `own`: the model makes its own steps.
     """
+    said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
+    for names, reason in _idle(training, space, own=own):
+        given = [f"`{option_name(name)}`" for name in names if values[name] != defaults[name]]
+        if given:
+            said.append(f"{', '.join(given)} ({reason})")
+    return (f"Without effect here: {', '.join(said)}.",) if said else ()
+
+
+def idle_names(training: TrainingOptions, findings: Findings) -> list[str]:
+    """Return the names of all options without effect on the steps, given or not."""
+    space, own = findings.space, findings.trains_itself
+    names = {name for group, _ in _idle(training, space, own=own) for name in group}
+    if (space is None or not space.train_names) and not training.steps_by(own=own):
+        names |= {"optimizer", "optimizer_params"}  # which may still be the origin of a learning rate
+    return sorted(names)
+
+
+def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[tuple[list[str], str]]:
+    """Return options without effect at any point, in groups, each with the reason."""
 
     def known(option: str) -> set[Any]:
         name = f"{TRAIN_PREFIX}{option}"
@@ -157,9 +177,4 @@ def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = 
         elif own:
             names = [option.name for option in rule.options if option.is_rate]
             idle.append((names, "the models have `--learning-rate`"))
-    said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
-    for names, reason in idle:
-        given = [f"`{option_name(name)}`" for name in names if values[name] != defaults[name]]
-        if given:
-            said.append(f"{', '.join(given)} ({reason})")
-    return (f"Without effect here: {', '.join(said)}.",) if said else ()
+    return idle
