@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -193,7 +194,7 @@ class RuleTeam:
     def _checked(self, vector: Any, what: str) -> FloatVector:
         received = (type(vector), getattr(vector, "dtype", None), np.shape(vector))
         assert received == (np.ndarray, np.float32, (self.n_weights,)), f"{what} is {received}"
-        return vector  # type: ignore[no-any-return]
+        return np.asarray(vector)
 
     # ------------------------------------------------------------ shared memory
 
@@ -345,9 +346,10 @@ class UpdateRuleConformance:
         vectors = {f"vectors[{i}]": vector for i, vector in enumerate(team.master.vectors)}
         for i, half in enumerate(team.halves):
             vectors |= {f"memory of half {i}, {name!r}": vector for name, vector in half.memory.items()}
-        for half in team.workers:
-            vectors |= {"weights": half.weights, "gradient": half.gradient, "answer": half.answer}
-        wrong = {n: (v.dtype, v.shape) for n, v in vectors.items() if (v.dtype, v.shape) != (np.float32, (n_weights,))}
+        for i, worker in enumerate(team.workers):
+            vectors |= {f"{name} of worker {i}": getattr(worker, name) for name in ("weights", "gradient", "answer")}
+        received = {name: (str(vector.dtype), vector.shape) for name, vector in vectors.items()}
+        wrong = {name: kind for name, kind in received.items() if kind != ("float32", (n_weights,))}
         assert not wrong, f"vectors must be float32 ({n_weights},)"
 
     @pytest.mark.parametrize("way", WAYS)
@@ -399,7 +401,7 @@ class UpdateRuleConformance:
         rule = self.make()
         if rule.averages_every_batch or not rule.makes_local_steps:
             pytest.skip("the workers make no steps of their own")
-        updates = []
+        updates = list[FloatVector]()
         for factor in (1.0, 2.0):
             team = self.team(n_workers=1, sync_every=3)
             worker = team.workers[0]
@@ -408,7 +410,7 @@ class UpdateRuleConformance:
                 worker.gradient[:] = scale * gradient_at(team.central, 0, batch)
                 worker.step(4)
             updates.append(worker.finish().copy())
-        assert not np.array_equal(*updates), "twice the first gradient of three changes no update"
+        assert not np.array_equal(updates[0], updates[1]), "twice the first gradient of three changes no update"
 
     # ------------------------------------------------------------ messages and shared memory
 
@@ -460,11 +462,12 @@ class UpdateRuleConformance:
         network, n_ranks = LoopbackNetwork(2, shares=True), 2
         size = SharedStep.n_bytes(parts.rule.optimizer(parts.options, 1), N_WEIGHTS, n_ranks)
         memory = network.end(0).share(size)
-        assert memory is not None
-        steps = [
-            half.share(lambda optimizer, r=rank: SharedStep(memory, optimizer, N_WEIGHTS, r, n_ranks, _Alive()))  # type: ignore[misc, abstract]
-            for rank, half in enumerate(parts.workers)
-        ]
+
+        def share(rank: int) -> SharedStep:
+            assert memory is not None
+            return parts.workers[rank].share(lambda own: SharedStep(memory, own, N_WEIGHTS, rank, n_ranks, _Alive()))
+
+        steps = [share(rank) for rank in range(n_ranks)]
         for team in (whole, parts):
             for half in team.workers:
                 half.adopt(Answer.WEIGHTS, team.central.copy())
@@ -479,7 +482,7 @@ class UpdateRuleConformance:
             for half in whole.workers:
                 half.gradient[:] = gradient
                 half.step(8)
-            _at_once([lambda r=rank, g=gradient: step(r, g) for rank in range(n_ranks)])  # type: ignore[misc]
+            _at_once([partial(step, rank, gradient) for rank in range(n_ranks)])
         _check_same(parts.workers[1].weights, whole.workers[1].weights, "weights after steps in parts and whole")
 
     # ------------------------------------------------------------ ends and beginnings

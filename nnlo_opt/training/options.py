@@ -151,9 +151,9 @@ class TrainingOptions:
         plain: dict[str, Any] = {"mode": mode or self.mode, "momentum_correction": False}
         if name != "learning_rate":
             plain |= {"optimizer_params": {}, "worker_optimizer_params": {}}
-        values = (0.01, 0.02) if name == "learning_rate" else ("sgd", "adam")
+        values: tuple[Any, Any] = (0.01, 0.02) if name == "learning_rate" else ("sgd", "adam")
         try:
-            same = have_same_steps(rule, *(replace(self, **plain, **{name: value}) for value in values))
+            same = have_same_steps(rule, *(replace(self, **plain | {name: value}) for value in values))
         except ConfigurationError:  # the rule does not take one of them
             same = None
         return rule.takes_optimizer if same is None else not same
