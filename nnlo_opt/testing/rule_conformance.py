@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,14 +41,22 @@ WAYS = ("turns", "ahead", "rounds", "tree", "together")
 
 def gradient_at(weights: FloatVector, worker: int, batch: int) -> FloatVector:
     """Return the gradient of `loss_of` at `weights` (n,), with the noise of a batch, float32 (n,)."""
-    curvature = 0.5 + np.arange(len(weights)) % 4 / 6
-    noise = np.random.default_rng([worker, batch]).normal(0, 0.1, len(weights))
-    return (curvature * (weights - 1.0) + noise).astype(np.float32)
+    return _curvature(len(weights)) * (weights - np.float32(1)) + _noise(worker, batch, len(weights))
+
+
+@lru_cache
+def _curvature(n_weights: int) -> FloatVector:
+    return (0.5 + np.arange(n_weights) % 4 / 6).astype(np.float32)
+
+
+@lru_cache(512)
+def _noise(worker: int, batch: int, n_weights: int) -> FloatVector:
+    return np.random.default_rng([worker, batch]).normal(0, 0.1, n_weights).astype(np.float32)
 
 
 def loss_of(weights: FloatVector) -> float:
     """Return a loss with its minimum, 0, at weights of 1."""
-    return float(np.mean((0.5 + np.arange(len(weights)) % 4 / 6) * (weights.astype(np.float64) - 1.0) ** 2) / 2)
+    return float(np.mean(_curvature(len(weights)) * (weights.astype(np.float64) - 1.0) ** 2) / 2)
 
 
 class RuleTeam:
