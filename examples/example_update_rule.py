@@ -1,7 +1,7 @@
-"""An update rule with memory: workers push signs and keep the error of that, and the master has momentum.
+r"""An update rule with memory: workers push signs and keep the error of that, and the master has momentum.
 
     GetData mnist --source bundled
-    mpirun -np 3 TrainingDriver --model examples/example_mlp.py --epochs 5 --learning-rate 0.02 \\
+    mpirun -np 3 TrainingDriver --model examples/example_mlp.py --epochs 5 --learning-rate 0.02 \
         --mode examples/example_update_rule.py:ErrorFeedback
 
 A sign is one bit of the 32 of a gradient. What it leaves out is added to the next gradient, so that nothing is lost in
