@@ -20,6 +20,8 @@ from tests.test_docs import FENCE, REPOSITORY
 
 PAGE = (REPOSITORY / "docs/guide/extending.md").read_text()
 TEXTS = [text for language, text in FENCE.findall(PAGE) if language == "python"]
+#: files of tests
+SUITES = ("test_mine.py", "test_sign.py")
 #: name of a file, in its first line -> its text
 FILES = {re.match(r"# (\S+)\n", text)[1]: text for text in TEXTS}
 
@@ -52,7 +54,7 @@ def test_an_example_runs(files, name):
 
 
 def test_examples_pass_the_suites_that_the_page_names(files):
-    pytest_words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "test_mine.py"]
+    pytest_words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *SUITES]
     done = subprocess.run(pytest_words, cwd=files, check=False, timeout=120, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert not re.search("failed|error", done.stdout)
