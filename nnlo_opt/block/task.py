@@ -32,6 +32,7 @@ from nnlo_opt.runtime.timeline import Timeline
 from nnlo_opt.training.history import Metrics
 from nnlo_opt.training.options import TrainingOptions, model_parameters
 from nnlo_opt.trees import Arrays
+from nnlo_opt.update_rules.layers import Layer, layers_of
 from nnlo_opt.vectors import aligned_empty
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,13 @@ class FoldTask(Value):
             n_shard=self.n_shard,
             has_validation=self.n_validation > 0,
             trains_itself=self.adapter.trains_itself,
+            layers=[[spec.name, [*spec.shape]] for spec in self.adapter.layout.specs],
         )
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The arrays of the model as update rules know them."""
+        return layers_of((spec.name, spec.shape) for spec in self.adapter.layout.specs)
 
     def model_state(self) -> NDArray[np.float32]:
         """Return a copy of the float model state, (n_state,)."""

@@ -253,6 +253,11 @@ class CompositeAdapter(FlatWeights):
         return zip(trainers, slices_of(trainer.n_travelling for trainer in trainers), strict=True)
 
     @property
+    def optimizers(self) -> tuple[str, ...]:
+        """Names of the optimizers that make the steps of the models, each once."""
+        return tuple(dict.fromkeys(trainer.optimizer.name for trainer in self._trainers.values()))
+
+    @property
     def losses_text(self) -> str:
         """Losses of all models in words."""
         each = [

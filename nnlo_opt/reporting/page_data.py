@@ -133,7 +133,11 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         "command": shlex.join(settings.command_line),
         "facts": {name: str(fact) for name, fact in facts.items() if fact is not None},
         "versions": {str(name): str(version) for name, version in settings.versions.items()},
-        "training": {name: json.dumps(value) for name, value in identity.training.plain.items() if value is not None},
+        "training": {
+            name: json.dumps(value)
+            for name, value in identity.training.plain.items()
+            if value is not None and name not in settings.idle
+        },
         "space": {} if space is None else {parameter.name: described(parameter) for parameter in space.parameters},
         "pruner": identity.pruner and identity.pruner.plain,
     }

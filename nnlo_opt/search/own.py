@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, ProtocolError
 from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.curves import Reports
@@ -17,12 +17,15 @@ from nnlo_opt.search.pruning import Decision, Pruner, Verdict
 from nnlo_opt.space.constraint import fingerprint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import plain
+from nnlo_opt.update_rules.layers import layers_of
 from nnlo_opt.update_rules.rule import Answer, MasterHalf, UpdateRule, WorkerHalf
 from nnlo_opt.user_files import __name__ as user_files
 from nnlo_opt.user_files import load_module, reason_of, takes_arguments
 
 #: characters of a fingerprint that a name shows
 _SHOWN = 12
+#: two weights, with which an update rule is tried
+_LAYERS = layers_of([("weights", (2,))])
 
 
 def is_own(part: object) -> bool:
@@ -105,7 +108,7 @@ def own_rule(part: str) -> UpdateRule:
 
 
 def check_halves(options: Any) -> None:
-    """Raise ConfigurationError if the rule of `TrainingOptions`, one of one's own, cannot move two weights once."""
+    """Raise ConfigurationError if the rule of `TrainingOptions`, a custom one, cannot move two weights once."""
     rule, weights = options.rule, np.zeros(2, np.float32)
     received: Any
     demand = "return a `WorkerHalf` by `worker_half`, and a `MasterHalf` by `master_half`"
@@ -115,13 +118,15 @@ def check_halves(options: Any) -> None:
             if rule.averages_every_batch:  # no worker has an update of its own
                 return
             demand = "return an update of all weights by `finish` of its worker, a float32 vector that `apply` takes"
+            worker.take_layers(_LAYERS)
             worker.adopt(Answer.WEIGHTS, weights)
             worker.gradient[:] = 1.0
             worker.step(1)
             received = worker.finish()
             if isinstance(received, np.ndarray) and (received.shape, received.dtype) == (weights.shape, weights.dtype):
-                master.apply(weights, received.copy(), 1.0)
-                return
+                demand, received = _fault_at_master(options, received)
+                if not demand:
+                    return
     except ConfigurationError:  # a value of an option, in words for the user
         raise
     except (Exception, SystemExit) as error:
@@ -131,6 +136,33 @@ def check_halves(options: Any) -> None:
     raise ConfigurationError(
         f"An update rule of one's own must {demand}. Received: {received} of {options.mode}. Correct it."
     )
+
+
+def _fault_at_master(options: Any, update: np.ndarray) -> tuple[str, str]:
+    """Return what the master's half fails to do with an update of two weights, and what was received; "" if nothing.
+
+    Raises:
+        Exception: of the user.
+    """
+    master, other = (options.rule.master_half(options, 2, 1) for _ in range(2))
+    central, shared = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    for half in (master, other):
+        half.take_layers(_LAYERS)
+    if options.synchronous:
+        try:
+            master.apply_round(central, [(1, update.copy())])
+        except ProtocolError as error:
+            return "have `apply_round` at its master, or `may_be_synchronous = False`", str(error)
+        return "", ""
+    master.apply(central, update.copy(), 1.0)
+    if options.shares_weights:
+        answer = shared if master.answers == Answer.WEIGHTS else np.zeros(2, np.float32)
+        other.at_step(1)
+        other.exchange_block(shared, update.copy(), answer, 1.0, slice(0, 2))
+        if not np.allclose(central, shared, equal_nan=True):
+            what = "move the weights by `exchange_block`, which it may inherit from `MasterHalf`, as by `apply`"
+            return what, f"{shared.tolist()} instead of {central.tolist()}"
+    return "", ""
 
 
 class CheckedSearch:

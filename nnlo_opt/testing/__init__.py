@@ -3,5 +3,11 @@
 import sys
 
 if "pytest" in sys.modules:  # failed assertions show their values
-    suites = ("model_conformance", "pruner_conformance", "search_conformance", "transport_conformance")
+    suites = (
+        "model_conformance",
+        "pruner_conformance",
+        "rule_conformance",
+        "search_conformance",
+        "transport_conformance",
+    )
     sys.modules["pytest"].register_assert_rewrite(*(f"{__name__}.{name}" for name in suites))

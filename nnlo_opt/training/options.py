@@ -12,6 +12,7 @@ from nnlo_opt.errors import ConfigurationError, did_you_mean, require_known
 from nnlo_opt.space.values import check_whole, is_number
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.update_rules.effect import have_same_steps
 from nnlo_opt.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.update_rules.registry import RULES, default_values
 from nnlo_opt.update_rules.rule import UpdateRule
@@ -131,10 +132,31 @@ class TrainingOptions:
         return self.synchronous or self.rule.averages_every_batch
 
     def steps_by(self, *, own: bool) -> str:
-        """Return the optimizer that makes the steps, "" if the rule has a formula; `own`: the model makes its own."""
-        if own or self.rule.steps_at_workers:
-            return self.worker_optimizer or self.optimizer
-        return self.optimizer if self.rule.takes_optimizer else ""
+        """Return the optimizer that makes the steps, "" if the rule makes them; `own`: the model makes its own."""
+        if (own or self.rule.steps_at_workers) and self.worker_optimizer:
+            name = "worker_optimizer"
+        else:
+            name = "optimizer"
+        if own:
+            return str(getattr(self, name))
+        at_one_rate = replace(self, learning_rate=self.learning_rate or 0.01, momentum_correction=False)
+        return str(getattr(self, name)) if at_one_rate.has_effect(name) else ""
+
+    def has_effect(self, name: str, mode: str = "") -> bool:
+        """Return True if the rule, or that of `mode`, makes other steps with another optimizer or learning rate.
+
+        `name`: optimizer, worker_optimizer or learning_rate.
+        """
+        rule = RULES[mode or self.mode]
+        plain: dict[str, Any] = {"mode": mode or self.mode, "momentum_correction": False}
+        if name != "learning_rate":
+            plain |= {"optimizer_params": {}, "worker_optimizer_params": {}}
+        values: tuple[Any, Any] = (0.01, 0.02) if name == "learning_rate" else ("sgd", "adam")
+        try:
+            same = have_same_steps(rule, *(replace(self, **plain | {name: value}) for value in values))
+        except ConfigurationError:  # the rule does not take one of them
+            same = None
+        return rule.takes_optimizer if same is None else not same
 
     @property
     def shares_weights(self) -> bool:
@@ -144,7 +166,7 @@ class TrainingOptions:
     @property
     def shares_steps(self) -> bool:
         """True if each rank makes only a part of every step, given shared memory."""
-        return self.exchange == "auto" and self.rule.averages_every_batch
+        return self.exchange == "auto" and self.rule.parts_steps
 
     @property
     def overlaps(self) -> bool:

@@ -197,6 +197,8 @@ class StartSettings(_Facts):
     mirror: list[str] = field(default_factory=list)
     #: True if the data files may lead to other files; without it the command line says so
     external_data: bool = False
+    #: training options without effect on the steps, given or not, by their names in Python
+    idle: list[str] = field(default_factory=list)
 
     @property
     def reads_external_data(self) -> bool:

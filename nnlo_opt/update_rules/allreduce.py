@@ -53,7 +53,7 @@ class Allreduce(UpdateRule):
     """The rule of `--mode allreduce`."""
 
     name = "allreduce"
-    averages_every_batch = True
+    averages_every_batch = parts_steps = True
     makes_local_steps = False
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> AllreduceMaster:

@@ -128,12 +128,12 @@ class SummingWorker(WorkerHalf):
 
     def state(self) -> dict[str, Any]:
         # Plain SGD remembers nothing.
-        state = self._optimizer.state()
+        state = super().state()
         return state if any(isinstance(value, np.ndarray) for value in state.values()) else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         if state:
-            self._optimizer.load_state(state)
+            super().load_state(state)
 
 
 class DownpourGroup(GroupHalf):

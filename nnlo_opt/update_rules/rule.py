@@ -7,15 +7,18 @@ update of the updates of its workers. All vectors are float32 (n_weights,).
 # ruff: noqa: B027  (what most rules leave alone is empty here)
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.errors import ConfigurationError, ProtocolError
+from nnlo_opt.update_rules.layers import Layer, layers_within, whole_layers
 from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
-from nnlo_opt.update_rules.vectors import FloatVector
+from nnlo_opt.update_rules.vectors import FloatVector, block_size, blocks
 from nnlo_opt.vectors import aligned_empty
 
 
@@ -78,10 +81,32 @@ class RuleOptions(Protocol):
         """Values of the options that single rules have, by name."""
 
 
+#: before the names of `Half.memory` in the state of a half
+_MEMORY = "memory."
+
+
 class Half:
-    """One half of an update rule, for one assignment; its memory is the memory of its optimizer, if it has one."""
+    """One half of an update rule, for one assignment. It remembers `memory`, and its optimizer, if it has one.
+
+    >>> half = Half()
+    >>> half.memory = {"velocity": np.zeros(2, np.float32)}
+    >>> half.state()
+    {'memory.velocity': array([0., 0.], dtype=float32)}
+    """
 
     _optimizer: Optimizer | None = None
+    #: vectors that the next update depends on, float32 (n_weights,) each, by name; to be changed in place
+    memory: Mapping[str, FloatVector] = MappingProxyType({})
+    _layers: tuple[Layer, ...] = ()
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """The arrays of the model and their places in the vectors, known before the first update."""
+        return self._layers
+
+    def take_layers(self, layers: Iterable[Layer]) -> None:
+        """Take note of the arrays of the model; called once, before anything else."""
+        self._layers = tuple(layers)
 
     def scale_learning_rate(self, factor: float) -> None:
         """Take `factor` times the learning rate of the options, if this half makes steps."""
@@ -90,18 +115,25 @@ class Half:
 
     def state(self) -> dict[str, Any]:
         """Return scalars and vectors that exist nowhere else, for a checkpoint at a fence; empty if there are none."""
-        return {} if self._optimizer is None else self._optimizer.state()
+        memory = {f"{_MEMORY}{name}": vector for name, vector in self.memory.items()}
+        return memory if self._optimizer is None else {**memory, **self._optimizer.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over the return value of `state` of the same rule."""
+        """Take over (copy) the return value of `state` of the same rule."""
+        kept = {name.removeprefix(_MEMORY): value for name, value in state.items() if name.startswith(_MEMORY)}
+        rest = {name: value for name, value in state.items() if not name.startswith(_MEMORY)}
+        received, expected = ({name: np.shape(v) for name, v in vectors.items()} for vectors in (kept, self.memory))
+        if received != expected or (rest and self._optimizer is None):
+            names = sorted(received.items()), sorted(rest)
+            raise ProtocolError(f"This half of the update rule has the state {expected}. Received: {names}.")
+        for name, vector in self.memory.items():
+            np.copyto(vector, kept[name])
         if self._optimizer is not None:
-            self._optimizer.load_state(state)
-        elif state:
-            raise ProtocolError(f"This half of the update rule has no state. Received: {sorted(state)}.")
+            self._optimizer.load_state(rest)
 
 
 class MasterHalf(Half, ABC):
-    """An update rule at the master; here with no memory beside the one of its optimizer, if it has any.
+    """An update rule at the master.
 
     >>> class Plain(MasterHalf):
     ...     def apply(self, central, update, weight):
@@ -116,6 +148,21 @@ class MasterHalf(Half, ABC):
     """
 
     answers: Answer = Answer.WEIGHTS
+    #: blocks of the weights in shared memory are whole layers, so that `apply` may use `layers`
+    by_layer: ClassVar[bool] = False
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """The arrays of the model and their places in `central`, also if this is a block; for halves `by_layer`."""
+        if not self.by_layer:
+            raise ProtocolError(f"{type(self).__name__} must have `by_layer = True` to use `layers`.")
+        return self._layers
+
+    def blocks(self, n_weights: int, n_blocks: int) -> Iterator[slice]:
+        """Return the slices that `exchange_block` is given one by one; about `n_blocks` are wanted at least."""
+        if self.by_layer:
+            return whole_layers(self._layers, block_size(n_weights, n_blocks))
+        return blocks(n_weights, n_blocks)
 
     @property
     def n_steps(self) -> int:
@@ -130,19 +177,24 @@ class MasterHalf(Half, ABC):
     @property
     def vectors(self) -> Sequence[FloatVector]:
         """Vectors that the next update depends on beside the central weights, (n_weights,) each."""
-        return () if self._optimizer is None else self._optimizer.slots
+        return [*self.memory.values(), *([] if self._optimizer is None else self._optimizer.slots)]
 
     def live_in(self, memory: Sequence[FloatVector]) -> None:
         """Take these vectors for `vectors` from now on, with what they hold."""
+        n_own = len(self.memory)
+        self.memory = dict(zip(self.memory, memory[:n_own], strict=True))
         if self._optimizer is not None:
-            self._optimizer.live_in(memory)
+            self._optimizer.live_in(memory[n_own:])
 
     def take_staleness(self, mean: float) -> None:
         """Take the mean staleness of all updates so far, the next one included, in versions."""
 
     @abstractmethod
     def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
-        """Move `central` by one update of staleness weight `weight`; `update` may become the answer, in place."""
+        """Move `central` by one update of staleness weight `weight`; `update` may become the answer, in place.
+
+        In shared memory all vectors, `memory` included, are those of a block, unless `exchange_block` is overridden.
+        """
 
     def exchange_block(
         self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
@@ -153,9 +205,23 @@ class MasterHalf(Half, ABC):
         weight 0 moves nothing.
         """
         if weight:
-            self.apply(central[block], update[block], weight)
+            with self._within(block):
+                self.apply(central[block], update[block], weight)
         if answer is not central:
             answer[block] = (update if self.answers == Answer.DIFFERENCE else central)[block]
+
+    @contextmanager
+    def _within(self, block: slice) -> Iterator[None]:
+        """Have `memory` and `layers` be those of a block."""
+        memory, layers = self.memory, self._layers
+        if memory:
+            self.memory = {name: vector[block] for name, vector in memory.items()}
+        if self.by_layer:
+            self._layers = layers_within(layers, block)
+        try:
+            yield
+        finally:
+            self.memory, self._layers = memory, layers
 
     def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
         """Move `central` by the updates of a synchronous round, (n_samples, update) of each worker in order.
@@ -180,7 +246,7 @@ Step = TypeVar("Step", bound=PartedStep)
 
 
 class WorkerHalf(Half, ABC):
-    """An update rule at a worker; here without memory and local steps.
+    """An update rule at a worker; here without local steps.
 
     >>> class Pushes(WorkerHalf):
     ...     def finish(self):
@@ -257,7 +323,7 @@ class SteppingWorker(WorkerHalf):
 
 
 class GroupHalf(Half, ABC):
-    """An update rule at a sub-master; here without memory.
+    """An update rule at a sub-master.
 
     Inside a group the workers are synchronous; between groups `--synchronous` decides, as it does between workers
     without sub-masters. (Kurth et al., "Deep Learning at 15PF", arXiv:1708.05256, train such groups with a parameter
@@ -307,13 +373,16 @@ class UpdateRule(ABC):
     name: ClassVar[str]
     #: options of this rule alone
     options: ClassVar[tuple[RuleOption, ...]] = ()
-    #: `--optimizer` makes the steps, at `--learning-rate`; else the rule has a formula and a rate of its own
+    #: `--optimizer` makes the steps, at `--learning-rate`. `update_rules.effect` measures what a rule takes; this holds
+    #: if it cannot
     takes_optimizer: ClassVar[bool] = True
     #: workers always make steps of their own, by `--worker-optimizer` if it is given
     steps_at_workers: ClassVar[bool] = False
     #: all workers make every step together, along the mean of their gradients: they wait for each other, the master's
     #: rank trains too, and there are neither sub-masters nor worker groups
     averages_every_batch: ClassVar[bool] = False
+    #: of these steps each rank may make a part, some of the weights, by the optimizer that a worker's half shares
+    parts_steps: ClassVar[bool] = False
     #: workers may train several batches between two updates
     makes_local_steps: ClassVar[bool] = True
     #: workers may be made to wait for each other
@@ -348,6 +417,11 @@ class UpdateRule(ABC):
 
     def check_groups(self, n_masters: int, n_processes: int) -> None:
         """Raise ConfigurationError if this rule has no sub-masters, or no worker groups of several ranks."""
+        if n_masters > 1 and type(self).group_half is UpdateRule.group_half:
+            raise ConfigurationError(
+                f"`--n-masters` must be 1 with `--mode {self.name}`, which has no `group_half`. Received: {n_masters}; "
+                "leave it out, or take another mode."
+            )
 
     def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:
         """Raise ConfigurationError if a master has too few workers for these values of the rule's `options`."""

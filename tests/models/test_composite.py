@@ -132,3 +132,10 @@ def test_saved_models_stand_side_by_side(tmp_path):
     x, _ = batch(4, 0)
     of_teacher, _ = keras.models.load_model(tmp_path / "pair.keras")([x, x])
     assert np.allclose(of_teacher, adapter.synced_model().teacher(x), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("of_part", "optimizers"), [({}, ("rmsprop",)), ({"optimizer": "sgd"}, ("sgd", "rmsprop"))], ids=["all", "one"]
+)
+def test_a_composite_names_the_optimizers_that_make_its_steps(of_part, optimizers):
+    assert composite(**of_part).optimizers == optimizers

@@ -20,6 +20,8 @@ from tests.test_docs import FENCE, REPOSITORY
 
 PAGE = (REPOSITORY / "docs/guide/extending.md").read_text()
 TEXTS = [text for language, text in FENCE.findall(PAGE) if language == "python"]
+#: files of tests
+SUITES = ("test_mine.py", "test_sign.py")
 #: name of a file, in its first line -> its text
 FILES = {re.match(r"# (\S+)\n", text)[1]: text for text in TEXTS}
 
@@ -52,7 +54,7 @@ def test_an_example_runs(files, name):
 
 
 def test_examples_pass_the_suites_that_the_page_names(files):
-    pytest_words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "test_mine.py"]
+    pytest_words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *SUITES]
     done = subprocess.run(pytest_words, cwd=files, check=False, timeout=120, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert not re.search("failed|error", done.stdout)
@@ -91,6 +93,8 @@ def test_a_suite_for_pruners_of_single_curves_tells_what_it_found(here):
 #: rules that lack something, and two that lack nothing
 HALVES = """
 from nnlo_opt.update_rules.allreduce import Allreduce
+from nnlo_opt.update_rules.downpour import Downpour, DownpourMaster
+from nnlo_opt.update_rules.rule import UpdateRule
 from sign import SignSgd
 
 
@@ -100,6 +104,23 @@ class Together(Allreduce):
 
 class Formula(SignSgd):
     takes_optimizer = False
+
+
+class Constant(SignSgd):
+    def base_learning_rate(self, options):
+        return 0.125
+
+
+class Mine(Downpour):
+    name = "mine"
+    takes_optimizer = False  # which is not true
+
+
+class Fails(Downpour):
+    name = "fails"
+
+    def worker_half(self, options, n_weights):
+        raise SystemExit
 
 
 class NoName(SignSgd):
@@ -114,6 +135,23 @@ class NoMaster(SignSgd):
 class NoWorker(SignSgd):
     def worker_half(self, options, n_weights):
         return 1 / 0
+
+
+class NoRound(SignSgd):
+    may_be_synchronous = True
+    group_half = UpdateRule.group_half
+
+
+class ClippingMaster(DownpourMaster):
+    def apply(self, central, update, weight):
+        super().apply(central, update.clip(-0.25, 0.25), weight)
+
+
+class Clipping(Downpour):  # by messages alone: in shared memory `exchange_block` is that of Downpour
+    name = "clipping"
+
+    def master_half(self, options, n_weights, n_workers):
+        return ClippingMaster(self.optimizer(options, n_weights))
 
 
 class NoUpdate(SignSgd):
@@ -176,13 +214,47 @@ def test_a_rule_without_its_halves_or_updates_is_refused_before_it_trains(files,
     check_refused(words, check_training, options_of(f"halves.py:{name}"))
 
 
+def test_a_rule_that_the_options_ask_too_much_of_is_refused_before_it_trains(files):
+    (files / "halves.py").write_text(HALVES)
+    rounds = options_of("halves.py:NoRound", synchronous=True)
+    check_refused("have `apply_round` at its master, or `may_be_synchronous = False`", check_training, rounds)
+    assert check_training(options_of("halves.py:NoRound")) == (None, None)
+    clipping = {"mode": "halves.py:Clipping", "optimizer": "sgd", "learning_rate": 1.0}
+    check_refused("by `exchange_block`, which it may inherit", check_training, options_of(**clipping))
+    assert check_training(options_of(**clipping, exchange="messages")) == (None, None)
+    check_refused("which has no `group_half`", options_of("halves.py:NoRound").rule.check_groups, 3, 1)
+
+
 def test_a_rule_without_updates_of_workers_or_without_an_optimizer_is_taken(files):
     (files / "halves.py").write_text(HALVES)
     assert check_training(options_of("halves.py:Together")) == (None, None)
-    options = options_of("halves.py:Formula", learning_rate=0.1)
-    assert check_training(options) == (None, None)
-    assert options.steps_by(own=False) == ""
-    assert idle_options(options, None) == ("Without effect here: `--learning-rate` (the steps are those of sign).",)
+    assert check_training(options_of("halves.py:Formula", learning_rate=0.1)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "steps_by", "line"),
+    [
+        ("sign.py:SignSgd", {"learning_rate": 0.1}, "", None),
+        (
+            "sign.py:SignSgd",
+            {"learning_rate": 0.1, "optimizer": "sgd"},
+            "",
+            "`--optimizer` (the steps are those of sign)",
+        ),
+        ("sign.py:SignSgd", {"optimizer": "sgd"}, "", None),  # whose default is the learning rate
+        ("halves.py:Formula", {"learning_rate": 0.1}, "", None),
+        ("halves.py:Constant", {"learning_rate": 0.1}, "", "`--learning-rate` (the steps are those of sign)"),
+        ("halves.py:Together", {"optimizer": "sgd", "learning_rate": 0.1}, "sgd", None),
+        ("halves.py:Mine", {"optimizer": "sgd", "learning_rate": 0.1}, "sgd", None),
+        ("halves.py:Fails", {"optimizer": "sgd"}, "sgd", None),
+    ],
+)
+def test_a_line_names_an_optimizer_only_if_the_rule_makes_its_steps_by_it(files, mode, given, steps_by, line):
+    """Without a word of the rule about it: what it does is measured."""
+    (files / "halves.py").write_text(HALVES)
+    options = options_of(mode, **given)
+    assert options.steps_by(own=False) == steps_by
+    assert idle_options(options, None) == ((f"Without effect here: {line}.",) if line else ())
 
 
 @trained("dense", "torch")

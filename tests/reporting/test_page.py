@@ -179,3 +179,14 @@ def test_the_command_is_one_that_a_shell_reads_back(tmp_path):
     again = page_data(story.ledger, tmp_path)["again"]
     assert again["command"] == "OptimizationDriver --model 'my model.py'"
     assert again["versions"] == {"keras": "3.15"}
+
+
+def test_training_options_without_effect_are_not_on_the_page(tmp_path):
+    training, story = {"optimizer": "adam", "mode": "gem", "gem_lr": 0.1}, Story()
+    settings = {"idle": ["optimizer", "learning_rate"]}
+    identity = {"training": training}
+    started = ev.RunStarted(time_s=1.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity=identity, settings=settings)
+    story.apply(started)
+    assert page_data(story.ledger, tmp_path)["again"]["training"] == {"mode": '"gem"', "gem_lr": "0.1"}
+    story.apply(started.replaced(settings={}))  # a run of an earlier version
+    assert page_data(story.ledger, tmp_path)["again"]["training"].keys() == training.keys()

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.run.start.identity import check_same, identity_of
+from nnlo_opt.run.start.host import Host
+from nnlo_opt.run.start.identity import check_same, identity_of, settings_of
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.trials.identity import DataFiles, RunIdentity
+from nnlo_opt.trials.identity import DataFiles, RunIdentity, ScriptFolders
 from nnlo_opt.trials.run_directory import RunRequest
 from tests.helpers.refusals import check_refused
 
@@ -198,3 +199,19 @@ def test_what_a_search_began_with_may_be_left_out_but_not_be_another():
     )
     before = {key: value for key, value in identity().plain.items() if key != "warm_start"}
     assert "it was not given" in difference(RunIdentity.of(before), identity("--warm-start", "runs/one"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "idle", "used"),
+    [
+        ([], {"worker_optimizer", "gem_lr", "elastic_force"}, {"optimizer", "learning_rate"}),
+        (["--mode", "gem"], {"optimizer", "optimizer_params", "learning_rate"}, {"gem_lr"}),
+        (["--mode", "easgd"], {"gem_lr"}, {"optimizer", "worker_optimizer", "elastic_lr"}),
+    ],
+)
+def test_the_settings_of_a_start_name_options_without_effect(arguments, idle, used):
+    options = driver_options("OptimizationDriver", ["--model", "mnist", *arguments])
+    found = replace(FINDINGS, space=Space([Integer(1, 8, name="n")]))
+    named = settings_of(options, found, ScriptFolders(), Host(), "OptimizationDriver")["idle"]
+    assert idle <= {*named}
+    assert not used & {*named}

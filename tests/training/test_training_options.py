@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nnlo_opt.run.options.space_checks import idle_options
-from nnlo_opt.space import Categorical, Space
+from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.optimizers import make_optimizer
@@ -170,6 +170,11 @@ def test_options_without_effect_are_named_unless_the_search_uses_them():
         ({"mode": "easgd", "worker_optimizer": "sgd", "optimizer_params": {"rho": 1}}, False, {"--optimizer-params"}),
         ({"mode": "easgd", "optimizer": "sgd", "learning_rate": 0.1}, False, set()),
         ({"mode": "gem", "optimizer": "sgd", "learning_rate": 0.1}, False, {"--optimizer", "--learning-rate"}),
+        ({"mode": "easgd", "elastic_momentum": 0.9, "optimizer": "sgd"}, False, {"--optimizer"}),
+        ({"mode": "easgd", "elastic_lr": 0.1, "learning_rate": 0.2}, False, {"--learning-rate"}),
+        ({"optimizer_params": {"lr": 0.1}, "learning_rate": 0.2}, False, {"--learning-rate"}),
+        ({"mode": "allreduce", "optimizer": "sgd", "learning_rate": 0.2}, False, set()),
+        ({"optimizer": "sgd", "learning_rate": 0.2, "synchronous": True, "sync_every": 3}, False, set()),
     ],
 )
 def test_options_without_effect_depend_on_the_rank_that_makes_the_steps(options, own, named):
@@ -184,6 +189,8 @@ def test_options_without_effect_depend_on_the_rank_that_makes_the_steps(options,
         ({"worker_optimizer": "sgd", "sync_every": 2}, False, "adam"),
         ({"mode": "easgd"}, False, "adam"),
         ({"mode": "easgd", "worker_optimizer": "sgd"}, False, "sgd"),
+        ({"mode": "easgd", "elastic_momentum": 0.9}, False, ""),
+        ({"mode": "allreduce", "optimizer": "rmsprop"}, False, "rmsprop"),
         ({"mode": "gem"}, False, ""),
         ({"mode": "gem"}, True, "adam"),
         ({"worker_optimizer": "sgd"}, True, "sgd"),
@@ -191,6 +198,12 @@ def test_options_without_effect_depend_on_the_rank_that_makes_the_steps(options,
 )
 def test_the_optimizer_that_makes_the_steps_is_that_of_the_rank_that_makes_them(options, own, optimizer):
     assert TrainingOptions.of(options).steps_by(own=own) == optimizer
+
+
+def test_an_option_of_steps_that_a_search_may_turn_on_is_not_called_idle():
+    given = TrainingOptions.of({"mode": "easgd", "elastic_momentum": 0.9, "optimizer": "sgd"})
+    assert idle_options(given, Space([Integer(1, 3, name="train.epochs")]))
+    assert not idle_options(given, Space([Real(0, 0.9, name="train.elastic_momentum")]))
 
 
 def test_rules_that_end_a_training_are_read_from_its_options():

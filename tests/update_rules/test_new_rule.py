@@ -1,6 +1,7 @@
 """A fifth update rule, made in this file and named in the registry: it trains in every way that a team has."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from nnlo_opt.space.parameters import Real
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.identity import DataFiles
+from nnlo_opt.update_rules.layers import layers_of
 from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, RuleOption, UpdateRule, WorkerHalf
 from tests.helpers import linear_teams
 from tests.helpers.launcher import python
+from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.linear_serial import data_of
 from tests.helpers.linear_teams import options_of, tree_of, val_losses
 from tests.helpers.loopback_team import LoopbackTeam
@@ -169,3 +172,58 @@ def test_options_of_a_new_rule_are_options_of_the_commands():
         "sign: length of a step (default: 0.01, example: 0.1)",
         "update rule: downpour, easgd, gem, sign, or allreduce, in which every rank trains",
     ]
+
+
+class ByLayer(SignSgd):
+    """The same rule, whose halves must know the layers of the model in each update."""
+
+    name = "by-layer"
+    told: ClassVar[list[list[str]]] = []
+
+    def master_half(self, options, n_weights, n_workers):
+        return LayeredMaster(options.of_rules["sign_rate"])
+
+    def worker_half(self, options, n_weights):
+        return LayeredWorker(n_weights)
+
+    def group_half(self, options, n_weights, n_workers):
+        return LayeredGroup()
+
+
+def take_note(half):
+    ByLayer.told.append([type(half).__name__, *((layer.name, layer.shape, layer.part) for layer in half.layers)])
+
+
+class LayeredMaster(SignMaster):
+    by_layer = True
+
+    def apply(self, central, update, weight):
+        take_note(self)
+        for layer in self.layers:
+            super().apply(central[layer.part], update[layer.part], weight)
+
+
+class LayeredWorker(SignWorker):
+    def finish(self):
+        take_note(self)
+        return super().finish()
+
+
+class LayeredGroup(SignGroup):
+    def combine(self, updates):
+        take_note(self)
+        return super().combine(updates)
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("workers", [1, 3, tree_of(4, 3)], ids=["one worker", "three", "a tree"])
+def test_all_halves_of_a_rule_by_layer_know_the_layers_of_the_model(tmp_path, monkeypatch, shares, workers):
+    monkeypatch.setattr(LoopbackTeam, "shares", shares)
+    monkeypatch.setitem(RULES, ByLayer.name, ByLayer())
+    monkeypatch.setattr(ByLayer, "told", [])
+    options = options_of(mode="by-layer", epochs=3, sign_rate=RATE)
+    linear_teams.trained(tmp_path, options, workers, seed=0, data=DATA)
+    roles = {told[0] for told in ByLayer.told}
+    assert roles == {"LayeredMaster", "LayeredWorker"} | ({"LayeredGroup"} if workers not in (1, 3) else set())
+    layers = layers_of((spec.name, spec.shape) for spec in LinearAdapter(3, 0).layout.specs)
+    assert all(told[1:] == [tuple(layer) for layer in layers] for told in ByLayer.told)

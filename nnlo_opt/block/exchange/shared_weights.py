@@ -20,7 +20,6 @@ from nnlo_opt.comm.transport import SharedMemory, Transport
 from nnlo_opt.training.schedules import LearningRates
 from nnlo_opt.update_rules.rule import Answer, MasterHalf
 from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
-from nnlo_opt.update_rules.vectors import blocks
 from nnlo_opt.vectors import offsets
 
 #: numbers in front of the vectors, int64 each, for the process that holds the lock of the first block
@@ -63,7 +62,7 @@ class SharedWeights:
         #: True if no other process touches the weights while a worker does; the master is at rest then
         self._is_alone = n_workers == 1
         # Of many workers most shall find a block that is free, even if the model is small.
-        self._first, *self._others = blocks(n_weights, n_workers // 2)
+        self._first, *self._others = rule.blocks(n_weights, n_workers // 2)
         self._policy, self._rates = policy, rates
         #: staleness of the updates made here, since `take_applied`
         self._applied = StalenessStatistics()

@@ -19,6 +19,7 @@ from nnlo_opt.comm.transport import Received, SharedMemory
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.checkpoint import Checkpoint
+from nnlo_opt.update_rules.layers import layers_of
 from nnlo_opt.update_rules.rule import Answer, MasterHalf
 from nnlo_opt.vectors import aligned_empty
 
@@ -112,7 +113,10 @@ class CentralWeights:
         return self._rule is not None
 
     def _new_rule(self) -> MasterHalf:
-        return self._options.rule.master_half(self._options, self.n_weights, len(self._state.workers))
+        assert self._first_ready is not None
+        rule = self._options.rule.master_half(self._options, self.n_weights, len(self._state.workers))
+        rule.take_layers(layers_of(self._first_ready.layers))
+        return rule
 
     def _share(self, rule: MasterHalf) -> None:
         """Make memory for all workers, if they are on this node and the update rule has use for it."""

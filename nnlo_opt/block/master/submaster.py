@@ -24,6 +24,7 @@ from nnlo_opt.records import Value
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
+from nnlo_opt.update_rules.layers import layers_of
 from nnlo_opt.update_rules.rule import Answer, GroupHalf
 
 logger = logging.getLogger(__name__)
@@ -137,6 +138,7 @@ class SubMaster:
                 fold.n_weights = message.n_weights
                 options = fold.options.for_updates() if message.trains_itself else fold.options
                 fold.rule = options.rule.group_half(options, message.n_weights, len(self._group.workers))
+                fold.rule.take_layers(layers_of(message.layers))
                 self._above.send(TOP, message, fold.initial)
                 fold.initial = None
             case ins.Adopt(message=message):

@@ -71,6 +71,7 @@ class LocalTraining:
         self.task = task
         self._start = start
         self._rule = task.options.rule.worker_half(task.options, task.adapter.n_weights)
+        self._rule.take_layers(task.layers)
         #: True if all workers make every step together
         self._together = task.options.rule.averages_every_batch
         #: source of the gradients of its steps
@@ -268,6 +269,7 @@ class LocalTraining:
             self.gradients.average_by(shared_step)
             return
         half = options.rule.master_half(options, adapter.n_weights, start.n_workers)
+        half.take_layers(self.task.layers)
         sizes, policy = (adapter.n_weights, adapter.n_state), options.staleness_policy
         self._shared = SharedWeights(memory, half, sizes, start.n_workers, policy, self._rates)
         if start.n_workers == 1 and self._partners.group is None:

@@ -7,11 +7,13 @@ from typing import Any
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.run.options.values import Options, check_training
+from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.space.parameters import Integer, Real
 from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.space.values import Value, text, thawed
-from nnlo_opt.training.options import TrainingOptions, option_name
+from nnlo_opt.training.options import TrainingOptions, option_name, searchable
 from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.update_rules.rule import UpdateRule
 
 
 def check_space(space: Space, definition: ModelDefinition, options: Options) -> None:
@@ -98,31 +100,74 @@ def corners(space: Space, name: str) -> list[Value]:
     return [parameter.value_at(index) for index in range(parameter.n_values or 0)]
 
 
+#: options beside the optimizer and its rate that decide whether these make the steps
+_OF_STEPS = ("optimizer_params", "worker_optimizer", "worker_optimizer_params", "sync_every")
+
+
+def _other_rate(training: TrainingOptions, rules: Iterable[UpdateRule]) -> str:
+    """Return in words what the steps take instead of `--learning-rate`."""
+    for name in ("optimizer_params", "worker_optimizer_params"):
+        if {"lr", "learning_rate"} & getattr(training, name).keys():
+            return f"`{option_name(name)}` has one"
+    of_rules = [f"`{option_name(o.name)}` is that of {rule.name}" for rule in rules for o in rule.options if o.is_rate]
+    return ", ".join(of_rules) or f"the steps are those of {' or of '.join(rule.name for rule in rules)}"
+
+
 def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = False) -> tuple[str, ...]:
     """Return a sentence that names options without effect at any point of the search; empty if there are none.
 
     `own`: the model makes its own steps.
     """
+    said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
+    for names, reason in _idle(training, space, own=own):
+        given = [f"`{option_name(name)}`" for name in names if values[name] != defaults[name]]
+        if given:
+            said.append(f"{', '.join(given)} ({reason})")
+    return (f"Without effect here: {', '.join(said)}.",) if said else ()
+
+
+def idle_names(training: TrainingOptions, findings: Findings) -> list[str]:
+    """Return the names of all options without effect on the steps, given or not."""
+    space, own = findings.space, findings.trains_itself
+    names = {name for group, _ in _idle(training, space, own=own) for name in group}
+    if (space is None or not space.train_names) and not training.steps_by(own=own):
+        names |= {"optimizer", "optimizer_params"}  # which may still be the origin of a learning rate
+    return sorted(names)
+
+
+def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[tuple[list[str], str]]:
+    """Return options without effect at any point, in groups, each with the reason."""
 
     def known(option: str) -> set[Any]:
         name = f"{TRAIN_PREFIX}{option}"
         return {*corners(space, name)} if space is not None and name in space.names else {getattr(training, option)}
 
-    rules, syncs = [RULES[mode] for mode in known("mode")], known("sync_every")
+    def takes(mode: str, name: str) -> bool:
+        """Return True if there may be other steps with another value of the option."""
+        return (varies and RULES[mode].takes_optimizer) or training.has_effect(name, mode)
+
+    def maker(mode: str) -> str:
+        """Return in words what makes the steps, "" if `--optimizer` does."""
+        # Each model of a composite, and a worker that steps by itself, has the worker's optimizer if there is one.
+        if of_worker and (own or RULES[mode].steps_at_workers):
+            return "`--worker-optimizer`"
+        return "" if own or takes(mode, "optimizer") else RULES[mode].name
+
+    modes, syncs = sorted(known("mode")), known("sync_every")
+    rules = [RULES[mode] for mode in modes]
+    searched = () if space is None else space.train_names
+    varies = any(searchable(name).partition(".")[0] in (*_OF_STEPS, *training.of_rules) for name in searched)
     stepping = [rule.name for rule in RULES.values() if rule.steps_at_workers]
     takes_steps = own or any(rule.steps_at_workers for rule in rules)
     takes_steps = takes_steps or any(isinstance(n, int) and n > 1 for n in syncs)
-    # Each model of a composite, and a worker that steps by itself, has the optimizer of the worker if there is one.
     of_worker = None not in known("worker_optimizer")
-    named = [not of_worker if own or rule.steps_at_workers else rule.takes_optimizer for rule in rules]
+    makers = [maker(mode) for mode in modes]
     idle: list[tuple[list[str], str]] = []
-    if not any(named):
-        steps = ["`--worker-optimizer`"] * (of_worker and takes_steps)
-        steps += [rule.name for rule in rules if not rule.takes_optimizer]
-        idle.append((["optimizer", "optimizer_params"], f"the steps are those of {' or of '.join(steps)}"))
-    if not own and not any(rule.takes_optimizer for rule in rules):
-        rates = [f"`{option_name(o.name)}` is that of {rule.name}" for rule in rules for o in rule.options if o.is_rate]
-        idle.append((["learning_rate"], ", ".join(rates) or f"the steps are those of {rules[0].name}"))
+    if all(makers):
+        reason = f"the steps are those of {' or of '.join(dict.fromkeys(makers))}"
+        idle.append((["optimizer", "optimizer_params"], reason))
+    if not own and not any(takes(mode, "learning_rate") for mode in modes):
+        idle.append((["learning_rate"], _other_rate(training, rules)))
     if not takes_steps:
         reason = f"for `--mode {' or '.join(stepping)}` and `--sync-every` above 1"
         idle.append((["worker_optimizer", "worker_optimizer_params"], reason))
@@ -132,9 +177,4 @@ def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = 
         elif own:
             names = [option.name for option in rule.options if option.is_rate]
             idle.append((names, "the models have `--learning-rate`"))
-    said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
-    for names, reason in idle:
-        given = [f"`{option_name(name)}`" for name in names if values[name] != defaults[name]]
-        if given:
-            said.append(f"{', '.join(given)} ({reason})")
-    return (f"Without effect here: {', '.join(said)}.",) if said else ()
+    return idle

@@ -10,14 +10,16 @@ import nnlo_opt
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import parse_json
+from nnlo_opt.run.options.space_checks import idle_names
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.start.changed_model import differing, model_difference, model_remark
+from nnlo_opt.run.start.host import Host
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.search.design import design_size
 from nnlo_opt.search.own import name_of
 from nnlo_opt.training.options import option_name
-from nnlo_opt.trials.identity import DataFiles, RunIdentity, StartSettings
+from nnlo_opt.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 
@@ -71,7 +73,9 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
     return RunIdentity.of(plain)
 
 
-def settings_of(options: Options, program: str, *, names_versions: bool) -> dict[str, Any]:
+def settings_of(
+    options: Options, findings: Findings, scripts: ScriptFolders, host: Host, program: str
+) -> dict[str, Any]:
     """Return the settings of a start, which the next one may change, as plain data."""
     external = options.data.external_data
     command = "" if options.command is None else options.command.template.text
@@ -80,10 +84,12 @@ def settings_of(options: Options, program: str, *, names_versions: bool) -> dict
         "mirror": [*options.mirror],
         "external_data": external,
         "command": command,
+        "scripts": {} if options.command is None else scripts.to_json(),
+        "idle": [] if findings.is_objective else idle_names(options.training, findings),
     }
     return {
-        "command_line": [program, *options.command_line],
-        "versions": versions() if names_versions else {},
+        "command_line": [host.program or program, *options.command_line],
+        "versions": versions() if host.keeps_files else {},
         "hyper_opt": name_of(options.search.algorithm),
         "search": options.search.to_json(),
         "plan": asdict(options.plan),

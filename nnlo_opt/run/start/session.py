@@ -261,7 +261,8 @@ class Session(ABC):
                 directory.begin_anew()
             self._open_on_ranks(directory, findings, scripts)
             directory.journal.wait_for_room(WaitForSpace(directory.shown, self.say))
-            directory.record(self._started(directory, identity, scripts), self.say)
+            settings = settings_of(self.options, findings, scripts, self.host, self.program)
+            directory.record(self._started(directory, identity, settings), self.say)
             self._running = self._coordinate(directory, search, plan, findings)
         except BaseException:
             directory.abandon()
@@ -439,7 +440,7 @@ class Session(ABC):
         self._context.say_at_the_end(self._last_words)
         self._context.open(directory.path, self.topology)
 
-    def _started(self, directory: RunDirectory, identity: RunIdentity, scripts: ScriptFolders) -> RunStarted:
+    def _started(self, directory: RunDirectory, identity: RunIdentity, settings: dict[str, Json]) -> RunStarted:
         ledger, unix_s = directory.ledger, self._clock.unix_s()
         since_s = unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0
         check_start(unix_s, since_s)
@@ -449,8 +450,7 @@ class Session(ABC):
             n_ranks=self.topology.world_size,
             n_blocks=self.topology.n_blocks,
             identity=identity.plain,
-            settings=settings_of(self.options, self.host.program or self.program, names_versions=self.host.keeps_files)
-            | ({} if self.options.command is None else {"scripts": scripts.to_json()}),
+            settings=settings,
             adopted=[] if ledger.sessions else self.adopted,
             cut_bytes=directory.journal.n_cut,
         )

@@ -98,8 +98,8 @@ class TrainingSession(Session):
         workers, groups = team.n_workers, len(team.groups)
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
-        steps = [training.rule.name, training.steps_by(own=findings.trains_itself)]
-        each = " for each of its models" if findings.trains_itself else ""
+        steps = [training.rule.name, *(findings.optimizers or [training.steps_by(own=findings.trains_itself)])]
+        each = f" for {'its' if len(findings.optimizers) > 1 else 'each of its'} models" * findings.trains_itself
         self.say(
             f"Training {findings.model} in `{directory.shown}`: {training.epochs} "
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "

@@ -30,6 +30,8 @@ class Findings:
     notes: Mapping[str, str] | None = None
     #: True for a model that makes its own steps (`models.composite`)
     trains_itself: bool = False
+    #: of such a model the optimizers of its parts
+    optimizers: tuple[str, ...] = ()
     #: False for an objective that takes no `checkpoint`: its trials cannot be paused
     pauses: bool = True
     #: None in a training
@@ -70,4 +72,4 @@ class Findings:
         """Inverse of `to_json`."""
         space, data = plain["space"], plain["data"]
         typed = {"space": space and Space.from_json(space), "data": data and checked(data, DataFiles)}
-        return cls(**plain | typed | {"remarks": tuple(plain["remarks"])})
+        return cls(**plain | typed | {"remarks": tuple(plain["remarks"]), "optimizers": tuple(plain["optimizers"])})

@@ -48,13 +48,14 @@ class Inspection:
         findings = self.look(space)
         if findings.is_objective:
             return findings
-        figure, loss, remarks = self._inspect_model(findings.space)
+        figure, loss, optimizers, remarks = self._inspect_model(findings.space)
         function = self._maker.figure
         return replace(
             findings,
             figure=figure,
             figure_function=None if function is None else {"name": function.name, "sha256": function.sha256},
             loss=loss,
+            optimizers=optimizers,
             remarks=(*findings.remarks, *remarks),
         )
 
@@ -175,13 +176,13 @@ class Inspection:
         name = comparison.objectives[0].name
         return "value" if name == FIGURE else name
 
-    def _inspect_model(self, space: Space | None) -> tuple[str, str | None, tuple[str, ...]]:
-        """Return the name of the figure of merit, the losses in words, and sentences for the user."""
+    def _inspect_model(self, space: Space | None) -> tuple[str, str | None, tuple[str, ...], tuple[str, ...]]:
+        """Return the name of the figure of merit, losses in words, optimizers of parts, and sentences for the user."""
         point = space.middle() if space else self._options.point
         options = self._options.training.with_point(point)
         early, target = check_training(options)
         figures: tuple[str, ...] | None = None
-        loss_name = options.loss
+        loss_name, optimizers = options.loss, tuple[str, ...]()
         try:
             model = self._maker.new_model(model_parameters(point), seed=0)
         except TrialError as error:
@@ -190,7 +191,7 @@ class Inspection:
         else:
             if isinstance(model, CompositeModel):
                 composite, remarks = self._maker.composite(model, options, 0, self._data)
-                figures, loss_name = composite.figures, composite.losses_text
+                figures, loss_name, optimizers = composite.figures, composite.losses_text, composite.optimizers
             else:
                 terms, remarks = self._maker.checked_loss(options, model, self._data)
                 figures, loss_name = figures_of(terms), losses_in_words(terms)
@@ -210,7 +211,7 @@ class Inspection:
         elif first.name != FIGURE:
             figure = first.name
         self._maker.release()
-        return figure, loss_name, remarks
+        return figure, loss_name, optimizers, remarks
 
     def refuse_if_alike(self, error: TrialError, point: Point, space: Space | None) -> None:
         """Raise ConfigurationError if the model fails at `--max-failures` points as at `point`, or at all if fewer."""

@@ -195,8 +195,12 @@ class ModelMaker:
         policy = getattr(definition.functions["get_model"], "dtype_policy", None)
         with self.framework.building(definition.custom_objects, policy):
             self._adapter = adapter = CompositeAdapter(model, samples.info.feature_shape, options, seed)
-        ignored = ("`--loss` has no effect: the models of a composite have losses of their own.",)
-        return adapter, ignored if options.loss else ()
+        option = "--worker-optimizer" if options.worker_optimizer else "--optimizer"
+        asked = options.worker_optimizer or options.optimizer
+        ignored = [("--loss", "losses")] if options.loss else []
+        ignored += [(option, "optimizers")] if asked not in (TrainingOptions().optimizer, *adapter.optimizers) else []
+        text = "`{}` has no effect: the models of a composite have {} of their own."
+        return adapter, tuple(text.format(*each) for each in ignored)
 
     def release(self) -> None:
         """Release the last model."""

@@ -1,0 +1,48 @@
+"""Where the arrays of a model lie in its flat vectors, for update rules that treat each array by itself."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+
+class Layer(NamedTuple):
+    """One array of a model.
+
+    >>> layers_of([("kernel", (2, 3)), ("bias", (3,))])[1]
+    Layer(name='bias', shape=(3,), part=slice(6, 9, None))
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    #: its place in a vector of all weights, in which it is C-contiguous
+    part: slice
+
+
+def layers_of(arrays: Iterable[Sequence[Any]]) -> tuple[Layer, ...]:
+    """Return the layers of (name, shape) of each array, which lie one behind the other."""
+    layers, end = [], 0
+    for name, shape in arrays:
+        start, end = end, end + math.prod(shape)
+        layers.append(Layer(name, tuple(shape), slice(start, end)))
+    return tuple(layers)
+
+
+def whole_layers(layers: Iterable[Layer], size: int) -> Iterator[slice]:
+    """Yield the slices of neighbouring layers that have `size` weights or more together; the last may have fewer."""
+    start = end = 0
+    for layer in layers:
+        end = layer.part.stop
+        if end - start >= size:
+            yield slice(start, end)
+            start = end
+    if end > start:
+        yield slice(start, end)
+
+
+def layers_within(layers: Iterable[Layer], block: slice) -> tuple[Layer, ...]:
+    """Return the layers of a block of `whole_layers`, with their places in the block."""
+    return tuple(
+        layer._replace(part=slice(layer.part.start - block.start, layer.part.stop - block.start))
+        for layer in layers
+        if block.start <= layer.part.start and layer.part.stop <= block.stop
+    )
