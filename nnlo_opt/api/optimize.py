@@ -135,6 +135,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
                 catch=catch,
                 observers=[view],
                 warn=view.warn,
+                waits_for=view.wait_for,
                 requests=study._requests,
             )
             with closing(view):
