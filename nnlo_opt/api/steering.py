@@ -156,7 +156,7 @@ class SearchView:
             self._study._see(ledger)
             for callback in self._callbacks:
                 with code_of_user():
-                    callback(self._study, FrozenTrial.of(ledger.trials[event.trial]))
+                    callback(self._study, FrozenTrial.of(ledger.trials[event.trial], ledger))
 
     def warn(self, sentence: str) -> None:
         """Warn the caller of the search."""

@@ -171,7 +171,7 @@ class Study(Steering):
         self._calls[call.order.trial] = call
         call.trial = RunningTrial(
             number=call.order.trial,
-            parameters=dict(call.order.point),
+            parameters=self._space.given(call.order.point),
             checkpoint=call.checkpoint,
             fold=TrialFold(seed=self._options.seed),
             _run=self._run.directory.path,

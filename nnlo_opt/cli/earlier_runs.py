@@ -82,7 +82,8 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, ModuleWorkload]:
     given = without_code(_given(run, ledger), run) | ({"model": model} if model else {})
     options = training_options(given) if ledger.is_training else optimization_options(given)
     options = replace(options, model_sha256=None if model else ledger.identity.model.sha256)
-    workload = ModuleWorkload(options, ProcessContext(), searches=not ledger.is_training)
+    searches, tuples = not ledger.is_training, ledger.identity.tuples
+    workload = ModuleWorkload(options, ProcessContext(), searches=searches, tuples=tuples)
     prepare(workload, run, ledger)
     return ledger, workload
 

@@ -6,6 +6,7 @@ from nnlo_opt.records import Number, Positive, Value, checked, field
 
 if TYPE_CHECKING:
     from nnlo_opt.space.space import Space
+    from nnlo_opt.space.tuples import Tuples
 
 
 #: name of the part of an objective that is the text of its command
@@ -134,6 +135,13 @@ class RunIdentity(_Facts):
         from nnlo_opt.space.space import Space  # imports NumPy, which scripts that ask for the state do without
 
         return Space.from_json(self.search_space.plain)
+
+    @property
+    def tuples(self) -> "Tuples":
+        """Categories of the search space that the user wrote as tuples."""
+        from nnlo_opt.space.tuples import Tuples
+
+        return Tuples(parameter.plain for parameter in self.parameters)
 
     def as_of(self, later: "RunIdentity") -> "RunIdentity":
         """Return this identity with what a later start may change: training options, and notes on an objective."""

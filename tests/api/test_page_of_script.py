@@ -172,7 +172,8 @@ def test_an_interruption_while_a_study_waits_for_its_page_is_raised_and_the_stud
     helper(WAITS)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", Watched(lambda: signal.raise_signal(signal.SIGINT)))
-        pytest.raises(KeyboardInterrupt, told, "run")
+        with pytest.raises(KeyboardInterrupt):
+            told("run")
     assert not helpers()
     Path("go").touch()
     assert len(told("run", opt_restore=True)) == 6

@@ -402,10 +402,12 @@ class Session(ABC):
         if self._timeline.keeps:
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
+        space = None if self.is_one_training else findings.search_space
         opened = OpenRun(
             directory=str(directory.path.resolve()),
             is_objective=findings.is_objective,
-            parameters=[] if self.is_one_training else [*findings.search_space.names],
+            parameters=[] if space is None else [*space.names],
+            with_tuples=[] if space is None else space.with_tuples,
             n_fold=self.options.plan.n_fold,
             seed=self.options.seed,
             least_children=least_workers(self.options, findings),

@@ -177,7 +177,7 @@ class Inspection:
 
     def _inspect_model(self, space: Space | None) -> tuple[str, str | None, tuple[str, ...]]:
         """Return the name of the figure of merit, the losses in words, and sentences for the user."""
-        point = space.middle() if space else self._options.point
+        point = space.given(space.middle()) if space else self._options.point
         options = self._options.training.with_point(point)
         early, target = check_training(options)
         figures: tuple[str, ...] | None = None
