@@ -53,7 +53,9 @@ def test_objective_callback_constraint_result_frame_and_run_have_tuples(tmp_path
 
 
 def test_the_tables_of_a_run_are_as_before(tmp_path):
-    nnlo_opt.optimize(lambda kernel, n: n, SPACE, checkpoint=tmp_path / "run", start_point={"kernel": (3, 3)}, **SETTINGS)
+    nnlo_opt.optimize(
+        lambda kernel, n: n, SPACE, checkpoint=tmp_path / "run", start_point={"kernel": (3, 3)}, **SETTINGS
+    )
     assert '"[3, 3]"' in (tmp_path / "run" / "results.csv").read_text()
 
 
