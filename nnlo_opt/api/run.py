@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from nnlo_opt.analysis import frames
 from nnlo_opt.api.words import in_python, python_words
-from nnlo_opt.errors import ConfigurationError, TrialError, require_known
+from nnlo_opt.errors import ConfigurationError, TrialError, require_known, shown
 from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting import plots
 from nnlo_opt.reporting.comparison import compared
@@ -75,6 +75,16 @@ class FrozenTrial:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise absence("trial", name, self)
+
+
+def _path(given: Any) -> str | os.PathLike[str]:
+    """Return the path of a run; ConfigurationError if it is none."""
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigurationError(
+            f"A run must be given by its directory or its name. Received: {shown(given)}. Write it as "
+            '`load_run("mine")`.'
+        )
+    return given
 
 
 def _given(trial: Trial, ledger: Ledger) -> dict[str, Any]:
@@ -296,7 +306,7 @@ class Run(Results):
     @in_python()
     def __init__(self, path: str | os.PathLike[str]) -> None:
         #: directory of the run
-        self.directory: Path = existing_run(path)
+        self.directory: Path = existing_run(_path(path))
         self._events: list[Event] = []
         self.ledger = Ledger()
         self.refresh()

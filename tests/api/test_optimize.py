@@ -268,7 +268,7 @@ def test_without_catch_the_exception_reaches_the_caller():
         (distance, {"sampler": 3}, "which is `hyper_opt` here."),
         (distance, {"storage": "sqlite:///a"}, "which is `checkpoint` here."),
         (distance, {"load_if_exists": True}, "which is `opt_restore` here."),
-        (distance, {"n_iterations": 3}, "must be an option of OptimizationDriver. Received: `n_iterations`"),
+        (distance, {"n_iterations": 3}, "must be one of a search. Received: `n_iterations`"),
         (distance, {"num_iteration": 3}, "Did you mean `num_iterations`?"),
         (distance, {"hang_timeout": 3}, "Received: `hang_timeout`"),
         (distance, {"opt_restore": True}, "name it by `checkpoint`"),

@@ -233,6 +233,11 @@ class Inspection:
             ) from error
 
 
+#: value of a run -> the option that sets it, if that has another name
+_OPTION_OF = {"cache": "cache_data", "memory_bytes": "memory_limit", "n_ahead": "preload_data", "shuffle": "no_shuffle"}
+
+
 def _first_change(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Return the first option without its default value; empty if there is none."""
-    return next((option_name(name) for name, value in values.items() if value != defaults[name]), "")
+    changed = next((name for name, value in values.items() if value != defaults[name]), "")
+    return option_name(_OPTION_OF.get(changed, changed)) if changed else ""
