@@ -59,6 +59,7 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
         training=options.training.with_point(point),
         data=replace(options.data, pooled=pooled),
         point=model_parameters(point),
+        with_tuples=ledger.identity.with_tuples,
         remarks=(
             *options.remarks,
             f"Training again {where}: {point_text(point)}",

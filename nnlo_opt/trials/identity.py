@@ -137,11 +137,16 @@ class RunIdentity(_Facts):
         return Space.from_json(self.search_space.plain)
 
     @property
+    def with_tuples(self) -> list[dict[str, Any]]:
+        """JSON of the parameters that have tuples among their categories."""
+        return [parameter.plain for parameter in self.parameters if "tuples" in parameter.plain]
+
+    @property
     def tuples(self) -> "Tuples":
         """Categories of the search space that the user wrote as tuples."""
         from nnlo_opt.space.tuples import Tuples
 
-        return Tuples(parameter.plain for parameter in self.parameters)
+        return Tuples(self.with_tuples)
 
     def as_of(self, later: "RunIdentity") -> "RunIdentity":
         """Return this identity with what a later start may change: training options, and notes on an objective."""

@@ -407,7 +407,7 @@ class Session(ABC):
             directory=str(directory.path.resolve()),
             is_objective=findings.is_objective,
             parameters=[] if space is None else [*space.names],
-            with_tuples=[] if space is None else space.with_tuples,
+            with_tuples=[*self.options.with_tuples] if space is None else space.with_tuples,
             n_fold=self.options.plan.n_fold,
             seed=self.options.seed,
             least_children=least_workers(self.options, findings),

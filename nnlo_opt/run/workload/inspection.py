@@ -19,6 +19,7 @@ from nnlo_opt.run.workload.run_data import RunData
 from nnlo_opt.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.space.loading import finish_space, space_from_dimensions
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.tuples import Tuples
 from nnlo_opt.training.options import TrainingOptions, model_parameters, option_name
 from nnlo_opt.training.stopping import check_metric
 from nnlo_opt.trials.figure import figure_name
@@ -177,7 +178,8 @@ class Inspection:
 
     def _inspect_model(self, space: Space | None) -> tuple[str, str | None, tuple[str, ...]]:
         """Return the name of the figure of merit, the losses in words, and sentences for the user."""
-        point = space.given(space.middle()) if space else self._options.point
+        tuples = Tuples(self._options.with_tuples)
+        point = space.given(space.middle()) if space else tuples.given(self._options.point)
         options = self._options.training.with_point(point)
         early, target = check_training(options)
         figures: tuple[str, ...] | None = None
