@@ -258,7 +258,7 @@ def test_without_catch_the_exception_reaches_the_caller():
         (3, {}, "takes a function, a module or a file. Received: 3"),
         ("no_such.py", {}, "no_such.py"),
         (distance, {"num_iterations": 0}, "`num_iterations` must be a whole number, at least 1. Received: 0."),
-        (distance, {"shuffle": False}, "Received: `shuffle`"),
+        (distance, {"shuffle": False}, "Received: `shuffle=False`"),
         (distance, {"shuffle": 3}, "`shuffle` must be True or False. Received: 3."),
         (distance, {"fix": {"n": 9}}, "`fix` must give a value that the parameter can have"),
         (distance, {"surrogate": "gp"}, 'Received: `hyper_opt="bayesian"`; drop `surrogate`'),
