@@ -74,6 +74,12 @@ def shorten(app, what, name, value, options, *texts: str | None) -> tuple[str | 
     return tuple(text and text.replace(VECTOR, "FloatVector") for text in texts)
 
 
+def leave_out_options(app, what, name, value, options, lines: list[str]) -> None:
+    """Remove the options from what `help` shows of a search: they have a page."""
+    if "Options:" in lines:
+        del lines[lines.index("Options:") :]
+
+
 def finish(app, error: Exception | None) -> None:
     """Give the front page the name that servers look for, too."""
     if error is None:
@@ -84,4 +90,5 @@ def setup(app) -> None:
     """Connect the steps of our own."""
     app.connect("source-read", read)
     app.connect("autodoc-process-signature", shorten)
+    app.connect("autodoc-process-docstring", leave_out_options)
     app.connect("build-finished", finish)

@@ -1,6 +1,6 @@
 """Keyword arguments of a search from Python: the options of OptimizationDriver under their names, with types.
 
-docs/reference/options.md describes them. An argument that is left out has the default that stands there.
+`help(nnlo_opt.optimize)` describes them, and the page Options of the reference, which also has their defaults.
 """
 
 import os

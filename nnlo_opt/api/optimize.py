@@ -4,8 +4,9 @@ import hashlib
 import inspect
 import os
 import sys
+import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.run import Results, SearchResult
 from nnlo_opt.api.steering import Callback, SearchView, Steering
-from nnlo_opt.api.words import in_python
+from nnlo_opt.api.words import argument_names, in_python
 from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean, shown
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
@@ -94,8 +95,8 @@ def optimize(  # noqa: PLR0913  (all are named but two)
         comm: communicator of mpi4py; by default all ranks under mpirun, and none otherwise. `MPI.COMM_SELF` lets each
             process that mpirun or srun has started search by itself, without a warning.
         options: options of OptimizationDriver with their names, for example `num_iterations`, `hyper_opt`, `seed`,
-            `batch`, `train_data` or `checkpoint`; docs/reference/options.md lists them. Without `checkpoint` nothing is
-            left on disk. With it the run can be resumed by `opt_restore=True`.
+            `batch`, `train_data` or `checkpoint`. Without `checkpoint` nothing is left on disk. With it the run can be
+            resumed by `opt_restore=True`.
 
     Ctrl-C, or the button of a notebook, ends the search, and the result has what has ended. A second one raises.
 
@@ -107,6 +108,11 @@ def optimize(  # noqa: PLR0913  (all are named but two)
         raise ConfigurationError(
             "`nnlo_opt.optimize` must not be called while a module is imported by a search. Received: a call in "
             f"{EXECUTING[-1]}. Put it under `if __name__ == '__main__':`."
+        )
+    _check_callbacks(callbacks)
+    if not (comm is None or hasattr(comm, "Get_rank")):
+        raise ConfigurationError(
+            f"`comm` must be a communicator of mpi4py. Received: {shown(comm)}. Leave it out for all ranks of `mpirun`."
         )
     # A number of processes, or a communicator of one's own, says that this process is meant to search by itself.
     is_meant = n_parallel != 1 or (comm is not None and comm.Get_name() != "MPI_COMM_WORLD")
@@ -135,6 +141,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
                 catch=catch,
                 observers=[view],
                 warn=view.warn,
+                waits_for=view.wait_for,
                 requests=study._requests,
             )
             with closing(view):
@@ -149,8 +156,27 @@ def optimize(  # noqa: PLR0913  (all are named but two)
     return result
 
 
+def _help() -> str:
+    """Return a line for each option, as a wheel has no page of them."""
+    texts = {option.name: option.help for option in OPTIMIZATION_OPTIONS}
+    texts["shuffle"] = "False: samples keep their order"
+    lines = [f"{name}: {argument_names(texts[name].partition(';')[0])}" for name in SearchArguments.__annotations__]
+    return "\n".join(["Options:", *(textwrap.fill(line, 112, subsequent_indent="    ") for line in lines)])
+
+
+optimize.__doc__ = f"{inspect.cleandoc(optimize.__doc__ or '')}\n\n{textwrap.indent(_help(), '    ')[4:]}\n"
+
 #: the argument of that name
 N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel")
+
+
+def _check_callbacks(callbacks: Any) -> None:
+    is_list = isinstance(callbacks, Sequence) and not isinstance(callbacks, str)
+    if not is_list or not all(map(callable, callbacks)):
+        raise ConfigurationError(
+            f"`callbacks` must be a list of functions of (study, trial). Received: {shown(callbacks)}. Write it as "
+            "`callbacks=[function]`."
+        )
 
 
 def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: ModelDefinition, comm: object) -> None:
@@ -176,12 +202,9 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     The run has a name only if it is to be kept.
     """
     if unknown := [name for name in given if name not in _NAMES]:
-        what = f"a search from Python does not have.{did_you_mean(unknown[0], _NAMES)}"
-        if unknown[0] in ARGUMENTS:
-            what = f"is `{ARGUMENTS[unknown[0]]}` here."
         raise ConfigurationError(
-            f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which {what} "
-            "`OptimizationDriver --help` lists them, with `-` for `_`."
+            f"An argument must be one of a search. Received: `{unknown[0]}`, {_unknown(unknown[0])} "
+            "`help(nnlo_opt.optimize)` lists them."
         )
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")
@@ -201,6 +224,17 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
 
 
+def _unknown(name: str) -> str:
+    """Return what an argument is that a search does not have, in words."""
+    if name in ARGUMENTS:
+        return f"which is `{ARGUMENTS[name]}` here."
+    if name in inspect.signature(optimize).parameters:
+        return "which is for `nnlo_opt.optimize`: a study leaves the trials to you."
+    if name in BY_NAME:
+        return "which only the command OptimizationDriver has."
+    return f"which is none.{did_you_mean(name, _NAMES)}"
+
+
 def _has_time_alone(given: Mapping[str, Any]) -> bool:
     """Return True if a search ends by its time, and no number of trials is asked for."""
     has_time = given.get("timeout") is not None or given.get("walltime") is not None
@@ -211,6 +245,10 @@ def _earlier(given: Any) -> list[Any]:
     """Return results and data frames as measurements, and paths as they are."""
     if isinstance(given, str | os.PathLike | Results) or hasattr(given, "to_csv"):
         given = [given]
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(
+            f"`warm_start` must be a run, a result or a data frame, or several in a list. Received: {shown(given)}."
+        )
     return [_measured(place) for place in given]
 
 

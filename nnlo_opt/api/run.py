@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from nnlo_opt.analysis import frames
 from nnlo_opt.api.words import in_python, python_words
-from nnlo_opt.errors import ConfigurationError, TrialError, require_known
+from nnlo_opt.errors import ConfigurationError, TrialError, require_known, shown
 from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting import plots
 from nnlo_opt.reporting.comparison import compared
@@ -66,15 +66,30 @@ class FrozenTrial:
     reason: str
 
     @classmethod
-    def of(cls, trial: Trial) -> Self:
+    def of(cls, trial: Trial, ledger: Ledger) -> Self:
         """Return a copy of a trial of a ledger."""
         same = {f.name: copy(getattr(trial, f.name)) for f in fields(cls) if f.name != "parameters"}
-        return cls(parameters=dict(trial.point), **same | {"reason": python_words(trial.reason)})
+        return cls(parameters=_given(trial, ledger), **same | {"reason": python_words(trial.reason)})
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise absence("trial", name, self)
+
+
+def _path(given: Any) -> str | os.PathLike[str]:
+    """Return the path of a run; ConfigurationError if it is none."""
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigurationError(
+            f"A run must be given by its directory or its name. Received: {shown(given)}. Write it as "
+            '`load_run("mine")`.'
+        )
+    return given
+
+
+def _given(trial: Trial, ledger: Ledger) -> dict[str, Any]:
+    """Return the parameters of a trial as they were written in the search space."""
+    return ledger.identity.tuples.given(trial.point)
 
 
 class Results:
@@ -120,7 +135,7 @@ class Results:
     @property
     def trials(self) -> list[FrozenTrial]:
         """All trials in the order in which they were suggested."""
-        trials = self._frozen or [FrozenTrial.of(trial) for trial in self.ledger.trials]
+        trials = self._frozen or [FrozenTrial.of(trial, self.ledger) for trial in self.ledger.trials]
         if self.ledger.ended_because:
             self._frozen[:] = trials
         return [*trials]
@@ -129,12 +144,12 @@ class Results:
     def best(self) -> FrozenTrial | None:
         """The trial with the best figure of merit, in the first of several objectives; None if no trial succeeded."""
         best = self.ledger.best()
-        return None if best is None else FrozenTrial.of(best)
+        return None if best is None else FrozenTrial.of(best, self.ledger)
 
     @property
     def best_parameters(self) -> Point:
         """Parameters of the best trial; TrialError, with the first reason, if no trial succeeded."""
-        return dict(self._succeeded().point)
+        return _given(self._succeeded(), self.ledger)
 
     @property
     def figure_of_merit(self) -> float:
@@ -146,7 +161,8 @@ class Results:
     @property
     def pareto(self) -> list[FrozenTrial]:
         """The trials that no other trial beats in all objectives; empty with one objective."""
-        return [FrozenTrial.of(trial) for trial in self.ledger.trials if trial.number in self.ledger.pareto]
+        ledger = self.ledger
+        return [FrozenTrial.of(trial, ledger) for trial in ledger.trials if trial.number in ledger.pareto]
 
     @property
     def ended_because(self) -> str:
@@ -165,7 +181,9 @@ class Results:
     def _found(self) -> str:
         """Number of trials in each state, and the best of them, in words."""
         best = self.ledger.best()
-        found = "none succeeded" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
+        found = "none succeeded"
+        if best is not None:
+            found = f"best {best.figure_of_merit:.6g} at {_given(best, self.ledger)}"
         return f"{outcome(self.ledger)}, {found}"
 
     @in_python()
@@ -288,7 +306,7 @@ class Run(Results):
     @in_python()
     def __init__(self, path: str | os.PathLike[str]) -> None:
         #: directory of the run
-        self.directory: Path = existing_run(path)
+        self.directory: Path = existing_run(_path(path))
         self._events: list[Event] = []
         self.ledger = Ledger()
         self.refresh()
@@ -312,7 +330,7 @@ class Run(Results):
         >>> load_run("checkpoints/CP").trial(2).parameters
         {'lr': 0.03, 'act': None, ...}
         """
-        return FrozenTrial.of(self._trial(number))
+        return FrozenTrial.of(self._trial(number), self.ledger)
 
     def _trial(self, number: int) -> Trial:
         try:

@@ -101,6 +101,12 @@ class Steering:
         return [self._asked.popleft() for _ in range(len(self._asked))]
 
 
+def say_waiting(what: str) -> None:
+    """Say on standard error what a script waits for, as its output may be read by a program."""
+    sys.stderr.write(f"{what} ...\n")
+    sys.stderr.flush()
+
+
 #: a function of the search and of a trial that has ended
 Callback = Callable[[Steering, FrozenTrial], object]
 
@@ -122,6 +128,7 @@ class SearchView:
         # The output of a rank is a terminal to it, even if mpirun writes to a pipe.
         is_seen = "ipykernel" in sys.modules or (not is_rank() and terminal_width(sys.stdout) is not None)
         self._has_line = is_seen if progress is None else progress
+        self._is_silent = progress is False
         #: None before the first event
         self._line: SearchBar | None = None
         #: first failure, until it is known that the search goes on; None before it, empty afterwards
@@ -149,11 +156,18 @@ class SearchView:
             self._study._see(ledger)
             for callback in self._callbacks:
                 with code_of_user():
-                    callback(self._study, FrozenTrial.of(ledger.trials[event.trial]))
+                    callback(self._study, FrozenTrial.of(ledger.trials[event.trial], ledger))
 
     def warn(self, sentence: str) -> None:
         """Warn the caller of the search."""
         warnings.warn_explicit(python_words(sentence), SearchWarning, *self._place)
+
+    def wait_for(self, what: str) -> None:
+        """Show what the search waits for when its trials have ended."""
+        if self._line is not None:
+            self._line.wait_for(what)
+        elif not self._is_silent:
+            say_waiting(what)
 
     def close(self) -> None:
         """Leave the line as it is."""

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.optimize import N_PARALLEL, SpaceLike, search_options, space_of, warn_of_defaults
 from nnlo_opt.api.run import SearchResult
-from nnlo_opt.api.steering import Steering
+from nnlo_opt.api.steering import Steering, say_waiting
 from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -123,6 +123,7 @@ class Study(Steering):
             n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
             requests=self._requests,
             warn=partial(_warn, place=(caller.f_code.co_filename, caller.f_lineno)),
+            waits_for=say_waiting,
         )
         #: trials handed out to the caller that have not ended, by number
         self._calls: dict[int, _Call] = {}
@@ -170,7 +171,7 @@ class Study(Steering):
         self._calls[call.order.trial] = call
         call.trial = RunningTrial(
             number=call.order.trial,
-            parameters=dict(call.order.point),
+            parameters=self._space.given(call.order.point),
             checkpoint=call.checkpoint,
             fold=TrialFold(seed=self._options.seed),
             _run=self._run.directory.path,
@@ -242,7 +243,7 @@ class Study(Steering):
         try:
             self._session.end(self._run)
         finally:
-            self._run.close()
+            self._run.close(self._session.host)
             self._session.close()
             self._cleanup.close()
 

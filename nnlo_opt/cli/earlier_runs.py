@@ -59,6 +59,7 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
         training=options.training.with_point(point),
         data=replace(options.data, pooled=pooled),
         point=model_parameters(point),
+        with_tuples=ledger.identity.with_tuples,
         remarks=(
             *options.remarks,
             f"Training again {where}: {point_text(point)}",
@@ -82,7 +83,8 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, ModuleWorkload]:
     given = without_code(_given(run, ledger), run) | ({"model": model} if model else {})
     options = training_options(given) if ledger.is_training else optimization_options(given)
     options = replace(options, model_sha256=None if model else ledger.identity.model.sha256)
-    workload = ModuleWorkload(options, ProcessContext(), searches=not ledger.is_training)
+    searches, tuples = not ledger.is_training, ledger.identity.tuples
+    workload = ModuleWorkload(options, ProcessContext(), searches=searches, tuples=tuples)
     prepare(workload, run, ledger)
     return ledger, workload
 

@@ -18,7 +18,7 @@ from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.files import parse_object
 from nnlo_opt.reporting.comparison import compared
 from nnlo_opt.reporting.results import read_ledger, summarise
-from nnlo_opt.reporting.table import text_table, wrapped
+from nnlo_opt.reporting.table import Spare, text_table, wrapped
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.reporting.words import duration, value_text
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
@@ -144,9 +144,10 @@ def compare(parser: Parser, argv: Sequence[str]) -> None:
         "Search spaces: parameters that differ": _differing(ledgers, _parameters),
         "Versions that differ": _differing(ledgers, lambda ledger: ledger.settings.versions),
     }
+    spare = Spare([range(3, len(names) + 1)], "Compare fewer runs at a time.")
     for title, rows in parts.items():
         if rows:
-            print(text_table(f"{title}:", ["", *names], rows, left=True, width=width), end="\n\n")
+            print(text_table(f"{title}:", ["", *names], rows, left=True, width=width, spare=spare), end="\n\n")
     print("Commands:")
     for name, ledger in zip(names, ledgers, strict=True):
         print(wrapped(f"{name}: {shlex.join(ledger.settings.command_line or ['unknown'])}", width))

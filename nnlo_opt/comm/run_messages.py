@@ -19,6 +19,8 @@ class OpenRun(Message):
     is_objective: bool = False
     #: names of the parameters of a search
     parameters: list[str] = field(default_factory=list)
+    #: JSON of those of them that have tuples among their categories
+    with_tuples: list[dict[str, Json]] = field(default_factory=list)
     #: folds of each trial, and the seed of the run
     n_fold: int = 1
     seed: int = 0

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from nnlo_opt.export.exporter import TOOLS, make_exporter
@@ -33,19 +34,20 @@ class Mirror(Reporter):
     """
 
     module = "nnlo_opt.export.mirror"
+    errors = None  # those of this process: a mirror says there why it has failed
 
     def __init__(self, run_directory: Path, tool: str) -> None:
         super().__init__(run_directory, tool)
         #: name of the tool
         self.tool = tool
 
-    def finish(self, timeout_s: float = LAST_S) -> bool:
+    def finish(self, timeout_s: float = LAST_S, is_slow: Callable[[], None] | None = None) -> bool:
         """Have the mirror take in the last events; return False if it was killed, as it took too long.
 
         A mirror that has failed has said so.
         """
-        super().finish(timeout_s)
-        return self._process.returncode >= 0
+        super().finish(timeout_s, is_slow)
+        return self._process is not None and self._process.returncode >= 0
 
 
 def mirror(run_directory: Path, parent: int, tool: str) -> None:

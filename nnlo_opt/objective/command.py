@@ -34,6 +34,7 @@ from nnlo_opt.objective.working_folder import WorkingFolder
 from nnlo_opt.runtime.devices import NO_GPU, VISIBLE, are_own, find_gpus, own_gpu_ids
 from nnlo_opt.runtime.rank_variables import without_ranks
 from nnlo_opt.safe_path import SafePath
+from nnlo_opt.space.values import thawed
 from nnlo_opt.trials.identity import COMMAND
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,8 @@ class _Call:
         *places, port = self._trial.meet("start", own, self._prepared)
         hosts = [place[0] for place in places]
         address = LOOPBACK if len({*hosts}) == 1 else hosts[0]
-        words = self._command.template.filled(self._trial.parameters, self._values | {RANKS: len(hosts)})
+        point = {name: thawed(value) for name, value in self._trial.parameters.items()}
+        words = self._command.template.filled(point, self._values | {RANKS: len(hosts)})
         place = Place.of(self._rank, hosts)
         if RANKS in self._command.template.names:  # the script of block rank 0 starts processes for all
             place, words = Place(), ["true"] if self._rank else words

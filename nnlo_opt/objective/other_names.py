@@ -28,7 +28,8 @@ ARGUMENTS = _table(
         "scheduler": "pruner",
         "resources": "block_size",
         "callback": "callbacks",
-        "show_progress_bar": "progress",
+        "show_progress_bar verbose": "progress",
+        "search_space": "space",
     }
 )
 

@@ -35,6 +35,7 @@ from nnlo_opt.runtime.process import check_files, code_of_user, end_if_forked
 from nnlo_opt.runtime.streams import keeping_streams
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point
+from nnlo_opt.space.tuples import Tuples
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.identity import ScriptFolders
 from nnlo_opt.trials.manifest import remove_all
@@ -199,6 +200,7 @@ class ObjectiveRank:
         self._setup = setup
         self._orders, self._block, self._clock = setup.orders, setup.block, setup.clock
         self._is_root = setup.block.rank == ROOT
+        self._tuples = Tuples(setup.run.with_tuples)
         self._world_rank = setup.orders.rank
         #: number of this process, which a child that the objective forks does not have
         self._pid = os.getpid()
@@ -311,7 +313,7 @@ class ObjectiveRank:
             try:
                 trial = RunningTrial(
                     number=call.trial,
-                    parameters=dict(call.point),
+                    parameters=self._tuples.given(call.point),
                     comm=comm,
                     checkpoint=self._checkpoint,
                     fold=TrialFold(number=call.fold, n_fold=self._setup.run.n_fold, seed=self._setup.run.seed),

@@ -3,8 +3,9 @@
 `python -m nnlo_opt.reporting.follow RUN_DIRECTORY PID` writes both files at most once a second while the journal grows,
 and once more when a byte comes on its standard input, or its parent PID dies. The end of standard input would not do:
 a child that an objective has forked and left behind keeps it open. Writing a long table takes tens of milliseconds, too
-long for the coordinator's message loop. A byte asks for the page `report.html` as well, which takes up to a second.
-It also removes weights that `--keep-weights` does not keep: on the file system of a network that takes as long.
+long for the coordinator's message loop. A byte asks for the page `report.html` as well, which takes up to a second, and
+whose libraries are imported while the search runs. The process also removes weights that `--keep-weights` does not
+keep: on the file system of a network that takes as long.
 """
 
 import os
@@ -20,6 +21,7 @@ from typing import ClassVar
 from nnlo_opt.errors import UnreadableEventError
 from nnlo_opt.records import without_collection
 from nnlo_opt.reporting.page import wrote_page
+from nnlo_opt.reporting.page_data import prepare
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper, wait_or_kill, without_mpi
 from nnlo_opt.runtime.pulse import PULSE
@@ -33,6 +35,8 @@ from nnlo_opt.trials.run_directory import JOURNAL_NAME
 INTERVAL_S = 1.0
 #: most seconds that the page may take at the end, and exit code of a reporter that has written all but the page
 PAGE_S, WITHOUT_PAGE = 10.0, 3
+#: seconds after which somebody who waits for the last reports wants to know why
+SLOW_S = 1.0
 
 
 class JournalFollower:
@@ -108,7 +112,7 @@ class JournalFollower:
 
 
 class Reporter:
-    """Handle by which the coordinator starts and ends the reporter process.
+    """Handle by which the coordinator starts and ends the reporter process; one that cannot start has failed.
 
     Args:
         run_directory: directory of the run, which holds the journal.
@@ -117,34 +121,68 @@ class Reporter:
 
     #: module that the process runs
     module: ClassVar[str] = "nnlo_opt.reporting.follow"
+    #: standard error of the process; by default its failure is told by its exit code alone
+    errors: ClassVar[int | None] = subprocess.DEVNULL
+    #: None if it could not be started
+    _process: subprocess.Popen[bytes] | None = None
 
     def __init__(self, run_directory: Path, *arguments: str) -> None:
         command = module_command(self.module, str(run_directory), str(os.getpid()), *arguments)
         one_thread = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
-        self._process = start_helper(command, without_mpi(one_thread), stdin=subprocess.PIPE)
+        with suppress(OSError):
+            self._process = start_helper(command, without_mpi(one_thread), stdin=subprocess.PIPE, stderr=self.errors)
 
     def ask(self) -> None:
         """Have the process take in the last events and end; return at once. A second call does nothing."""
+        if self._process is None:
+            return
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # it has ended, or was asked
             self._process.stdin.write(b"\n")
             self._process.stdin.close()
 
-    def finish(self, timeout_s: float = 60.0) -> bool:
+    def finish(self, timeout_s: float = 60.0, is_slow: Callable[[], None] | None = None) -> bool:
         """Have the reporter write the last reports; return True if it wrote them in time, whether the page or not.
 
         Args:
-            timeout_s: longest wait in seconds, after which the reporter is killed.
+            timeout_s: longest wait in seconds, after which the reporter is killed, as it is by an exception.
+            is_slow: called if the reports are not written after `SLOW_S`.
         """
         self.ask()
-        with PULSE.unwatched():
-            status = wait_or_kill(self._process, timeout_s)
+        if self._process is None:
+            return False
+        try:
+            with PULSE.unwatched():
+                if is_slow is not None and not self._ends_within(SLOW_S):
+                    is_slow()
+                status = wait_or_kill(self._process, timeout_s)
+        finally:
+            self.end()
         return status in (0, WITHOUT_PAGE, -signal.SIGALRM)
+
+    def _ends_within(self, seconds: float) -> bool:
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode is not None
+
+    def end(self) -> bool:
+        """Kill the process; return True if it had not ended, or never started."""
+        if self._process is None:
+            return True
+        assert self._process.stdin is not None
+        with suppress(OSError, ValueError):  # it was asked, or has ended
+            self._process.stdin.close()
+        if self._process.poll() is not None:
+            return False
+        self._process.kill()
+        self._process.wait()
+        return True
 
     @property
     def has_page(self) -> bool:
         """True if the reporter has ended and written the page as well."""
-        return self._process.returncode == 0
+        return self._process is not None and self._process.returncode == 0
 
 
 def rounds(parent: int) -> Iterator[bool]:
@@ -162,7 +200,8 @@ def follow(run_directory: Path, parent: int) -> None:
     """Keep the reports of `run_directory` up to date until standard input has a byte or ends, or `parent` dies."""
     follower = JournalFollower(run_directory / JOURNAL_NAME)
     keeper = WeightKeeper(run_directory)
-    is_behind = False
+    is_behind = follower.read()
+    prepare(follower.ledger)
     for over in rounds(parent):
         is_behind |= follower.read()
         if is_behind or over:

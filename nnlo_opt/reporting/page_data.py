@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,12 @@ def spans_of(ledger: Ledger) -> dict[str, list[Any]]:
 
 
 # ---------------------------------------------------------------- effects, staleness
+
+
+def prepare(ledger: Ledger) -> None:
+    """Import what `effects_data` needs, which takes a second, if the run may come to have effects."""
+    if not ledger.is_training:
+        import_module("nnlo_opt.analysis.effects")
 
 
 def effects_data(ledger: Ledger, space: Space | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from nnlo_opt.analysis.frames import last_metrics, parameter_names, time_s
 from nnlo_opt.reporting.terminal import WIDE
@@ -28,7 +28,8 @@ def trials_table(ledger: Ledger, width: int = WIDE, trials: Sequence[Trial] | No
 
     Args:
         ledger: all trials.
-        width: most characters of a line; parameters that do not fit are named below the table.
+        width: most characters of a line; parameters that do not fit are named below the table, and then objectives
+            but the first.
         trials: trials to show, in their order; None: all by their numbers, or the best ones of a long search.
     """
     best = ledger.best()
@@ -80,7 +81,9 @@ def _table(ledger: Ledger, trials: Sequence[Trial], title: str, best: Trial | No
     if {"0"} <= {row[place] for row in rows} <= {"0", "-"}:  # objectives that report no epochs
         for cells in (head, *rows):
             del cells[place]
-    return text_table(title, head, rows, width=width, spare=range(len(head) - 1 - len(names), len(head) - 1))
+    spare = range(len(head) - 1 - len(names), len(head) - 1), range(2, place)
+    rest = "`nnlo-opt show RUN --trial N` prints all of a trial."
+    return text_table(title, head, rows, width=width, spare=Spare(spare, rest))
 
 
 def _reasons(trials: Sequence[Trial], width: int) -> str:
@@ -100,6 +103,18 @@ def wrapped(text: str, width: int) -> str:
     return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
+class Spare(NamedTuple):
+    """Columns of a table that may be left out if they do not fit."""
+
+    #: those of a group go before those of the next one
+    groups: Sequence[Sequence[int]]
+    #: sentence on where to find what is left out
+    rest: str
+
+
+_NOTHING = Spare((), "")
+
+
 def text_table(
     title: str,
     columns: Sequence[str],
@@ -107,12 +122,20 @@ def text_table(
     *,
     left: bool = False,
     width: int = WIDE,
-    spare: Sequence[int] = (),
+    spare: Spare = _NOTHING,
 ) -> str:
     """Return rows under a header as text of at most `width` characters, in which no number is cut.
 
     Columns are aligned to the right, unless `left` is set or the column has no header. If the table would be too wide,
-    some of the columns `spare` are left out and named below it.
+    columns are left out and named below it; if nothing more can be left out, its lines are longer.
+
+    Args:
+        title: above the table; empty for none.
+        columns: heads.
+        rows: cells.
+        left: align all columns to the left.
+        width: most characters of a line.
+        spare: columns that may be left out.
     """
     from rich.box import Box
     from rich.console import Console
@@ -128,8 +151,11 @@ def text_table(
     if sum(full) + gap * len(full) > width:
         heads, gap = [_folded(head, max(n, 8)) for head, n in zip(columns, least, strict=True)], 1
     least = [max(n, *map(len, head.split("\n"))) for n, head in zip(least, heads, strict=True)]
-    while sum(least[i] + gap for i in kept) > width and (spared := [i for i in kept if i in spare]):
-        kept.remove(max(spared, key=lambda i: (len(set(cells[i])) == 1, i)))  # what is the same in all rows goes first
+    for group in spare.groups:
+        while sum(least[i] + gap for i in kept) > width and (spared := [i for i in kept if i in group]):
+            # What is the same in all rows goes first.
+            kept.remove(max(spared, key=lambda i: (len(set(cells[i])) == 1, i)))
+    needed = max(width, sum(least[i] + gap for i in kept))
     table = Table(box=Box(_HEAD_ONLY, ascii=True), show_edge=False, padding=(0, gap - 1, 0, 0))
     for i in kept:
         aligned: Literal["left", "right"] = "left" if left or not columns[i] else "right"
@@ -137,11 +163,12 @@ def text_table(
     for row in rows:
         table.add_row(*(row[i] for i in kept))
     text = io.StringIO()
-    Console(file=text, width=width, no_color=True, highlight=False, emoji=False, markup=False).print(table)
-    lines = [title, ""] * bool(title) + [line.rstrip() for line in text.getvalue().rstrip().splitlines()]
+    Console(file=text, width=needed, no_color=True, highlight=False, emoji=False, markup=False).print(table)
+    lines = [wrapped(title, width), ""] * bool(title) + [
+        line.rstrip() for line in text.getvalue().rstrip().splitlines()
+    ]
     if left_out := ", ".join(column for i, column in enumerate(columns) if i not in kept):
-        rest = "`nnlo-opt show RUN --trial N` prints all of a trial."
-        lines.append(wrapped(f"Left out at {width} columns: {left_out}. {rest}", width))
+        lines.append(wrapped(f"Left out at {width} columns: {left_out}. {spare.rest}", width))
     return "\n".join(lines)
 
 
@@ -239,4 +266,6 @@ def _epochs(trial: Trial, events: Sequence[ev.Event], width: int) -> str:
         figure = "-" if event.figure_of_merit is None else f"{event.figure_of_merit:.6g}"
         metrics = [f"{event.metrics[name]:.4f}" if name in event.metrics else "-" for name in names]
         rows.append([str(fold), str(epoch), figure, *metrics])
-    return text_table("Epochs", ["fold", "epoch", "figure of merit", *names], rows, width=width) if rows else ""
+    heads = ["fold", "epoch", "figure of merit", *names]
+    spare = Spare([range(3, len(heads))], "`nnlo-opt export RUN --to csv` writes all of them.")
+    return text_table("Epochs", heads, rows, width=width, spare=spare) if rows else ""

@@ -292,6 +292,8 @@ class SearchBar:
         #: of the cell of a notebook, in which rich needs ipywidgets; None in a terminal
         self._output: Any = None
         self._shown = ""
+        #: True if something else was drawn in the place of the line since
+        self._is_covered = False
         if self._console.is_jupyter:
             self._output = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
         else:
@@ -305,13 +307,23 @@ class SearchBar:
         if line + failed == self._shown:
             return
         self._shown = line + failed
+        self._draw(self._shown)
+
+    def wait_for(self, what: str) -> None:
+        """Draw what is waited for in place of the line."""
+        self._is_covered = True
+        self._draw(f"{what} …" if "utf" in self._console.encoding else f"{what} ...")
+
+    def _draw(self, text: str) -> None:
         if self._output is not None:
-            self._output.update({"text/plain": printable(self._shown)}, raw=True)
+            self._output.update({"text/plain": printable(text)}, raw=True)
         else:
-            self._live.update(Text(printable(self._shown), no_wrap=True), refresh=True)
+            self._live.update(Text(printable(text), no_wrap=True), refresh=True)
 
     def close(self) -> None:
         """Leave the line as it is."""
+        if self._is_covered:
+            self._draw(self._shown)
         self._live.stop()
         if not self._console.is_terminal and self._output is None:
             self._console.print()

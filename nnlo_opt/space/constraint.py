@@ -11,13 +11,14 @@ import inspect
 import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space.values import Value, plain, thawed
+from nnlo_opt.space.values import Value, plain
 from nnlo_opt.user_files import describe, line_in, takes_arguments
 
 #: name of the function in a module
@@ -60,7 +61,7 @@ class Constraint:
             raise ValueError("A constraint can be evaluated only after the module of the search space was executed.")
         try:
             # The function gets a copy, so that it cannot change the point or a list in it.
-            answer = self.function({name: thawed(value) for name, value in point.items()})
+            answer = self.function(deepcopy(point))
         except Exception as error:
             line = line_in(Path(inspect.getfile(self.function)), error)
             where = f"{line}," if line else ""

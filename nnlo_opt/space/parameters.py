@@ -15,7 +15,19 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 from nnlo_opt.errors import ConfigurationError, did_you_mean, shown
 from nnlo_opt.records import MAX_INTEGER
 from nnlo_opt.space.conditions import When, check_condition, titled
-from nnlo_opt.space.values import Value, frozen, is_number, not_contained, plain, position_of, quantile_of, text, thawed
+from nnlo_opt.space.tuples import TUPLES, tuple_paths, with_tuples
+from nnlo_opt.space.values import (
+    Value,
+    frozen,
+    is_number,
+    not_contained,
+    plain,
+    position_of,
+    quantile_of,
+    text,
+    thawed,
+    written,
+)
 
 Prior = Literal["uniform", "log-uniform"]
 
@@ -401,6 +413,11 @@ class _Choice:
 
     def to_json(self) -> dict[str, Any]:
         data = {"kind": self.KIND, "name": self.name, "categories": [thawed(c) for c in self.categories]}
+        return data | self._rest_of_json()
+
+    def _rest_of_json(self) -> dict[str, Any]:
+        paths = tuple_paths([written(category) for category in self.categories])
+        data: dict[str, Any] = {TUPLES: paths} if paths else {}
         return data | ({"condition": self.condition.to_json()} if self.condition else {})
 
     def __str__(self) -> str:
@@ -415,7 +432,7 @@ class Categorical(_Choice):
     3
 
     Args:
-        categories: at least 2 values, of JSON's types; a category that is a list or a tuple arrives as a list.
+        categories: at least 2 values, of JSON's types; a category may also be a list or a tuple.
             Categories differ if their JSON text differs: 1, 1.0 and True are three categories.
         name: name of the parameter, as the model's function calls it.
         condition: condition on another parameter; None if the parameter is in every point.
@@ -507,8 +524,7 @@ class Constant(_Choice):
         return self.value_at(0)
 
     def to_json(self) -> dict[str, Any]:
-        data = {"kind": self.KIND, "name": self.name, "value": self.value}
-        return data | ({"condition": self.condition.to_json()} if self.condition else {})
+        return {"kind": self.KIND, "name": self.name, "value": self.value} | self._rest_of_json()
 
     def __str__(self) -> str:
         return f"Constant({self.value!r})"
@@ -558,9 +574,14 @@ def parameter_from_json(data: dict[str, Any]) -> Parameter:
     try:
         fields = dict(data)
         kind, condition = fields.pop("kind"), When.from_json(fields.pop("condition", None))
+        if (paths := fields.pop(TUPLES, None)) is not None:
+            if "categories" in fields:
+                fields["categories"] = with_tuples(fields["categories"], paths)
+            else:
+                (fields["value"],) = with_tuples([fields["value"]], paths)
         if kind in _BY_NAME:
             return _BY_NAME[kind](**fields, condition=condition)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(
             f"A parameter must be written as `to_json` writes it. Received: {data!r} ({error!r})."
         ) from error

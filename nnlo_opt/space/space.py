@@ -12,6 +12,7 @@ from nnlo_opt.space.conditions import When
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
 from nnlo_opt.space.numbering import Tree, count, points_at, trees
 from nnlo_opt.space.parameters import Parameter, parameter_from_json
+from nnlo_opt.space.tuples import TUPLES, Tuples
 from nnlo_opt.space.values import Value, check_name, thawed
 
 #: value of every active parameter of a space, by name; plain data of JSON's types
@@ -62,6 +63,8 @@ class Space:
     _parents: frozenset[str] = field(compare=False, repr=False)
     #: the parameters as trees; None if one is continuous
     _trees: tuple[Tree, ...] | None = field(compare=False, repr=False)
+    #: categories that the user wrote as tuples
+    _tuples: Tuples = field(compare=False, repr=False)
 
     def __init__(
         self, parameters: Iterable[Parameter], constraint: Constraint | Callable[[Point], bool] | None = None
@@ -93,6 +96,7 @@ class Space:
         object.__setattr__(self, "_gates", tuple(gates))
         object.__setattr__(self, "_parents", frozenset(gate[0] for gate in gates if gate is not None))
         object.__setattr__(self, "_trees", trees(self.parameters))
+        object.__setattr__(self, "_tuples", Tuples(parameter.to_json() for parameter in self.parameters))
         if constraint is not None and constraint.function is not None and constraint.example is None:
             object.__setattr__(self, "constraint", replace(constraint, example=self._first_feasible()))
 
@@ -188,7 +192,11 @@ class Space:
 
     def is_feasible(self, point: Point) -> bool:
         """Return True if the constraint accepts `point` or there is none; ConfigurationError if it cannot decide."""
-        return self.constraint is None or self.constraint.accepts(point)
+        return self.constraint is None or self.constraint.accepts(self.given(point))
+
+    def given(self, point: Point) -> dict[str, Any]:
+        """Return a copy of a point for code of the user: categories that were written as tuples are tuples."""
+        return self._tuples.given(point)
 
     def draw(self, rng: np.random.Generator) -> Point:
         """Draw one point by the priors, feasible or not."""
@@ -274,6 +282,11 @@ class Space:
         if self.constraint != other.constraint:
             return f"the constraint was {self.constraint or 'none'} and is now {other.constraint or 'none'}"
         return None
+
+    @property
+    def with_tuples(self) -> list[dict[str, Any]]:
+        """JSON of the parameters that have tuples among their categories."""
+        return [data for data in self.to_json()["parameters"] if TUPLES in data]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without the function of the constraint."""

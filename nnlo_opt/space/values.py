@@ -44,10 +44,22 @@ def check_whole(name: str, value: Any, unit: str = "") -> None:
         raise ConfigurationError(f"`{name}` must be {counted}. Received: {value!r}.")
 
 
-def frozen(value: Any, where: str, levels: int = MAX_LEVELS) -> Any:
-    """Return a hashable copy of `value` in which lists are tuples; ConfigurationError if JSON cannot store `value`.
+class FrozenList(tuple[Any, ...]):
+    """A list in a value that has to be hashable, and equal to a tuple of the same items."""
 
-    `where`: the parameter, in words.
+    __slots__ = ()
+
+
+def frozen(value: Any, where: str, levels: int = MAX_LEVELS) -> Any:
+    """Return a hashable copy of `value`, with a `FrozenList` for each list.
+
+    Args:
+        value: category, or value of a condition.
+        where: the parameter, in words.
+        levels: most levels of lists.
+
+    Raises:
+        ConfigurationError: JSON cannot store it.
     """
     value = plain(value)
     if isinstance(value, (list, tuple)):
@@ -56,7 +68,8 @@ def frozen(value: Any, where: str, levels: int = MAX_LEVELS) -> Any:
                 f"A category may hold lists inside lists in at most {MAX_LEVELS} levels. Received: more in "
                 f"{where}. Search a name, and look the list up in the model's function."
             )
-        return tuple(frozen(item, where, levels - 1) for item in value)
+        kind = tuple if isinstance(value, tuple) and not isinstance(value, FrozenList) else FrozenList
+        return kind(frozen(item, where, levels - 1) for item in value)
     if value is None or isinstance(value, (bool, int, str)) or is_number(value):
         return value
     raise ConfigurationError(
@@ -68,6 +81,14 @@ def frozen(value: Any, where: str, levels: int = MAX_LEVELS) -> Any:
 def thawed(value: Any) -> Any:
     """Return a copy of a tuple or list with lists at every depth; any other value unchanged."""
     return [thawed(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def written(value: Any) -> Any:
+    """Return a `frozen` value as it was before."""
+    if not isinstance(value, tuple):
+        return value
+    kind = list if isinstance(value, FrozenList) else tuple
+    return kind(map(written, value))
 
 
 def text(value: Any) -> str:

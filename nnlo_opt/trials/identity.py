@@ -6,6 +6,7 @@ from nnlo_opt.records import Number, Positive, Value, checked, field
 
 if TYPE_CHECKING:
     from nnlo_opt.space.space import Space
+    from nnlo_opt.space.tuples import Tuples
 
 
 #: name of the part of an objective that is the text of its command
@@ -134,6 +135,18 @@ class RunIdentity(_Facts):
         from nnlo_opt.space.space import Space  # imports NumPy, which scripts that ask for the state do without
 
         return Space.from_json(self.search_space.plain)
+
+    @property
+    def with_tuples(self) -> list[dict[str, Any]]:
+        """JSON of the parameters that have tuples among their categories."""
+        return [parameter.plain for parameter in self.parameters if "tuples" in parameter.plain]
+
+    @property
+    def tuples(self) -> "Tuples":
+        """Categories of the search space that the user wrote as tuples."""
+        from nnlo_opt.space.tuples import Tuples
+
+        return Tuples(self.with_tuples)
 
     def as_of(self, later: "RunIdentity") -> "RunIdentity":
         """Return this identity with what a later start may change: training options, and notes on an objective."""

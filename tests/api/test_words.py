@@ -15,6 +15,9 @@ from nnlo_opt.api.words import python_words
         ("by `--objective val_loss:min`", 'by `objective="val_loss:min"`'),
         ("by `--no-shuffle`", "by `shuffle=False`"),
         ("give `--search-space MODULE`", "give `space`"),
+        ("`--model` must name a file", "`target` must name a file"),
+        ("Write it as `--fix dropout=0.5`", 'Write it as `fix={"dropout": 0.5}`'),
+        ("(`--start-point`, `nnlo-opt enqueue`)", "(`start_point`, `study.enqueue`)"),
         ("`--hang-timeout 5`, `TrainingDriver --from-run a`", "`--hang-timeout 5`, `TrainingDriver --from-run a`"),
     ],
 )

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from nnlo_opt.reporting.table import MOST_ROWS, trials_table
+from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, text_table, trials_table
 from nnlo_opt.trials import events as ev
 from tests.helpers.told_runs import Story
 
@@ -106,3 +106,42 @@ def test_a_parameter_that_a_trial_has_not_is_a_dash():
     first, second = trials_table(story.ledger).splitlines()[-2:]
     assert first.split() == ["0", "-", "-", "-", "adam", "None", "-", "pending"]
     assert second.split() == ["1", "-", "-", "-", "sgd", "-", "0.5", "pending"]
+
+
+# ---------------------------------------------------------------- many columns
+
+
+def with_objectives(n, n_parameters=2):
+    """Three complete trials of `n` objectives; each is the number of the trial and of the objective."""
+    names = [f"val_metric_{i}" for i in range(n)]
+    story = Story(objectives=[f"{name}:min" for name in names])
+    for number in range(3):
+        trial = story.suggest(0.0, **{f"p{i}": i for i in range(n_parameters)})
+        objectives = {name: 1000 * number + i + 0.125 for i, name in enumerate(names)}
+        story.finish(1.0, story.assign(0.0, trial), 1000 * number + 0.125, objectives=objectives)
+        story.complete(1.0, trial, 1000 * number + 0.125, objectives=objectives)
+    return story.ledger
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("table", [trials_table, pareto_table])
+def test_a_table_of_twenty_objectives_fits_and_cuts_no_figure(table, width):
+    text = table(with_objectives(20), width)
+    assert max(map(len, text.splitlines())) <= width
+    words = text.split()
+    shown = [i for i in range(20) if f"{i + 0.125}" in words]
+    assert shown[0] == 0
+    left_out = text.partition(f"Left out at {width} columns: ")[2]
+    assert re.findall(r"val_metric_(\d+)", left_out) == [str(i) for i in range(20) if i not in shown]
+    assert "p0, p1." in " ".join(left_out.split())
+
+
+def test_parameters_are_left_out_before_objectives():
+    text = trials_table(with_objectives(4, 9), 70)
+    assert "Left out at 70 columns: p" in text
+    assert all(f"{i + 0.125}" in text for i in range(4))
+
+
+def test_a_table_in_which_nothing_may_be_left_out_is_wider_than_asked_and_whole():
+    text = text_table("", ["trial", "a", "b"], [["1", "1234567890.5", "2234567890.5"]], width=20)
+    assert text.splitlines()[-1].split() == ["1", "1234567890.5", "2234567890.5"]

@@ -32,7 +32,7 @@ class Algo:
 
     Further arguments are options of `TrainingDriver` (`early_stopping`, `target_metric`, `synchronous`, `staleness`,
     `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`, `gem_kappa`;
-    docs/reference/options.md describes them), or parameters of the optimizer with Keras's names and defaults. The
+    `TrainingDriver --help` describes them), or parameters of the optimizer with Keras's names and defaults. The
     learning rate may be called `learning_rate` or `lr`.
     """
 

@@ -77,7 +77,7 @@ class MPIManager(Manager):
             checkpoint: a folder that all ranks reach. The training is saved there every `checkpoint_interval` epochs,
                 and continues from the files that are there.
             checkpoint_interval: epochs between two checkpoints.
-            callbacks: Keras callbacks; docs/guide/python.md says when they run.
+            callbacks: Keras callbacks, whose methods for batches are not called.
             seed: seed of initial weights and shuffling.
 
         Raises:

@@ -1,5 +1,6 @@
 """Trainings by the ranks of a user's own script, in the session of the drivers."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -123,6 +124,7 @@ class Manager:
             findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
             keeps_files=folder is not None,
             observers=[lines] if self.verbose else [],
+            warn=partial(print, file=sys.stderr, flush=True),
         )
         with temporary_run() as temporary:
             run = temporary if folder is None else self._options.run

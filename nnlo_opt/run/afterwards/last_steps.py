@@ -8,14 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.export.mirror import LAST_S, Mirror
 from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.reporting.page import PAGE_NAME, wrote_page
+from nnlo_opt.reporting.page import PAGE_NAME
 from nnlo_opt.reporting.results import RESULT_NAMES, write_results
 from nnlo_opt.runtime.environment import start_helper, without_mpi
 from nnlo_opt.runtime.pulse import PULSE
@@ -33,15 +34,30 @@ ON_END_S = 60.0
 
 
 def write_last_reports(
-    reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]
+    reporter: Reporter,
+    directory: RunDirectory,
+    say: Callable[[str, TextIO], None],
+    *,
+    wait: AbstractContextManager[None] | None = None,
+    is_slow: Callable[[str], None] | None = None,
 ) -> tuple[str, ...]:
     """Write the reports for the last time; return the names of those that are written.
 
     They can always be rebuilt from the journal.
+
+    Args:
+        reporter: writes them, within its time limit.
+        directory: of the run.
+        say: prints a line for a person.
+        wait: context in which the reporter is waited for, and which may end the wait.
+        is_slow: is told what is waited for, if it takes a while.
     """
-    if reporter is not None and reporter.finish():
-        has_page = reporter.has_page
-    else:
+    is_written = False
+    with wait or nullcontext():
+        slow = None if is_slow is None else partial(is_slow, f"Writing {PAGE_NAME}")
+        is_written = reporter.finish(is_slow=slow)
+    if not is_written:
+        # It may have failed because of the page: this process does not try that again.
         try:
             write_results(directory.path, directory.ledger)
         except OSError as error:
@@ -51,11 +67,16 @@ def write_last_reports(
                 sys.stderr,
             )
             return ()
-        # The reporter, which has a time limit, may have failed because of the page: this process does not try it again.
-        has_page = reporter is None and wrote_page(directory.path, directory.ledger)
-    if not has_page:
+    if not reporter.has_page:
         say(f"{PAGE_NAME} is not written: `nnlo-opt report {directory.shown}` writes it, or says why.", sys.stderr)
-    return (*[PAGE_NAME] * has_page, *RESULT_NAMES)
+    return (*[PAGE_NAME] * reporter.has_page, *RESULT_NAMES)
+
+
+def leave_tables(reporter: Reporter, directory: RunDirectory) -> None:
+    """Write the tables in place of a reporter that is not to be waited for, unless it has ended."""
+    if reporter.end():
+        with suppress(OSError):
+            write_results(directory.path, directory.ledger)
 
 
 def ask_mirrors(mirrors: Sequence[Mirror], left_s: float | None) -> float:

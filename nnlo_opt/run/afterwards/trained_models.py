@@ -82,7 +82,8 @@ class TrainedModels(ModuleWorkload):
         context = ProcessContext(share=NodeShare(n_threads=n_cores, n_cores=n_cores))
         maker = ModelMaker(options, context)
         data = _FirstFile(options, maker, files[:1])
-        super().__init__(options, context, searches=not ledger.is_training, maker=maker, data=data)
+        tuples = ledger.identity.tuples
+        super().__init__(options, context, searches=not ledger.is_training, maker=maker, data=data, tuples=tuples)
         self._run = run
         prepare(self, run, ledger)
 

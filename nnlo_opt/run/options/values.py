@@ -149,6 +149,8 @@ class Options:
     trial_name: str = TRIAL_NAME
     #: parameters of the model in a training
     point: Point = field(default_factory=dict)
+    #: JSON of the parameters of `point` that have tuples among their categories
+    with_tuples: Sequence[dict[str, Any]] = ()
     seed: int = SEED.default
     log_level: str = "info"
     #: write only errors and the end to the terminal

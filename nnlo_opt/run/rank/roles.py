@@ -65,6 +65,7 @@ class RankRoles:
         if run.is_temporary:
             make_directory(Path(run.directory).parents[1])
             private_directory(Path(run.directory).parent)  # rank 0 may have made it on another node
+        self._setup.workload.open_run(run)
         self._setup.context.open(Path(run.directory), self._setup.topology)
 
     def regroup(self, run: OpenRun) -> None:

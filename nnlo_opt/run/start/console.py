@@ -25,9 +25,15 @@ WAIT_S, GROWTH = 3.0, 3.0
 class Console:
     """Prints lines; a run outlives its terminal, as it outlives its log file."""
 
-    def __init__(self, *, prints: bool = True, quiet: bool = False) -> None:
-        """`prints`: if False, lines go to the log file alone; `quiet`: the same for lines before `end_quiet`."""
-        self._prints = prints
+    def __init__(self, *, prints: bool = True, quiet: bool = False, warn: Callable[[str], None] | None = None) -> None:
+        """Make a console.
+
+        Args:
+            prints: if False, lines go to the log file alone.
+            quiet: the same for lines before `end_quiet`.
+            warn: takes the lines that are errors in place of standard error; None: nothing does.
+        """
+        self._prints, self._warn = prints, warn
         self._is_quiet = quiet
         #: None before `keep`, without a log file, and after `close`
         self._log: TextIO | None = None
@@ -62,6 +68,8 @@ class Console:
         if self._log is not None:
             with suppress(OSError):
                 self._log.write(text + "\n")
+        if stream and self._warn is not None:
+            self._warn(text)
 
     def show_bottom(self, text: Callable[[int], str]) -> None:
         """Show a line below all others if standard output goes to a terminal; `text`: returns it for a width."""

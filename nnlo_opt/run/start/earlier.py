@@ -78,7 +78,7 @@ def earlier_of_ledger(ledger: Ledger, source: str) -> Earlier:
     space = ledger.identity.space
     if space is None:
         raise ConfigurationError(
-            f"`{_OPTION}` must name runs of OptimizationDriver. Received: `{source}`, a training. Leave it out."
+            f"`{_OPTION}` must name runs that are searches. Received: `{source}`, a training. Leave it out."
         )
     return Earlier(
         source=source,

@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 
 from nnlo_opt.coordinator.coordinator import Observer
@@ -57,6 +57,17 @@ class Interruption:
             self._is_in_call = False
 
     @contextmanager
+    def ending_wait(self) -> Iterator[None]:
+        """Let an interruption end the block, in which something is waited for, and nothing else."""
+        self._is_in_call = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            return
+        finally:
+            self._is_in_call = False
+
+    @contextmanager
     def deferred(self) -> Iterator[None]:
         """Let an interruption wait for the end of the block, our code within a call; a decorator, too."""
         n_before, self._is_in_call = self.n_asked, False
@@ -93,8 +104,14 @@ class Host(Value):
     observers: Sequence[Observer] = ()
     #: warns the user; None: a line does
     warn: Callable[[str], None] | None = None
+    #: is told what a script waits for at its end, if that takes a while; None: nobody is
+    waits_for: Callable[[str], None] | None = None
     #: returns requests of a script to its search since the last call
     requests: Callable[[], Sequence[CoordinatorEvent]] = tuple
+
+    def ending_wait(self) -> AbstractContextManager[None]:
+        """Return a context in which Ctrl-C ends the wait, and nothing else, if this process takes Ctrl-C."""
+        return nullcontext() if self.interruption is None else self.interruption.ending_wait()
 
 
 class Script(Host):

@@ -38,7 +38,6 @@ from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
 from nnlo_opt.objective.working_folder import remove_stale_links
-from nnlo_opt.records import Value
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
 from nnlo_opt.reporting.status_lines import bottom_line
@@ -54,6 +53,7 @@ from nnlo_opt.run.start.console import Console, WaitForSpace
 from nnlo_opt.run.start.host import Host
 from nnlo_opt.run.start.identity import check_same, identity_of, refuse_run_of_script, remark_on_command, settings_of
 from nnlo_opt.run.start.inbox import Inbox
+from nnlo_opt.run.start.running_search import RunningSearch
 from nnlo_opt.run.start.script_folders import changed_text, folders_of
 from nnlo_opt.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload.findings import Findings
@@ -79,24 +79,6 @@ if TYPE_CHECKING:
 LONG_S = 1e7
 #: reason of a search that its user has interrupted
 INTERRUPTED = "interrupted"
-
-
-class RunningSearch(Value):
-    """An open run whose coordinator is at work."""
-
-    directory: RunDirectory
-    findings: Findings
-    coordinator: Coordinator
-    #: None in a script
-    reporter: Reporter | None
-    #: for other tools
-    mirrors: Sequence[Mirror]
-    inbox: Inbox
-
-    def close(self) -> None:
-        """Let go of the run directory."""
-        self.inbox.close()
-        self.directory.close()
 
 
 class Session(ABC):
@@ -131,7 +113,7 @@ class Session(ABC):
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
-        self._console = Console(prints=host.owns_process, quiet=options.quiet)
+        self._console = Console(prints=host.owns_process, quiet=options.quiet, warn=host.warn)
         #: prints a line for a person
         self.say = self._console.say
         #: observations of other runs with which the search begins; known when it has been started
@@ -238,7 +220,7 @@ class Session(ABC):
                 raise self._failed()
             return run.directory.path, self.end(run)
         finally:
-            run.close()
+            run.close(self.host)
 
     def begin(self) -> RunningSearch:
         """Check the request and open the run, with its coordinator at work; the caller closes the run."""
@@ -303,8 +285,10 @@ class Session(ABC):
             remove_stale_links(directory.path, directory.ledger)
         # They work while the reports are written.
         mirrors_until_s = last_steps.ask_mirrors(run.mirrors, self._preemption.left_s)
-        if self.host.keeps_files:
-            self._reports = last_steps.write_last_reports(run.reporter, directory, self.say)
+        if run.reporter is not None:
+            self._reports = last_steps.write_last_reports(
+                run.reporter, directory, self.say, wait=self.host.ending_wait(), is_slow=self.host.waits_for
+            )
         last_steps.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
         self._console.end_quiet()
         code = self.conclude(directory, findings.figure, model_path) if self.host.owns_process else EXIT_OK
@@ -419,10 +403,12 @@ class Session(ABC):
         if self._timeline.keeps:
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
+        space = None if self.is_one_training else findings.search_space
         opened = OpenRun(
             directory=str(directory.path.resolve()),
             is_objective=findings.is_objective,
-            parameters=[] if self.is_one_training else [*findings.search_space.names],
+            parameters=[] if space is None else [*space.names],
+            with_tuples=[*self.options.with_tuples] if space is None else space.with_tuples,
             n_fold=self.options.plan.n_fold,
             seed=self.options.seed,
             least_children=least_workers(self.options, findings),
@@ -492,7 +478,7 @@ class Session(ABC):
             directory=directory,
             findings=findings,
             coordinator=coordinator,
-            reporter=Reporter(directory.path) if self.host.owns_process else None,
+            reporter=Reporter(directory.path) if self.host.keeps_files else None,
             mirrors=[Mirror(directory.path, tool) for tool in self.options.mirror],
             inbox=inbox,
         )

@@ -19,6 +19,7 @@ from nnlo_opt.run.workload.run_data import RunData
 from nnlo_opt.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.space.loading import finish_space, space_from_dimensions
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.tuples import Tuples
 from nnlo_opt.training.options import TrainingOptions, model_parameters, option_name
 from nnlo_opt.training.stopping import check_metric
 from nnlo_opt.trials.figure import figure_name
@@ -178,7 +179,8 @@ class Inspection:
 
     def _inspect_model(self, space: Space | None) -> tuple[str, str | None, tuple[str, ...], tuple[str, ...]]:
         """Return the name of the figure of merit, losses in words, optimizers of parts, and sentences for the user."""
-        point = space.middle() if space else self._options.point
+        tuples = Tuples(self._options.with_tuples)
+        point = space.given(space.middle()) if space else tuples.given(self._options.point)
         options = self._options.training.with_point(point)
         early, target = check_training(options)
         figures: tuple[str, ...] | None = None
@@ -234,6 +236,11 @@ class Inspection:
             ) from error
 
 
+#: value of a run -> the option that sets it, if that has another name
+_OPTION_OF = {"cache": "cache_data", "memory_bytes": "memory_limit", "n_ahead": "preload_data", "shuffle": "no_shuffle"}
+
+
 def _first_change(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Return the first option without its default value; empty if there is none."""
-    return next((option_name(name) for name, value in values.items() if value != defaults[name]), "")
+    changed = next((name for name, value in values.items() if value != defaults[name]), "")
+    return option_name(_OPTION_OF.get(changed, changed)) if changed else ""

@@ -8,6 +8,7 @@ import numpy as np
 from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, validation_batch
 from nnlo_opt.comm.messages import Json, StartFold
 from nnlo_opt.comm.objective_messages import CallObjective
+from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.models.adapter import FrameworkAdapter, Predictor
 from nnlo_opt.models.builders import ModelDefinition
@@ -24,9 +25,12 @@ from nnlo_opt.run.workload.run_data import RunData
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.tuples import Tuples
 from nnlo_opt.training.history import Metrics
 from nnlo_opt.training.options import TrainingOptions, model_parameters
 from nnlo_opt.trials.checkpoint import load_weights
+
+_WITHOUT = Tuples()
 
 
 class ModuleWorkload:
@@ -36,6 +40,7 @@ class ModuleWorkload:
         searches: there is a search space (OptimizationDriver); else the model is built as it is.
         maker: makes the models; None: of what `--model` names.
         data: the samples; None: of what the options name, or the model module.
+        tuples: of the search space, until a run is opened.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class ModuleWorkload:
         searches: bool,
         maker: ModelMaker | None = None,
         data: RunData | None = None,
+        tuples: Tuples = _WITHOUT,
     ) -> None:
         self.maker = maker or ModelMaker(options, context)
         self.data = data or RunData(options, self.maker)
@@ -56,6 +62,7 @@ class ModuleWorkload:
         self.searches = searches
         #: True once a task was opened
         self._has_opened = False
+        self._tuples = tuples
         #: makes the tasks; None before the first
         self._tasks: FoldTaskFactory | None = None
 
@@ -95,6 +102,10 @@ class ModuleWorkload:
         self.maker.prepare()
 
     # ------------------------------------------------------------ trials
+
+    def open_run(self, run: OpenRun) -> None:
+        """Build models of the search space of this run from now on."""
+        self._tuples = Tuples(run.with_tuples)
 
     @overload
     def open(self, start: StartFold) -> FoldTask: ...
@@ -148,12 +159,14 @@ class ModuleWorkload:
 
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         """Return a model with fresh weights, which depend on the seed alone; TrialError if it cannot be built."""
-        return self.maker.build(parameters, options, seed, self.data)
+        return self.maker.build(self._tuples.given(parameters), options, seed, self.data)
 
     def judge(self, fold: dict[str, Json], task: FoldTask) -> object:
         """Return the figure of merit of a fold; the module of its function is loaded on worker 1 alone."""
         figure = self.maker.figure
         assert figure is not None
+        if isinstance(point := fold.get("point"), dict):
+            fold = fold | {"point": self._tuples.given(point)}
         if not figure.takes_model:
             return figure.function(fold)
         model = cast(Predictor, task.adapter).synced_model()
