@@ -25,10 +25,10 @@ from nnlo_opt.data.streaming import GatheredWindows, StreamedWindows, piece, rea
 from nnlo_opt.data.weights import ClassTable, check_sample_weights
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.models.adapter import ModelAdapter
+from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.records import Value
 from nnlo_opt.runtime.devices import node_place
-from nnlo_opt.runtime.pulse import PULSE, SLOW
-from nnlo_opt.runtime.timeline import Timeline
+from nnlo_opt.timeline import Timeline
 from nnlo_opt.training.history import Metrics
 from nnlo_opt.training.options import TrainingOptions, model_parameters
 from nnlo_opt.trees import Arrays

@@ -182,8 +182,9 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
     from nnlo_opt.comm.mpi.ulfm import losing_ranks
     from nnlo_opt.run.rank.context import ProcessContext
     from nnlo_opt.runtime.log import RankOutput
-    from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
+    from nnlo_opt.runtime.timeline import RankTimeline, events_per_rank
     from nnlo_opt.runtime.watchdog import Watchdog
+    from nnlo_opt.timeline import NO_TIMELINE
 
     if program == "OptimizationDriver":
         from nnlo_opt.run.start.search import run

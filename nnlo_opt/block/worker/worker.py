@@ -22,9 +22,9 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import EpochCallbacks
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.pulse import PULSE
-from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.history import Metrics
 from nnlo_opt.trials.figure import judged
 

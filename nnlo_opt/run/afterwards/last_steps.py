@@ -14,11 +14,11 @@ from typing import TextIO
 
 from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.export.mirror import LAST_S, Mirror
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.page import PAGE_NAME, wrote_page
 from nnlo_opt.reporting.results import RESULT_NAMES, write_results
 from nnlo_opt.runtime.environment import start_helper, without_mpi
-from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.manifest import remove_all

@@ -18,9 +18,9 @@ from nnlo_opt.runtime.handles import HANDLE_BYTES
 from nnlo_opt.runtime.log import RankOutput, log_path
 from nnlo_opt.runtime.peers import Peer
 from nnlo_opt.runtime.preemption import Preemption
-from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.runtime.watchdog import Watchdog
 from nnlo_opt.safe_path import SafePath
+from nnlo_opt.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.trials.deaths import Death, leave_note
 
 if TYPE_CHECKING:

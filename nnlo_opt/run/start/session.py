@@ -38,6 +38,7 @@ from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
 from nnlo_opt.objective.working_folder import remove_stale_links
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.records import Value
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
@@ -61,7 +62,6 @@ from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.environment import idle_nodes_text
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.runtime.process import code_of_user
-from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.search.pruning import Pruner
 from nnlo_opt.space.space import Space
