@@ -22,6 +22,7 @@ from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     EXIT_WRONG_REQUEST,
+    NOTHING_BEGUN,
     BrokenProcessError,
     NnloError,
     OutOfTimeError,
@@ -31,7 +32,7 @@ from nnlo_opt.reporting.terminal import fitted, make_output_printable
 from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
 from nnlo_opt.runtime.launched import N_RANKS, split_world
 from nnlo_opt.runtime.mpi_kind import MpiKind
-from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
+from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.process import check_files
 from nnlo_opt.runtime.rank_variables import forget_ranks_if_spawned
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, rank_label
 from nnlo_opt.errors import EXIT_OK
+from nnlo_opt.logs import log_path
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.runtime.devices import NodeShare, Resources, cores, own_gpu_ids, share_node
 from nnlo_opt.runtime.environment import ranks_outlive_others
 from nnlo_opt.runtime.handles import HANDLE_BYTES
-from nnlo_opt.runtime.log import RankOutput, log_path
+from nnlo_opt.runtime.log import RankOutput
 from nnlo_opt.runtime.peers import Peer
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.watchdog import Watchdog

@@ -27,6 +27,7 @@ from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     EXIT_PREEMPTED,
+    NOTHING_BEGUN,
     ConfigurationError,
     NnloError,
     OutOfTimeError,
@@ -60,7 +61,6 @@ from nnlo_opt.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.environment import idle_nodes_text
-from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.search.pruning import Pruner
