@@ -11,7 +11,6 @@ found in its folder. If another module has that name, the file is a module below
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import os
 import re
 import sys
@@ -20,11 +19,11 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.safe_path import own_bytes
-from nnlo_opt.user_errors import describe, line_in, place_of
+from nnlo_opt.user_code import describe, line_in, place_of
 
 
 class _FromSource(SourceFileLoader):
@@ -239,14 +238,3 @@ def load_module(source: str, rule: str) -> ModuleType:
             f"The module {source!r} must import without an error. Received: {describe(error)} "
             f"({place_of(error) or 'not in a file of yours'}). Correct it."
         ) from error
-
-
-def takes_arguments(function: Any, n: int = 1) -> bool:
-    """Return True if `function` can be called with `n` arguments; a function in C without a signature is trusted."""
-    try:
-        inspect.signature(function).bind(*[{}] * n)
-    except TypeError:
-        return False
-    except ValueError:
-        return True
-    return True

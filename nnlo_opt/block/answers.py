@@ -12,7 +12,7 @@ from nnlo_opt.errors import BrokenProcessError, LostAttemptError, NnloError, Pro
 from nnlo_opt.logs import WHOLE, log_path
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
-from nnlo_opt.user_errors import of_user, reason_of, shortened
+from nnlo_opt.user_code import of_user, reason_of, shortened
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.values import Value, plain, thawed
-from nnlo_opt.user_errors import describe, line_in
-from nnlo_opt.user_files import takes_arguments
+from nnlo_opt.user_code import describe, line_in, takes_arguments
 
 #: name of the function in a module
 CONSTRAINT_NAME = "feasible"

@@ -10,7 +10,7 @@ from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
 from nnlo_opt.run.workload.fold_tasks import FoldTaskFactory
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.user_errors import reason_of
+from nnlo_opt.user_code import reason_of
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.loopback_team import linear_tasks
 from tests.helpers.memory_source import linear_source

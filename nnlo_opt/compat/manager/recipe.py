@@ -36,7 +36,7 @@ from nnlo_opt.run.workload.run_data import RunData, TrainingData
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import Arrays
-from nnlo_opt.user_errors import describe
+from nnlo_opt.user_code import describe
 
 #: names of frameworks that a builder may use as well
 _ALIASES: dict[str | None, str] = {"tensorflow": "keras", "tf": "keras", "pytorch": "torch"}

@@ -31,7 +31,7 @@ from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.checkpoint import of_message
-from nnlo_opt.user_errors import place_of, reason_of
+from nnlo_opt.user_code import place_of, reason_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,16 +1,31 @@
-"""Exceptions of users' code in words, with the line of theirs that raised them."""
+"""Code of users, seen from outside: what a function takes, and exceptions in words, with the line that raised them."""
 
+import inspect
 import os
 import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import nnlo_opt
 from nnlo_opt.errors import NnloError
 
 #: folders of Python's own code and of this package
 _FOREIGN = (os.path.join(os.path.dirname(os.__file__), ""), os.path.join(os.path.dirname(nnlo_opt.__file__), ""))
+
+
+def takes_arguments(function: Any, n: int = 1) -> bool:
+    """Return True if `function` can be called with `n` arguments; a function in C without a signature is trusted."""
+    try:
+        inspect.signature(function).bind(*[{}] * n)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
 #: most characters of a message in a sentence, the journal and the results; the log of the rank has all of them
 LONGEST = 2000
 
