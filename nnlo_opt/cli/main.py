@@ -181,6 +181,7 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
     """Run the driver; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import losing_ranks
+    from nnlo_opt.export.mirror import ProcessMirrors
     from nnlo_opt.run.rank.context import ProcessContext
     from nnlo_opt.runtime.log import RankOutput
     from nnlo_opt.runtime.timeline import RankTimeline, events_per_rank
@@ -206,6 +207,7 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
                 tells_work=not options.quiet,
                 # A process that code of a user starts must not have it.
                 exit_code_file=os.environ.pop(EXIT_CODE, None),
+                mirrors=ProcessMirrors(),
             )
             code = run(world, options, context)
         watchdog.leave()

@@ -12,6 +12,7 @@ from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, rank_label
 from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.logs import log_path
+from nnlo_opt.run.afterwards.mirrors import NO_MIRRORS, Mirrors
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.runtime.devices import NodeShare, Resources, cores, own_gpu_ids, share_node
 from nnlo_opt.runtime.environment import ranks_outlive_others
@@ -51,6 +52,8 @@ class ProcessContext:
     share: NodeShare = NodeShare()  # noqa: RUF009  (frozen)
     #: file for the exit code of all ranks; None without a launcher
     exit_code_file: str | None = None
+    #: for `--mirror`
+    mirrors: Mirrors = NO_MIRRORS
     #: measures what the rank takes of its machine; None: nothing is measured
     monitor: "Monitor | None" = None
 
