@@ -20,7 +20,8 @@ from nnlo_opt.run.afterwards.best_model import weights_text
 from nnlo_opt.run.options.values import Options, budget_text, pruning_for
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
-from nnlo_opt.run.start.session import RunningSearch, Session, run_command
+from nnlo_opt.run.start.running_search import RunningSearch
+from nnlo_opt.run.start.session import Session, run_command
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.search.base import Suggestion
 from nnlo_opt.search.grid import grid_size

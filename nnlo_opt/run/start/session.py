@@ -38,14 +38,13 @@ from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
 from nnlo_opt.objective.working_folder import remove_stale_links
 from nnlo_opt.pulse import PULSE
-from nnlo_opt.records import Value
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
 from nnlo_opt.reporting.status_lines import bottom_line
 from nnlo_opt.reporting.words import counted, metrics_text
 from nnlo_opt.run.afterwards import last_steps
 from nnlo_opt.run.afterwards.best_model import save_model
-from nnlo_opt.run.afterwards.mirrors import Mirror, ask_mirrors, end_mirrors
+from nnlo_opt.run.afterwards.mirrors import ask_mirrors, end_mirrors
 from nnlo_opt.run.options.checks import check_momentum, check_shares, check_teams, least_workers
 from nnlo_opt.run.options.space_checks import idle_options
 from nnlo_opt.run.options.values import Options, check_training
@@ -55,6 +54,7 @@ from nnlo_opt.run.start.console import Console, WaitForSpace
 from nnlo_opt.run.start.host import Host
 from nnlo_opt.run.start.identity import check_same, identity_of, refuse_run_of_script, remark_on_command, settings_of
 from nnlo_opt.run.start.inbox import Inbox
+from nnlo_opt.run.start.running_search import RunningSearch
 from nnlo_opt.run.start.script_folders import changed_text, folders_of
 from nnlo_opt.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload.findings import Findings
@@ -78,24 +78,6 @@ if TYPE_CHECKING:
 LONG_S = 1e7
 #: reason of a search that its user has interrupted
 INTERRUPTED = "interrupted"
-
-
-class RunningSearch(Value):
-    """An open run whose coordinator is at work."""
-
-    directory: RunDirectory
-    findings: Findings
-    coordinator: Coordinator
-    #: None in a script
-    reporter: Reporter | None
-    #: for other tools
-    mirrors: Sequence[Mirror]
-    inbox: Inbox
-
-    def close(self) -> None:
-        """Let go of the run directory."""
-        self.inbox.close()
-        self.directory.close()
 
 
 class Session(ABC):
