@@ -15,6 +15,7 @@ anybody has written, so no message holds a character on which a terminal would a
 """
 
 import importlib.util
+import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -24,6 +25,8 @@ EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_WRONG_REQUEST = 2
 EXIT_PREEMPTED = 75
+#: last line of a command that Ctrl-C ends before its run has begun
+NOTHING_BEGUN = "Interrupted: no trial had begun."
 #: controls (C0, DEL, C1) but for tabs and ends of lines, overrides of the direction of text, halves of surrogate pairs
 _CONTROLS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -179,3 +182,12 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
         return ""
     close = get_close_matches(text, list(known), n=1)
     return f" Did you mean `{close[0]}`?" if close and close[0] != name else ""
+
+
+def refuse_forked(pid: int, what: str, remedy: str) -> None:
+    """Raise ConfigurationError unless this is process `pid`, which has opened `what`."""
+    if os.getpid() != pid:
+        raise ConfigurationError(
+            f"{what} belongs to the process that has opened it. Received: a call in process {os.getpid()}, which was "
+            f"forked from process {pid}. {remedy}"
+        )

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from nnlo_opt.user_files import execute_file, line_in, load_module, name_of, place_of
+from nnlo_opt.user_code import line_in, place_of
+from nnlo_opt.user_files import execute_file, load_module, name_of
 from tests.helpers.launcher import python
 from tests.helpers.refusals import check_refused
 

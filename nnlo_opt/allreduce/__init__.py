@@ -30,7 +30,7 @@ import numpy as np
 
 from nnlo_opt.allreduce.other_names import ANSWERS, INSTEAD, absence
 from nnlo_opt.comm.calls import Step
-from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError, NnloError
+from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError, NnloError, refuse_forked
 from nnlo_opt.models.averaged_gradients import Wire, distribute, distribute_tape
 from nnlo_opt.models.keras import on_tensorflow as keras_tensorflow
 from nnlo_opt.models.keras import on_torch as keras_torch
@@ -38,7 +38,7 @@ from nnlo_opt.models.plain_data import packed, unpacked
 from nnlo_opt.models.tensors import through
 from nnlo_opt.runtime import devices
 from nnlo_opt.runtime.launched import warn_of_split_world
-from nnlo_opt.runtime.process import only_here, refuse_forked
+from nnlo_opt.runtime.process import only_here
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.agreed_calls import AgreedCalls

@@ -40,7 +40,8 @@ from nnlo_opt.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.space.space import Space
 from nnlo_opt.space.values import is_number
 from nnlo_opt.trials.objectives import direction_named
-from nnlo_opt.user_files import EXECUTING, of_user
+from nnlo_opt.user_code import of_user
+from nnlo_opt.user_files import EXECUTING
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator

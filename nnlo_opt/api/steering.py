@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from nnlo_opt.api.run import FrozenTrial, SearchResult
 from nnlo_opt.api.words import in_python, python_words
 from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.errors import ConfigurationError, SearchWarning, shown
+from nnlo_opt.errors import ConfigurationError, SearchWarning, refuse_forked, shown
 from nnlo_opt.objective.other_names import absence
 from nnlo_opt.reporting.terminal import terminal_width
 from nnlo_opt.reporting.words import counts_from_0_text
 from nnlo_opt.runtime.launched import is_rank
-from nnlo_opt.runtime.process import code_of_user, refuse_forked
+from nnlo_opt.runtime.process import code_of_user
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import events as ev

@@ -37,7 +37,7 @@ from nnlo_opt.run.start.session import LONG_S
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.user_files import reason_of, shortened
+from nnlo_opt.user_code import reason_of, shortened
 
 
 @dataclass(slots=True, kw_only=True)

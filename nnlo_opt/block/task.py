@@ -1,36 +1,22 @@
-"""Tasks of a worker: model, shard of the training samples, share of the validation samples of one fold.
-
-Samples that fit into memory are held there from trial to trial; others are read from the files in every pass, window by
-window. Either way they come in the same order (`data.order`).
-"""
+"""Tasks of a worker: model, shard of the training samples, share of the validation samples of one fold."""
 
 import logging
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.comm.messages import StartFold, Validated, WorkerReady
-from nnlo_opt.data.batches import BatchStream, Samples, Stream, Windows, WindowsInMemory, iterate
-from nnlo_opt.data.folds import Fold, shard
-from nnlo_opt.data.memory import budget_bytes
-from nnlo_opt.data.order import Cut, Order
-from nnlo_opt.data.source import DataSource, Indices
-from nnlo_opt.data.streaming import GatheredWindows, StreamedWindows, piece, read_in_order
-from nnlo_opt.data.weights import ClassTable, check_sample_weights
+from nnlo_opt.data.batches import Samples, Stream, iterate
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.models.adapter import ModelAdapter
+from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.devices import node_place
-from nnlo_opt.runtime.pulse import PULSE, SLOW
-from nnlo_opt.runtime.timeline import Timeline
+from nnlo_opt.timeline import Timeline
 from nnlo_opt.training.history import Metrics
-from nnlo_opt.training.options import TrainingOptions, model_parameters
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import Arrays
 from nnlo_opt.update_rules.layers import Layer, layers_of
 from nnlo_opt.vectors import aligned_empty
@@ -131,21 +117,6 @@ class TaskFactory(Protocol):
         """Release the model of the last task."""
 
 
-class Feeding(Value):
-    """Settings by which samples are held, read and weighted."""
-
-    #: bytes of samples that a rank may hold; None: a quarter of the node's free memory, divided among its ranks
-    memory_bytes: int | None = None
-    #: windows read ahead by a thread if samples are not held in memory; 0: no thread
-    n_ahead: int = 1
-    #: True if a thread gathers shuffled batches ahead of need, for which it wants a core of its own
-    gathers_ahead: bool = False
-    #: weights of the classes, for every fold; None: all alike
-    class_tables: Sequence[ClassTable] | None = None
-    #: data set with a weight for each sample; None: all alike
-    sample_weights_name: str | None = None
-
-
 def open_task(tasks: TaskFactory, start: StartFold, timeline: Timeline) -> FoldTask:
     """Build model and data for `start`, which may take long."""
     PULSE.expect(SLOW, "builds the model and reads its samples")
@@ -161,153 +132,6 @@ def release(tasks: TaskFactory) -> None:
         logger.warning("a model could not be released", exc_info=True)
 
 
-@dataclass(kw_only=True)
-class FoldTaskFactory:
-    """Tasks from a data source with fixed folds and a function that builds the model of a point."""
-
-    #: `build(parameters, options, seed)` returns a model with fresh weights that depend on the seed alone
-    build: Callable[[dict[str, Any], TrainingOptions, int], ModelAdapter]
-    #: releases the last model
-    release: Callable[[], None]
-    source: DataSource
-    folds: list[Fold]
-    options: TrainingOptions
-    seed: int
-    feeding: Feeding = field(default_factory=Feeding)
-    #: samples read last: most trials ask for the same shard again
-    _loaded: dict[tuple[str, int, int, int], Samples] = field(default_factory=dict, init=False)
-    #: of the task under way; its thread ends with the task
-    _stream: BatchStream | None = field(default=None, init=False)
-
-    def open(self, start: StartFold) -> FoldTask:
-        """Build the model of the point and load this worker's shard. Not collective."""
-        self._end_stream()
-        options = self.options.with_point(start.point)
-        fold = self.folds[start.fold]
-        adapter = self.build(model_parameters(start.point), options, model_seed(self.seed, start))
-        mine = shard(fold.train, start.n_workers, start.worker - 1)
-        # Fewer validation samples than workers is no reason to refuse: some have nothing to do.
-        edges = [len(fold.validation) * i // start.n_workers for i in (start.worker - 1, start.worker)]
-        validates = fold.validation[edges[0] : edges[1]]
-        # One fold at a time: folds that take turns on a small block do not fill its memory.
-        self._loaded = {key: samples for key, samples in self._loaded.items() if key[1:] == _place(start)}
-        validation, n_left = self._validation(validates, start, options)
-        key = (self.seed, start.trial, start.fold, start.worker)
-        order = Order(len(mine), key, shuffle=options.shuffle, cut=self._cut)
-        windows = self._windows(mine, start, order, n_left)
-        if self.feeding.gathers_ahead and options.shuffle:
-            windows = GatheredWindows(windows, piece(options.batch, self.source.info.sample_bytes))
-        self._stream = BatchStream(windows, options.batch)
-        return FoldTask(
-            adapter=adapter,
-            stream=self._stream,
-            validation=validation,
-            options=options.for_updates() if adapter.trains_itself else options,
-            n_train=len(fold.train),
-            n_shard=len(mine),
-            n_validation=len(fold.validation),
-            all_validation=self._in_parts(fold.validation, options, n_ahead=0),
-        )
-
-    def close(self) -> None:
-        """Release the model and end reading ahead; samples held in memory stay for the next trial."""
-        self._end_stream()
-        self.release()
-
-    # ------------------------------------------------------------ in memory or not
-
-    def _validation(
-        self, numbers: Indices, start: StartFold, options: TrainingOptions
-    ) -> tuple[Callable[[], Iterator[Samples]], int]:
-        """Return the maker of the validation samples, and the bytes of memory left for training samples."""
-        n_bytes = len(numbers) * self.source.info.sample_bytes
-        if len(numbers) <= self._cut.window or n_bytes <= self._memory_bytes // 2:
-            samples = self._load("validation", start, lambda: self._read(numbers))
-            return lambda: iter([samples]), self._memory_bytes - n_bytes
-        _say_streamed("validation", len(numbers), n_bytes)
-        return self._in_parts(numbers, options, self.feeding.n_ahead), self._memory_bytes
-
-    def _in_parts(self, numbers: Indices, options: TrainingOptions, n_ahead: int) -> Callable[[], Iterator[Samples]]:
-        """Return the maker of validation samples that are read part by part, each of whole batches."""
-        batch = validation_batch(options)
-        n_at_once = max(1, self._cut.window // batch) * batch
-        return lambda: read_in_order(lambda part: self._read(numbers[part]), len(numbers), n_at_once, n_ahead)
-
-    def _windows(self, numbers: Indices, start: StartFold, order: Order, memory_bytes: int) -> Windows:
-        """Return the training samples, in memory if `memory_bytes` are enough."""
-        tables, name = self.feeding.class_tables, self.feeding.sample_weights_name
-        table = tables[start.fold] if tables else None
-        n_bytes = len(numbers) * self.source.info.sample_bytes
-        if order.n_windows == 1 or n_bytes <= memory_bytes:
-
-            def load() -> Samples:
-                return _weighted(self._read(numbers), table, self._column(name, numbers))
-
-            return WindowsInMemory(self._load("train", start, load), order)
-        _say_streamed("training", len(numbers), n_bytes)
-        weights = self._column(name, numbers)
-
-        def read(part: Indices) -> Samples:
-            return _weighted(self._read(numbers[part]), table, None if weights is None else weights[part])
-
-        return StreamedWindows(read, order, self.feeding.n_ahead)
-
-    def _load(self, part: str, start: StartFold, read: Callable[[], Samples]) -> Samples:
-        key = (part, *_place(start))
-        if key not in self._loaded:
-            self._loaded[key] = read()
-        return self._loaded[key]
-
-    def _read(self, numbers: Indices) -> Samples:
-        return Samples(*self.source.read(numbers))
-
-    def _column(self, name: str | None, numbers: Indices) -> NDArray[np.float32] | None:
-        if name is None:
-            return None
-        return check_sample_weights(name, self.source.read_column(name, numbers), some=True)
-
-    @cached_property
-    def _cut(self) -> Cut:
-        return Cut.of(self.source.info)
-
-    @cached_property
-    def _memory_bytes(self) -> int:
-        given = self.feeding.memory_bytes
-        return budget_bytes(node_place(os.environ)[1]) if given is None else given
-
-    def _end_stream(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
-
-
 def validation_batch(options: TrainingOptions) -> int:
     """Return the number of samples of a validation batch."""
     return max(options.batch, _SMALLEST_VALIDATION_BATCH)
-
-
-def model_seed(seed: int, start: StartFold) -> int:
-    """Return the seed of a model; it depends on the fold too, as every fold begins with fresh weights."""
-    return int(np.random.SeedSequence((seed, start.trial, start.fold)).generate_state(1)[0]) & 0x7FFFFFFF
-
-
-def _place(start: StartFold) -> tuple[int, int, int]:
-    """Return the fields of an order that determine the samples of a worker."""
-    return start.fold, start.worker, start.n_workers
-
-
-def _weighted(samples: Samples, table: ClassTable | None, weights: NDArray[np.float32] | None) -> Samples:
-    """Return the samples with the weight of their class times their own."""
-    if table is not None:
-        of_class = table.of(samples.y)
-        weights = of_class if weights is None else weights * of_class
-    return Samples(samples.x, samples.y, weights)
-
-
-def _say_streamed(what: str, n_samples: int, n_bytes: int) -> None:
-    logger.info(
-        "%d %s samples (%.0f MiB) are more than this rank may hold in memory: they are read in every pass",
-        n_samples,
-        what,
-        n_bytes / 2**20,
-    )

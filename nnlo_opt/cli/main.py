@@ -22,6 +22,7 @@ from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     EXIT_WRONG_REQUEST,
+    NOTHING_BEGUN,
     BrokenProcessError,
     NnloError,
     OutOfTimeError,
@@ -31,7 +32,7 @@ from nnlo_opt.reporting.terminal import fitted, make_output_printable
 from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
 from nnlo_opt.runtime.launched import N_RANKS, split_world
 from nnlo_opt.runtime.mpi_kind import MpiKind
-from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
+from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.process import check_files
 from nnlo_opt.runtime.rank_variables import forget_ranks_if_spawned
 
@@ -180,10 +181,12 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
     """Run the driver; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import losing_ranks
+    from nnlo_opt.export.mirror import ProcessMirrors
     from nnlo_opt.run.rank.context import ProcessContext
     from nnlo_opt.runtime.log import RankOutput
-    from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
+    from nnlo_opt.runtime.timeline import RankTimeline, events_per_rank
     from nnlo_opt.runtime.watchdog import Watchdog
+    from nnlo_opt.timeline import NO_TIMELINE
 
     if program == "OptimizationDriver":
         from nnlo_opt.run.start.search import run
@@ -204,6 +207,7 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
                 tells_work=not options.quiet,
                 # A process that code of a user starts must not have it.
                 exit_code_file=os.environ.pop(EXIT_CODE, None),
+                mirrors=ProcessMirrors(),
             )
             code = run(world, options, context)
         watchdog.leave()

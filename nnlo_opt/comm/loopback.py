@@ -15,7 +15,7 @@ import numpy as np
 from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, Transport
-from nnlo_opt.runtime.log import TRACE
+from nnlo_opt.logs import TRACE
 from nnlo_opt.vectors import aligned_bytes
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.runtime.log import wait_until_read
 from nnlo_opt.runtime.process import only_here
-from nnlo_opt.user_files import reason_of
+from nnlo_opt.user_code import reason_of
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator, World

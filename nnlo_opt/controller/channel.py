@@ -31,7 +31,7 @@ from nnlo_opt.runtime.process import only_here
 from nnlo_opt.space.values import plain
 from nnlo_opt.update_rules import easgd
 from nnlo_opt.update_rules.optimizers import is_number
-from nnlo_opt.user_files import shortened, takes_arguments
+from nnlo_opt.user_code import shortened, takes_arguments
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import NO_LOCKS
-from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.safe_path import check_way, mistrust, private_directory
 
 logger = logging.getLogger(__name__)

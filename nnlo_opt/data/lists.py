@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write, regular
-from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.pulse import PULSE, SLOW
 
 #: folders in which this process looks up relative names, besides those of `read_list` and `located`
 _FURTHER: list[Path] = []

@@ -18,7 +18,7 @@ from nnlo_opt.data.batches import BatchStream, Samples, Window, Windows
 from nnlo_opt.data.order import Order
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import NnloError, TrialError
-from nnlo_opt.user_files import message_of
+from nnlo_opt.user_code import message_of
 
 Result = TypeVar("Result")
 #: number to be read with its result; None to end the thread

@@ -42,8 +42,6 @@ class Tool:
     target: str
     #: True if the target is one file, False if it is a folder
     is_file: bool = False
-    #: True if the exporter can follow a search
-    mirrors: bool = False
     #: command that shows the target, with `{}` in its place
     shown_by: str = ""
 
@@ -54,9 +52,9 @@ TOOLS = {
     "csv": Tool(module="tables", maker="CsvTables", target="csv"),
     "parquet": Tool(module="tables", maker="ParquetTables", package="pyarrow", extra="parquet", target="parquet"),
     "optuna": Tool(module="optuna_study", maker="StudyFile", package="optuna", extra="optuna", target="optuna.log",
-        is_file=True, mirrors=True, shown_by="optuna-dashboard {}"),
+        is_file=True, shown_by="optuna-dashboard {}"),
     "tensorboard": Tool(module="tensorboard_runs", maker="EventFiles", package="tensorboard", extra="tensorboard",
-        target="tensorboard", mirrors=True, shown_by="tensorboard --logdir {}"),
+        target="tensorboard", shown_by="tensorboard --logdir {}"),
     "mlflow": Tool(module="mlflow_runs", maker="RunStore", package="mlflow", extra="mlflow", target="mlruns",
         shown_by="MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}"),
     "wandb-offline": Tool(module="wandb_runs", maker="OfflineRuns", package="wandb", extra="wandb",
@@ -67,7 +65,6 @@ TOOLS = {
 MARK = "nnlo_opt-export.json"
 #: columns of results.csv that are measured of a trial, beside its objectives and metrics
 _RESULTS = ("figure_of_merit", "figure_of_merit_std", "figure_so_far", "feasible", "n_folds", "time_s", "reason")
-MIRRORS = tuple(name for name, tool in TOOLS.items() if tool.mirrors)
 
 
 def require(name: str, asked: str) -> None:

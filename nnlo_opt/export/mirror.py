@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nnlo_opt.export.exporter import TOOLS, make_exporter
+from nnlo_opt.export.exporter import TOOLS, make_exporter, require
 from nnlo_opt.reporting.follow import INTERVAL_S, JournalFollower, Reporter, rounds
 from nnlo_opt.reporting.terminal import make_output_printable
+from nnlo_opt.run.afterwards.mirrors import LAST_S, Mirrors
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
-#: most seconds that a mirror lives on when the search is over
-LAST_S = 30
 #: added to the niceness of the process
 NICENESS = 10
 
@@ -48,6 +47,16 @@ class Mirror(Reporter):
         """
         super().finish(timeout_s, is_slow)
         return self._process is not None and self._process.returncode >= 0
+
+
+class ProcessMirrors(Mirrors):
+    """Mirrors that are processes."""
+
+    def require(self, tool: str) -> None:
+        require(tool, f"`--mirror {tool}`")
+
+    def start(self, run_directory: Path, tool: str) -> Mirror:
+        return Mirror(run_directory, tool)
 
 
 def mirror(run_directory: Path, parent: int, tool: str) -> None:

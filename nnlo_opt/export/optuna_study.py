@@ -1,4 +1,4 @@
-"""Study of Optuna: a journal file that `optuna-dashboard` shows, or a study from which a search learns.
+"""Study of Optuna: a journal file that `optuna-dashboard` shows.
 
 Optuna replays its file as we replay our journal. A trial is created with all that is known of it, so a trial that has
 ended is one line; a trial under way is brought up to date by what is new. Therefore a mirror that starts again compares
@@ -11,29 +11,24 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import began_at_s, plain_value, results_of, trials_of
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.search.warm_start import standard_error
+from nnlo_opt.search.optuna_reading import CONSTRAINTS
 from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials import trial as ours
-from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
 
-#: attribute by which Optuna knows infeasible trials: a number above 0 for a bound that is not kept
-_CONSTRAINTS = "constraints"
 #: states of trials that have ended
 _ENDS = {
     ours.TrialState.COMPLETE: TrialState.COMPLETE,
@@ -169,7 +164,7 @@ class StudyFile:
             params={name: _encoded(self._parameters[name], value) for name, value in known.items()},
             distributions={name: self._distributions[name] for name in known},
             user_attrs=others | {"state": trial.state.value} | measured,
-            system_attrs={_CONSTRAINTS: [float(not trial.feasible)]} if "feasible" in measured else {},
+            system_attrs={CONSTRAINTS: [float(not trial.feasible)]} if "feasible" in measured else {},
             intermediate_values=trial.curve if not ledger.objectives else {},
         )
         if state is not TrialState.WAITING:
@@ -215,70 +210,3 @@ def _encoded(parameter: Parameter, value: Any) -> Any:
     if isinstance(parameter, Categorical | Ordinal | Constant):
         return _choices(parameter)[parameter.index(value)]
     return value
-
-
-# ---------------------------------------------------------------- studies from which a search learns
-
-
-def read_study(place: str, option: str) -> tuple[Study, list[Observation]]:
-    """Return a study with the observations of its complete trials.
-
-    Args:
-        place: a journal file, a SQLite file, or the URL of a storage; behind it `:STUDY` if it holds several studies.
-        option: option that has asked for it, for errors.
-
-    Raises:
-        ConfigurationError: there is no storage or study that can be read, or the study has several objectives.
-    """
-    try:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        study = _study(place, option)
-        complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        return study, [_observation(trial) for trial in complete if trial.values]
-    except ConfigurationError:
-        raise
-    except Exception as error:  # of Optuna, or of any database behind it
-        cause = error.__cause__ or error
-        first = str(cause).strip().partition("\n")[0]
-        raise ConfigurationError(
-            f"`{option}` must name an Optuna study that can be read. Received: `{place}` "
-            f"({type(cause).__name__}: {first}). Correct it."
-        ) from None
-
-
-def _study(place: str, option: str) -> Study:
-    address, name = place, None
-    if not Path(place).is_file() and "/" not in place.rpartition(":")[2]:
-        address, _, name = place.rpartition(":")
-    storage = _storage(address)
-    names = [study.study_name for study in storage.get_all_studies()]
-    if name is None and len(names) == 1:
-        name = names[0]
-    if name not in names:
-        listed = ", ".join(f"`{known}`" for known in names)
-        which = f"it has {listed}; write `{address}:STUDY`" if names else "it has none"
-        raise ConfigurationError(f"`{option}` must name one study of a storage. Received: `{place}`; {which}.")
-    study = optuna.load_study(study_name=name, storage=storage)
-    if len(study.directions) != 1:
-        raise ConfigurationError(
-            f"`{option}` must name a study of one objective. Received: `{place}` with {len(study.directions)}. Leave "
-            "it out."
-        )
-    return study
-
-
-def _storage(address: str) -> BaseStorage:
-    path = Path(address.removeprefix("sqlite:///"))
-    if "://" in address and not (address.startswith("sqlite:///") and not path.is_file()):
-        return RDBStorage(address, skip_compatibility_check=True, skip_table_creation=True)
-    with path.open("rb") as file:  # SQLite would create a file that does not exist
-        begin = file.read(16)
-    if begin == b"SQLite format 3\0":
-        return _storage(f"sqlite:///{path}")
-    return JournalStorage(JournalFileBackend(address))
-
-
-def _observation(trial: FrozenTrial) -> Observation:
-    error = standard_error(trial.user_attrs.get("figure_of_merit_std"), trial.user_attrs.get("n_folds"))
-    is_feasible = all(excess <= 0 for excess in trial.system_attrs.get(_CONSTRAINTS) or ())
-    return Observation(point=trial.params, value=trial.values[0], std=error, feasible=is_feasible)

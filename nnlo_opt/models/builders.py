@@ -34,7 +34,8 @@ from nnlo_opt.errors import ConfigurationError, NnloError, TrialError, did_you_m
 from nnlo_opt.models.framework import Framework, framework_named, framework_of, syntax_tree
 from nnlo_opt.models.losses import LossRequest, WeightRequest
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, feasible_in
-from nnlo_opt.user_files import describe, execute_file, line_in, own_files
+from nnlo_opt.user_code import describe, line_in
+from nnlo_opt.user_files import execute_file, own_files
 
 Kind = Literal["model", "objective"]
 #: data files as a list of paths, or as the path of a list file that names them

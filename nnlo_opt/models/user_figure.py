@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.user_files import load_module, takes_arguments
+from nnlo_opt.user_code import takes_arguments
+from nnlo_opt.user_files import load_module
 
 _RULE = "`--figure-of-merit` must be file.py:function, module:function, or a function of the model module"
 

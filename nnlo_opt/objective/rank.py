@@ -40,7 +40,7 @@ from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.identity import ScriptFolders
 from nnlo_opt.trials.manifest import remove_all
 from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.user_files import reason_of
+from nnlo_opt.user_code import reason_of
 
 #: seconds in which ranks have to return after one has raised; they may be computing, and notice it at their next call
 GRACE_S = 600.0

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from nnlo_opt.errors import UnreadableEventError
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.records import without_collection
 from nnlo_opt.reporting.page import wrote_page
 from nnlo_opt.reporting.page_data import prepare
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper, wait_or_kill, without_mpi
-from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import LineBlocks, damaged, decode_line, decode_lines, run_of

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from nnlo_opt.analysis.frames import last_metrics, parameter_names, time_s
+from nnlo_opt.logs import log_path
 from nnlo_opt.reporting.terminal import WIDE
 from nnlo_opt.reporting.words import counted, shortened, value_text
-from nnlo_opt.runtime.log import log_path
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import AssignmentEnd, Trial, failures

@@ -17,20 +17,11 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from nnlo_opt.errors import printable
+from nnlo_opt.logs import WHOLE, log_path
 from nnlo_opt.safe_path import SafePath
 
 #: seconds for mpirun to read what a rank has written before the rank ends the job; and then to hand it on
 READ_S, FORWARD_S = 2.0, 0.05
-#: level of messages between ranks
-TRACE = 5
-logging.addLevelName(TRACE, "TRACE")
-#: takes what is shortened everywhere else; without a run, only if a script asks for it
-WHOLE = logging.getLogger("nnlo_opt.whole")
-
-
-def log_path(run_directory: Path, world_rank: int) -> SafePath:
-    """Return the path of the log file of a rank."""
-    return SafePath(run_directory) / f"logs/rank-{world_rank:05d}.log"
 
 
 def wait_until_read(*streams: TextIO) -> None:

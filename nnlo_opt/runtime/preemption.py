@@ -11,8 +11,6 @@ from nnlo_opt.runtime.signals import handle
 
 #: seconds after the grace period at which a process that has not ended yet is ended
 LAST_S = 2.0
-#: last line of a command that Ctrl-C ends before its run has begun
-NOTHING_BEGUN = "Interrupted: no trial had begun."
 
 
 class Preemption:

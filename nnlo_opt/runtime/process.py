@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import NoReturn, TypeVarTuple
 
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, BrokenProcessError, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, BrokenProcessError
 from nnlo_opt.runtime.streams import flush_streams
 
 logger = logging.getLogger(__name__)
@@ -63,15 +63,6 @@ def end_if_forked(pid: int) -> None:
         )
         flush_streams()
         os._exit(EXIT_FAILURE)
-
-
-def refuse_forked(pid: int, what: str, remedy: str) -> None:
-    """Raise ConfigurationError unless this is process `pid`, which has opened `what`."""
-    if os.getpid() != pid:
-        raise ConfigurationError(
-            f"{what} belongs to the process that has opened it. Received: a call in process {os.getpid()}, which was "
-            f"forked from process {pid}. {remedy}"
-        )
 
 
 def only_here(

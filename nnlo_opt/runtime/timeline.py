@@ -1,8 +1,8 @@
 """Timeline of all ranks (`--timeline`), a Chrome trace to be opened in https://ui.perfetto.dev.
 
-Every rank keeps a `Timeline` and writes its part, `<run>/timeline/rank-00003.json`. The rank writes the whole part
+Every rank keeps a `RankTimeline` and writes its part, `<run>/timeline/rank-00003.json`. The rank writes the whole part
 again every few seconds and at its end, so a part is a valid trace whatever happens to the rank. Rank 0 puts the parts
-together as `<run>/timeline.json` (`merge_timelines`). Without `--timeline`, `NO_TIMELINE` is used, which does nothing.
+together as `<run>/timeline.json` (`merge_timelines`).
 
 Format: "Trace Event Format" (Chromium project), complete events ("ph": "X") and metadata ("ph": "M"). pid is the world
 rank and tid a thread of it, the main one 0. ts and dur are microseconds since the first rank began.
@@ -27,6 +27,7 @@ from typing import IO, Any, TypeAlias
 from nnlo_opt.clock import Clock
 from nnlo_opt.files import ALL_FINITE, atomic_path, atomic_write, parse_object
 from nnlo_opt.safe_path import SafePath
+from nnlo_opt.timeline import Timeline
 
 logger = logging.getLogger(__name__)
 
@@ -42,58 +43,6 @@ _MAX_EVENTS_OF_RANK = 50_000
 _WRITE_PERIOD_S, _WRITE_RATIO = 10.0, 100.0
 #: errors of a part that is damaged
 _UNREADABLE = (OSError, ValueError, TypeError, LookupError, ArithmeticError)
-
-
-class _NoSpan:
-    """Span that measures nothing, faster than `nullcontext`; a single object serves all, as it has no state."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> None: ...
-
-
-_NO_SPAN = _NoSpan()
-
-
-class Timeline:
-    """Timeline of a run without `--timeline`, which keeps nothing."""
-
-    #: True if events are kept; to be asked before an argument is computed at some cost
-    keeps: bool = False
-    #: directory of the run, from `open` on; always None if nothing is kept
-    directory: Path | None = None
-
-    def span(self, name: str, /, category: str = "compute", **arguments: Any) -> AbstractContextManager[None]:
-        """Return a context manager that measures its block; `arguments` (numbers, short texts) are shown with it."""
-        return _NO_SPAN
-
-    def now(self) -> float:
-        """Return the present time for `add`, in seconds since the timeline began."""
-        return 0.0
-
-    def add(self, name: str, since: float, /, *, track: str, category: str = "wait", **arguments: Any) -> None:
-        """Add a span from `since` (`now` at its beginning) to the present, for work that is no `with` block.
-
-        The span goes to a track of its own: spans of one track must lie one after another or inside each other.
-        """
-
-    def name(self, label: str) -> None:
-        """Set the name of the rank in the picture."""
-
-    def open(self, run_directory: Path) -> None:
-        """Set the directory of the run to which the part is written; until then it is only kept in memory."""
-
-    def flush(self) -> None:
-        """Write the part at the end of an epoch, unless the last write is too recent; then the call is cheap."""
-
-    def close(self) -> None:
-        """Write the part for the last time."""
-
-
-#: timeline of runs without `--timeline`
-NO_TIMELINE = Timeline()
 
 
 #: name, category, tid, seconds since the timeline began at its start and at its end, arguments

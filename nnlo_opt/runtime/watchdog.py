@@ -1,6 +1,6 @@
 """Watchdog of a rank: a thread that ends a hung process, so that other ranks notice a death instead of waiting.
 
-The watchdog watches its own process by the pulse (`runtime.pulse`), and the other ranks of the node by their
+The watchdog watches its own process by the pulse (`pulse`), and the other ranks of the node by their
 heartbeats: a process that was stopped (SIGSTOP), or whose interpreter is blocked in C code, cannot watch itself. The
 first rank of the node with a beating heart ends a process like this. The watchdog also sees which rank of the node ends
 first when a job dies; without ULFM nothing else can tell. If mpirun has been killed, or its daemon on this node, the
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from nnlo_opt.errors import EXIT_FAILURE
+from nnlo_opt.pulse import PULSE, TOGETHER, Pulse
 from nnlo_opt.runtime.peers import Heart, Peer, has_ended
-from nnlo_opt.runtime.pulse import PULSE, TOGETHER, Pulse
 from nnlo_opt.runtime.signals import handle
 from nnlo_opt.runtime.starter import starter_of
 from nnlo_opt.safe_path import SafePath

@@ -19,8 +19,9 @@ from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import plain
 from nnlo_opt.update_rules.layers import layers_of
 from nnlo_opt.update_rules.rule import Answer, MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.user_code import reason_of, takes_arguments
 from nnlo_opt.user_files import __name__ as user_files
-from nnlo_opt.user_files import load_module, reason_of, takes_arguments
+from nnlo_opt.user_files import load_module
 
 #: characters of a fingerprint that a name shows
 _SHOWN = 12

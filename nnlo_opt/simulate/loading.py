@@ -12,7 +12,8 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
 from nnlo_opt.simulate.workload import BUILTIN, Durations, Objective, computed, lognormal, measured
 from nnlo_opt.space.loading import load_space, space_from_dimensions
-from nnlo_opt.user_files import load_module, takes_arguments
+from nnlo_opt.user_code import takes_arguments
+from nnlo_opt.user_files import load_module
 
 #: columns that a table of durations may have; the first that exists is read; `results.csv` has the second
 COLUMNS = ("seconds", "train_s")

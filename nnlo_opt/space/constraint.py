@@ -19,7 +19,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.values import Value, plain
-from nnlo_opt.user_files import describe, line_in, takes_arguments
+from nnlo_opt.user_code import describe, line_in, takes_arguments
 
 #: name of the function in a module
 CONSTRAINT_NAME = "feasible"

@@ -18,10 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from nnlo_opt.errors import ConfigurationError, JournalError, NnloError
+from nnlo_opt.errors import NOTHING_BEGUN, ConfigurationError, JournalError, NnloError
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.records import without_collection
-from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import deaths, unrecorded
 from nnlo_opt.trials.events import RunStarted

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, refuse_forked
 from nnlo_opt.files import NO_LOCKS, make_directory
-from nnlo_opt.runtime.process import refuse_forked
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials.owner import (
     OWNER_NAME,

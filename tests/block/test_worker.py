@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.block.worker.training import Partners
 from nnlo_opt.block.worker.worker import Worker, WorkerSetup
 from nnlo_opt.comm import messages as msg
@@ -9,8 +8,9 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.transport import Collective
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
+from nnlo_opt.run.workload.fold_tasks import FoldTaskFactory
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.user_files import reason_of
+from nnlo_opt.user_code import reason_of
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.loopback_team import linear_tasks
 from tests.helpers.memory_source import linear_source

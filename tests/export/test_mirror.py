@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from nnlo_opt.export.mirror import Mirror
-from nnlo_opt.runtime.pulse import PULSE
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.trials.journal import Journal
 from tests.helpers.exported import story
 from tests.helpers.stories import write_journal

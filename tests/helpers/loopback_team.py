@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from nnlo_opt.block.task import FoldTaskFactory, TaskFactory
+from nnlo_opt.block.task import TaskFactory
 from nnlo_opt.block.worker.worker import Memory, Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -31,6 +31,7 @@ from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.placement import Endpoints, Placement
 from nnlo_opt.run.rank.roles import RankRoles, RoleSetup
+from nnlo_opt.run.workload.fold_tasks import FoldTaskFactory
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.trials.run_directory import RunRequest

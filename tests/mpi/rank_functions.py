@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 from mpi4py import MPI
 
-from nnlo_opt.block.task import FoldTask, FoldTaskFactory
+from nnlo_opt.block.task import FoldTask
 from nnlo_opt.comm import codec
 from nnlo_opt.comm.calls import Step
 from nnlo_opt.comm.messages import FoldRecorded, Message
@@ -38,6 +38,7 @@ from nnlo_opt.run.start.embedded import ScriptRank, read_shared_events, temporar
 from nnlo_opt.run.start.host import Script
 from nnlo_opt.run.start.training import TrainingSession
 from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.run.workload.fold_tasks import FoldTaskFactory
 from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 from nnlo_opt.training.options import TrainingOptions

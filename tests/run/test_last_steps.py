@@ -9,7 +9,6 @@ from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.run.afterwards import last_steps
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
-from tests.helpers.manual_clock import ManualClock
 from tests.helpers.told_runs import Story
 
 
@@ -56,34 +55,6 @@ def test_blocks_that_are_stuck_are_waited_for_as_long_as_a_trial_may_take_and_no
     timers[0].function()
     assert codes == [EXIT_FAILURE]
     assert said[0].startswith("Block 1 and 3 is stuck")
-
-
-# ---------------------------------------------------------------- mirrors
-
-
-@pytest.mark.parametrize(("left_s", "report_s", "waits_s"), [(None, 0, 30), (1000.0, 20, 10), (8.0, 0, 2), (8.0, 9, 0)])
-def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(monkeypatch, left_s, report_s, waits_s):
-    clock, said, waited = ManualClock(), [], []
-
-    def wait(timeout_s):
-        waited.append(timeout_s)
-        clock.advance(timeout_s)
-        return False
-
-    monkeypatch.setattr(last_steps.time, "monotonic", clock.monotonic_s)
-    asked = []
-    tools = ("optuna", "tensorboard")
-    mirrors = [SimpleNamespace(tool=tool, ask=lambda: asked.append(1), finish=wait) for tool in tools]
-    until_s = last_steps.ask_mirrors(mirrors, left_s)
-    assert len(asked) == 2
-    clock.advance(report_s)
-    directory = SimpleNamespace(shown="checkpoints/S")
-    last_steps.end_mirrors(mirrors, directory, until_s, lambda text, stream: said.append(text))
-    assert waited == [waits_s, 0]
-    assert said[1] == (
-        "The mirror for tensorboard is behind: `nnlo-opt export checkpoints/S --to tensorboard --overwrite` brings it "
-        "up to date."
-    )
 
 
 # ---------------------------------------------------------------- --on-end

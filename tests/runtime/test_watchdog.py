@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nnlo_opt.pulse import SLOW, Pulse
 from nnlo_opt.runtime.peers import Heart, Peer
-from nnlo_opt.runtime.pulse import SLOW, Pulse
 from nnlo_opt.runtime.watchdog import Watch, Watchdog
 from tests.helpers.launcher import seen_within
 
@@ -99,7 +99,7 @@ import sys, time, ctypes, hashlib, signal
 from pathlib import Path
 from nnlo_opt.runtime import watchdog as module
 from nnlo_opt.runtime.peers import Peer
-from nnlo_opt.runtime.pulse import PULSE
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.runtime.watchdog import Watchdog
 
 rank, timeout_s, log = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])

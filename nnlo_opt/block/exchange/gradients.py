@@ -17,8 +17,8 @@ from nnlo_opt.block.exchange.shared_step import Averaging
 from nnlo_opt.block.task import FoldTask
 from nnlo_opt.comm.transport import Collective
 from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.runtime.pulse import PULSE, SLOW, TOGETHER
-from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.pulse import PULSE, SLOW, TOGETHER
+from nnlo_opt.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.history import Metrics
 from nnlo_opt.update_rules.rule import WorkerHalf
 from nnlo_opt.vectors import aligned, aligned_empty

@@ -24,8 +24,8 @@ from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.safe_path import SafePath
+from nnlo_opt.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint, manifest
 from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory

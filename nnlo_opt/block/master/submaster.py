@@ -21,7 +21,7 @@ from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
 from nnlo_opt.update_rules.layers import layers_of

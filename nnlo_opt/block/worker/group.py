@@ -20,7 +20,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, SharedMemory, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.update_rules.rule import Answer, WorkerHalf
 from nnlo_opt.vectors import aligned_empty
 

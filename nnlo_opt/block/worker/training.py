@@ -19,7 +19,7 @@ from nnlo_opt.block.worker.group import GroupBatches, WorkerGroup
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Transport
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.runtime.timeline import Timeline
+from nnlo_opt.timeline import Timeline
 from nnlo_opt.training.history import Metrics
 from nnlo_opt.training.schedules import LearningRates
 from nnlo_opt.trials.checkpoint import load_state, of_message, save_state

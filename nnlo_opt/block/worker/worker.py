@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,14 +22,11 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import EpochCallbacks
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.pulse import PULSE
-from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.history import Metrics
 from nnlo_opt.trials.figure import judged
-
-if TYPE_CHECKING:
-    from nnlo_opt.runtime.monitor import Monitor
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +40,19 @@ class Memory:
     state: dict[str, Any]
 
 
+class LoadMonitor(Protocol):
+    """Measures what this process takes of its machine, epoch by epoch."""
+
+    def start(self) -> None:
+        """Begin an epoch."""
+
+    def end_epoch(self) -> dict[str, float]:
+        """Return the figures of the epoch, and begin another one."""
+
+    def stop(self) -> None:
+        """Measure no more."""
+
+
 class WorkerSetup(Value):
     """All that a worker is made of."""
 
@@ -54,7 +64,7 @@ class WorkerSetup(Value):
     partners: Partners = Partners()
     timeline: Timeline = NO_TIMELINE
     #: measures what this process takes of its machine, for the history; None if that is not wanted
-    monitor: "Monitor | None" = None
+    monitor: LoadMonitor | None = None
     #: callbacks of the user, if this is worker 1
     callbacks: EpochCallbacks | None = None
     #: the user's figure of merit, if this is worker 1

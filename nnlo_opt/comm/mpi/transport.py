@@ -23,8 +23,8 @@ from nnlo_opt.comm.mpi.parts import parts
 from nnlo_opt.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked, losing_ranks
 from nnlo_opt.comm.node import N_LINES, NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox, Place
 from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until
+from nnlo_opt.logs import TRACE
 from nnlo_opt.runtime.handles import HANDLE_BYTES
-from nnlo_opt.runtime.log import TRACE
 from nnlo_opt.runtime.process import end_if_forked
 from nnlo_opt.vectors import aligned_bytes
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.task import FoldTask, model_seed
+from nnlo_opt.block.task import FoldTask
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.comm.rank_group import RankGroup
 from nnlo_opt.comm.topology import Topology
@@ -30,12 +30,13 @@ from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.models.framework import Framework, framework_for, imported_in
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
+from nnlo_opt.run.workload.fold_tasks import model_seed
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.run_data import RunData, TrainingData
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import Arrays
-from nnlo_opt.user_files import describe
+from nnlo_opt.user_code import describe
 
 #: names of frameworks that a builder may use as well
 _ALIASES: dict[str | None, str] = {"tensorflow": "keras", "tf": "keras", "pytorch": "torch"}

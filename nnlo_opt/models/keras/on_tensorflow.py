@@ -11,7 +11,7 @@ import numpy as np
 
 from nnlo_opt.models.keras.graph import Batch, Gradient, KerasGraph, Vectors
 from nnlo_opt.models.layout import Layout
-from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.pulse import PULSE, SLOW
 
 
 def use_threads(n_threads: int) -> None:

@@ -7,19 +7,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from nnlo_opt.errors import EXIT_FAILURE
-from nnlo_opt.export.mirror import LAST_S, Mirror
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.page import PAGE_NAME
 from nnlo_opt.reporting.results import RESULT_NAMES, write_results
 from nnlo_opt.runtime.environment import start_helper, without_mpi
-from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.manifest import remove_all
@@ -77,27 +76,6 @@ def leave_tables(reporter: Reporter, directory: RunDirectory) -> None:
     if reporter.end():
         with suppress(OSError):
             write_results(directory.path, directory.ledger)
-
-
-def ask_mirrors(mirrors: Sequence[Mirror], left_s: float | None) -> float:
-    """Ask the mirrors to end; return the monotonic time until which they may live on.
-
-    Args:
-        left_s: seconds that this process has; None without a limit.
-    """
-    for mirror in mirrors:
-        mirror.ask()
-    return time.monotonic() + (LAST_S if left_s is None else min(LAST_S, left_s / 4))
-
-
-def end_mirrors(
-    mirrors: Sequence[Mirror], directory: RunDirectory, until_s: float, say: Callable[[str, TextIO], None]
-) -> None:
-    """Wait for the mirrors, which were asked to end, until a monotonic time at which they are killed."""
-    for mirror in mirrors:
-        if not mirror.finish(max(0.0, until_s - time.monotonic())):
-            command = f"`nnlo-opt export {directory.shown} --to {mirror.tool} --overwrite`"
-            say(f"The mirror for {mirror.tool} is behind: {command} brings it up to date.", sys.stderr)
 
 
 def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.export.exporter import MIRRORS
+from nnlo_opt.run.afterwards.mirrors import TOOLS
 from nnlo_opt.run.options import kinds
 from nnlo_opt.run.options.kinds import (
     CODE,
@@ -284,7 +284,7 @@ RUN = _group(
              "imply --quiet"),
     Option("log_file", "FILE", PATH, example="search.log", python=False,
         help="also write the lines of rank 0 to this file"),
-    Option("mirror", "TOOL", many(one_of(*MIRRORS), "extend"), default=(), example="optuna", python=False,
+    Option("mirror", "TOOL", many(one_of(*TOOLS), "extend"), default=(), example="optuna", python=False,
         help="keep files of another tool in the run directory up to date while the run goes on: optuna (optuna.log, "
              "which optuna-dashboard shows) or tensorboard (the folder tensorboard/)"),
     Option("options", "FILE", PATH, example="run.yaml", python=False, common=True,

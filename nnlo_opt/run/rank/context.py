@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, rank_label
 from nnlo_opt.errors import EXIT_OK
+from nnlo_opt.logs import log_path
+from nnlo_opt.run.afterwards.mirrors import NO_MIRRORS, Mirrors
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.runtime.devices import NodeShare, Resources, cores, own_gpu_ids, share_node
 from nnlo_opt.runtime.environment import ranks_outlive_others
 from nnlo_opt.runtime.handles import HANDLE_BYTES
-from nnlo_opt.runtime.log import RankOutput, log_path
+from nnlo_opt.runtime.log import RankOutput
 from nnlo_opt.runtime.peers import Peer
 from nnlo_opt.runtime.preemption import Preemption
-from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.runtime.watchdog import Watchdog
 from nnlo_opt.safe_path import SafePath
+from nnlo_opt.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.trials.deaths import Death, leave_note
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class ProcessContext:
     share: NodeShare = NodeShare()  # noqa: RUF009  (frozen)
     #: file for the exit code of all ranks; None without a launcher
     exit_code_file: str | None = None
+    #: for `--mirror`
+    mirrors: Mirrors = NO_MIRRORS
     #: measures what the rank takes of its machine; None: nothing is measured
     monitor: "Monitor | None" = None
 

@@ -23,15 +23,15 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.transport import RanksLost, Received, Transport, receive
 from nnlo_opt.errors import EXIT_FAILURE, NnloError, ProtocolError
 from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.rank.roles import RankRoles
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.process import code_of_user
-from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.checkpoint import of_message
-from nnlo_opt.user_files import place_of, reason_of
+from nnlo_opt.user_code import place_of, reason_of
 
 logger = logging.getLogger(__name__)
 

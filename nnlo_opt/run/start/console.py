@@ -12,9 +12,9 @@ from typing import TextIO
 from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.errors import ConfigurationError, printable
 from nnlo_opt.files import regular
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.reporting.terminal import BottomLine, fitted, open_terminal, styled, terminal_width
 from nnlo_opt.runtime.log import wait_until_read
-from nnlo_opt.runtime.pulse import PULSE
 
 #: seconds between two attempts to write, and between two lines that say so
 ROOM_S, SAY_S = 2.0, 60.0

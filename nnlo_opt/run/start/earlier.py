@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnlo_opt.analysis.frames import text_of
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.export.exporter import require
+from nnlo_opt.errors import ConfigurationError, require_package
 from nnlo_opt.files import regular
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.warm_start import Earlier, adopted_observations, observations_of, standard_error
@@ -105,8 +104,8 @@ def ledger_of(path: Path, option: str) -> Ledger:
 
 
 def _of_study(place: str) -> Earlier:
-    require("optuna", f"`{_OPTION}` with a study of Optuna")
-    from nnlo_opt.export.optuna_study import read_study
+    require_package(f"`{_OPTION}` with a study of Optuna", "optuna", "optuna", "leave it out")
+    from nnlo_opt.search.optuna_reading import read_study
 
     study, observations = read_study(place, _OPTION)
     names = dict.fromkeys(name for observation in observations for name in observation["point"])

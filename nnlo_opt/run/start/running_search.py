@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from nnlo_opt.coordinator.coordinator import Coordinator
-from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.records import Value
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.run.afterwards.last_steps import leave_tables
+from nnlo_opt.run.afterwards.mirrors import Mirror
 from nnlo_opt.run.start.host import Host
 from nnlo_opt.run.start.inbox import Inbox
 from nnlo_opt.run.workload.findings import Findings

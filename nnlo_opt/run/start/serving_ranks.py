@@ -11,11 +11,11 @@ from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared, Shutdown
 from nnlo_opt.comm.transport import Received, Transport, wait_until
 from nnlo_opt.errors import NnloError, OutOfTimeError
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.run.rank.placement import Placement
 from nnlo_opt.run.rank.roles import RankRoles, RoleSetup
 from nnlo_opt.run.rank.server import RankServer
 from nnlo_opt.runtime.preemption import Preemption
-from nnlo_opt.runtime.pulse import PULSE
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator, World

@@ -27,23 +27,24 @@ from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     EXIT_PREEMPTED,
+    NOTHING_BEGUN,
     ConfigurationError,
     NnloError,
     OutOfTimeError,
     ProtocolError,
     TrialError,
 )
-from nnlo_opt.export.exporter import require
-from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
 from nnlo_opt.objective.working_folder import remove_stale_links
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
 from nnlo_opt.reporting.status_lines import bottom_line
 from nnlo_opt.reporting.words import counted, metrics_text
 from nnlo_opt.run.afterwards import last_steps
 from nnlo_opt.run.afterwards.best_model import save_model
+from nnlo_opt.run.afterwards.mirrors import ask_mirrors, end_mirrors
 from nnlo_opt.run.options.checks import check_momentum, check_shares, check_teams, least_workers
 from nnlo_opt.run.options.space_checks import idle_options
 from nnlo_opt.run.options.values import Options, check_training
@@ -59,9 +60,7 @@ from nnlo_opt.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.run.workload.workload import ModuleWorkload
 from nnlo_opt.runtime.environment import idle_nodes_text
-from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.runtime.process import code_of_user
-from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.search.pruning import Pruner
 from nnlo_opt.space.space import Space
@@ -107,6 +106,7 @@ class Session(ABC):
         self.program = options.program or self.driver
         self._ranks = ranks
         self._context = context
+        self._mirrors = context.mirrors
         self._timeline = context.timeline
         self._preemption = context.preemption
         self._asked_because = PREEMPTED if context.exit_code_file is None else ASKED
@@ -284,12 +284,12 @@ class Session(ABC):
             last_steps.remove_stale_checkpoints(directory.path, directory.ledger)
             remove_stale_links(directory.path, directory.ledger)
         # They work while the reports are written.
-        mirrors_until_s = last_steps.ask_mirrors(run.mirrors, self._preemption.left_s)
+        mirrors_until_s = ask_mirrors(run.mirrors, self._preemption.left_s)
         if run.reporter is not None:
             self._reports = last_steps.write_last_reports(
                 run.reporter, directory, self.say, wait=self.host.ending_wait(), is_slow=self.host.waits_for
             )
-        last_steps.end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
+        end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
         self._console.end_quiet()
         code = self.conclude(directory, findings.figure, model_path) if self.host.owns_process else EXIT_OK
         if test:
@@ -318,7 +318,7 @@ class Session(ABC):
                 f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
             )
         for tool in options.mirror:
-            require(tool, f"`--mirror {tool}`")
+            self._mirrors.require(tool)
         refuse_existing(options.run)
         refuse_run_of_script(options.run)
 
@@ -479,7 +479,7 @@ class Session(ABC):
             findings=findings,
             coordinator=coordinator,
             reporter=Reporter(directory.path) if self.host.keeps_files else None,
-            mirrors=[Mirror(directory.path, tool) for tool in self.options.mirror],
+            mirrors=[self._mirrors.start(directory.path, tool) for tool in self.options.mirror],
             inbox=inbox,
         )
 

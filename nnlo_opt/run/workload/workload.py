@@ -5,7 +5,7 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, validation_batch
+from nnlo_opt.block.task import FoldTask, validation_batch
 from nnlo_opt.comm.messages import Json, StartFold
 from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.comm.run_messages import OpenRun
@@ -16,13 +16,14 @@ from nnlo_opt.models.early import without_framework
 from nnlo_opt.models.layout import FloatVector
 from nnlo_opt.objective.rank import Objective
 from nnlo_opt.objective.signature import objective_of
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.run.options.values import Options
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.run.workload.fold_tasks import Feeding, FoldTaskFactory
 from nnlo_opt.run.workload.inspection import Inspection
 from nnlo_opt.run.workload.model_maker import ModelMaker
 from nnlo_opt.run.workload.run_data import RunData
-from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.tuples import Tuples
