@@ -12,8 +12,6 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-import numpy as np
-
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.run import Results, SearchResult
 from nnlo_opt.api.steering import Callback, SearchView, Steering
@@ -35,9 +33,8 @@ from nnlo_opt.run.start.session import INTERRUPTED, LONG_S
 from nnlo_opt.runtime.launched import is_rank, warn_of_split_world
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
 from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions
-from nnlo_opt.space.parameters import Parameter, parameter_from_json
+from nnlo_opt.space.parameters import Parameter
 from nnlo_opt.space.space import Space
-from nnlo_opt.space.values import is_number
 from nnlo_opt.trials.objectives import direction_named
 from nnlo_opt.user_files import EXECUTING, of_user
 
@@ -332,36 +329,5 @@ def space_of(
             "A search needs a search space. Received: none. Give one, for example `{'x': Real(0, 1)}`."
         )
     if isinstance(given, Mapping):
-        given = [_named(name, parameter) for name, parameter in given.items()]
+        given = Space(given)
     return finish_space(space_from_dimensions(given, source), feasible, source, fixed)
-
-
-def _meant(given: Any) -> list[str]:
-    """Return the parameters that a value of a dictionary may stand for, as code."""
-    if isinstance(given, range) and len(given) > 1:
-        low, high = sorted((given[0], given[-1]))
-        step = f", step={abs(given.step)}" * (abs(given.step) > 1)
-        return [f"Integer({low}, {high}{step})"]
-    values = given.tolist() if isinstance(given, np.ndarray) else given
-    if not isinstance(values, list | tuple):
-        return [f"Constant({values!r})" if isinstance(values, int | float | str) else "Real(0, 1)"]
-    choice = f"Categorical({shown([*values])})"
-    if len(values) != 2 or not all(map(is_number, values)):
-        return [choice]
-    kinds = ["Integer", "Real"] if all(isinstance(value, int) for value in values) else ["Real"]
-    between = [f"{kind}({values[0]!r}, {values[1]!r})" for kind in kinds]
-    return between if isinstance(values, tuple) else [choice, *between[:1]]
-
-
-def _named(name: str, parameter: Parameter) -> Parameter:
-    if not hasattr(parameter, "from_unit"):
-        remedy = " or ".join(f"`{{{name!r}: {code}}}`" for code in _meant(parameter))
-        raise ConfigurationError(
-            f"Every value of a search space must be a parameter. Received: {shown(parameter)} for {name!r}. Write it "
-            f"as {remedy}."
-        )
-    if parameter.name not in ("", name):
-        raise ConfigurationError(
-            f"A parameter must have one name. Received: {parameter.name!r} for {name!r}. Leave one of them out."
-        )
-    return parameter_from_json({**parameter.to_json(), "name": name})
