@@ -13,14 +13,14 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.run import Results, SearchResult
+from nnlo_opt.api.own_arguments import check_callbacks, check_flags, check_meaning, check_names
+from nnlo_opt.api.run import FrozenTrial, Results, SearchResult
 from nnlo_opt.api.steering import Callback, SearchView, Steering
 from nnlo_opt.api.words import in_python
-from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean, shown
+from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, shown
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
 from nnlo_opt.objective.makeup import makeup_of
-from nnlo_opt.objective.other_names import ARGUMENTS
 from nnlo_opt.objective.signature import takes
 from nnlo_opt.reporting.words import counted
 from nnlo_opt.run.options.kinds import FLAG, whole
@@ -50,7 +50,6 @@ _SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
 
 def optimize(  # noqa: PLR0913  (all are named but two)
     target: Callable[..., object] | ModuleType | str | os.PathLike[str],
-    /,
     space: SpaceLike | None = None,
     *,
     feasible: Callable[[dict[str, Any]], bool] | None = None,
@@ -111,6 +110,9 @@ def optimize(  # noqa: PLR0913  (all are named but two)
     caller = sys._getframe(1)
     try:
         with in_python():
+            check_flags(catch, progress)
+            check_callbacks(callbacks)
+            n_parallel = N_PARALLEL.read(n_parallel)
             definition = definition_of(target)
             checked = search_options(options, str(definition.source))
             if definition.kind == "objective" and "block_size" not in options:
@@ -120,7 +122,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             warn_of_defaults(options, comm, depth=3)
             if not is_meant:
                 warn_of_split_world(1 if comm is None else comm.Get_size(), stacklevel=2)
-            if N_PARALLEL.read(n_parallel) > 1:
+            if n_parallel > 1:
                 _check_parallel(n_parallel, options, definition, comm)
             run = checked.run
             kept = None if run.name is None else run.root / run.name
@@ -172,14 +174,8 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
 
     The run has a name only if it is to be kept.
     """
-    if unknown := [name for name in given if name not in _NAMES]:
-        what = f"a search from Python does not have.{did_you_mean(unknown[0], _NAMES)}"
-        if unknown[0] in ARGUMENTS:
-            what = f"is `{ARGUMENTS[unknown[0]]}` here."
-        raise ConfigurationError(
-            f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which {what} "
-            "`OptimizationDriver --help` lists them, with `-` for `_`."
-        )
+    check_names(given, _NAMES)
+    check_meaning(given)
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")
     direction, objective = given.get("direction"), given.get("objective")
@@ -206,7 +202,7 @@ def _has_time_alone(given: Mapping[str, Any]) -> bool:
 
 def _earlier(given: Any) -> list[Any]:
     """Return results and data frames as measurements, and paths as they are."""
-    if isinstance(given, str | os.PathLike | Results) or hasattr(given, "to_csv"):
+    if not isinstance(given, list | tuple):
         given = [given]
     return [_measured(place) for place in given]
 
@@ -216,7 +212,17 @@ def _measured(place: Any) -> Any:
         return earlier_of_frame(place, f"a data frame of {' x '.join(map(str, place.shape))}")
     if isinstance(place, Results):
         return place.directory or earlier_of_ledger(place.ledger, f"a result of {counted(len(place), 'trial')}")
-    return place
+    if isinstance(place, str | os.PathLike):
+        return place
+    remedy = "Give the result itself" if isinstance(place, FrozenTrial) else _MEASUREMENTS
+    raise ConfigurationError(
+        f"`warm_start` must be a result, a run, a data frame, a study of Optuna by its storage, or a CSV. Received: "
+        f"{shown(place)}. {remedy}."
+    )
+
+
+#: how measurements of another kind are given
+_MEASUREMENTS = "Write measurements as `pandas.DataFrame({'p:NAME': [...], 'figure_of_merit': [...]})`"
 
 
 def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", depth: int) -> None:
@@ -255,9 +261,14 @@ def definition_of(target: object) -> ModelDefinition:
     if isinstance(target, ModuleType):
         return ModelDefinition.from_names(vars(target), _file_of(target))
     if not callable(target):
+        is_space = isinstance(target, Space | Mapping | list | tuple)
+        remedy = (
+            "Write it as `optimize(objective, space)`"
+            if is_space
+            else "Give an objective, such as `def objective(parameters): ...`"
+        )
         raise ConfigurationError(
-            "`optimize` takes a function, a module or a file. Received: "
-            f"{shown(target)}. Give an objective, such as `def objective(parameters): ...`."
+            f"`optimize` takes a function, a module or a file. Received: {shown(target)}. {remedy}."
         )
     name = getattr(target, "__name__", type(target).__name__)
     module = sys.modules.get(getattr(target, "__module__", None) or "")

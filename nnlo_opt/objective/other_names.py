@@ -23,13 +23,14 @@ ARGUMENTS = _table(
         "base_estimator": "surrogate",
         "storage study_name name directory project_name local_dir storage_path": "checkpoint",
         "load_if_exists resume": "opt_restore",
-        "directions metric metrics": "objective",
-        "maximize minimize maximise minimise": "direction",
+        "directions metric metrics": 'objective={"NAME": "min"}',
+        "maximize maximise": 'direction="max"',
+        "minimize minimise": 'direction="min"',
         "constraint constraints": "feasible",
         "constraints_func": "outcome_constraint",
         "random_state rstate rng": "seed",
-        "x0 points_to_evaluate initial_point": "start_point",
-        "y0": "warm_start",
+        "x0 points_to_evaluate initial_point": 'start_point={"NAME": VALUE}',
+        "y0": "warm_start=FRAME",
         "no_shuffle": "shuffle",
         "scheduler": "pruner",
         "reduction_factor": "pruner_eta",
@@ -43,6 +44,25 @@ ARGUMENTS = _table(
         "loss_threshold": "target_objective",
         "patience early_stopping_rounds": "stop_after_no_improvement",
         "dimensions param_space search_space search_spaces config bounds param_distributions param_grid": "space",
+    }
+)
+
+#: algorithm of others, in small letters, by name or class -> ours
+ALGORITHMS = _table(
+    {
+        "tpesampler tpe.suggest hyperopt hyperoptsearch": "tpe",
+        "randomsampler randomsearch random_search rand.suggest rand randomizedsearchcv": "random",
+        "gridsampler gridsearch grid_search gridsearchcv bruteforcesampler": "grid",
+        "gpsampler botorchsampler botorch": "gp",
+        "cmaessampler cma cma-es cma_es": "cmaes",
+        "qmcsampler halton lhs quasirandom": "sobol",
+        "nsgaiisampler nsgaiiisampler nsga2 nsgaii ga evolution evolutionary differential_evolution": "genetic",
+        "bayes bo bayesopt bayesoptsearch bayesiansearch bayesianoptimization gp_minimize cbo smac": "bayesian",
+        "skopt skoptsampler skoptsearch": "bayesian-skopt",
+        "medianpruner medianstoppingrule median_stopping percentilepruner": "median",
+        "successivehalvingpruner successive_halving successivehalving sha ashascheduler": "asha",
+        "hyperbandpruner hyperbandscheduler": "hyperband",
+        "noppruner": "none",
     }
 )
 
@@ -166,3 +186,10 @@ def absence(kind: str, name: str, obj: object) -> AttributeError:
         return AttributeError(what, name=name, obj=obj)
     # Python adds a guess of its own to an error with `name` and `obj`.
     return AttributeError(f"{what}: take `{ours}`")
+
+
+def part_named(part: object) -> str | None:
+    """Return our name of an algorithm or a pruner of others, given by name, class or object; None if it is none."""
+    kind = part if isinstance(part, str | type) else type(part)
+    word = (kind if isinstance(kind, str) else kind.__name__).lower()
+    return ALGORITHMS.get(word)

@@ -3,7 +3,7 @@
 import ast
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -116,11 +116,55 @@ def objective_of(
             "Add it, or name the argument `parameters` to get a dictionary."
         )
 
+    _check_decorators(function, signature, {**wanted, **dict.fromkeys(own, "")}, title)
+    in_one = next((argument for argument, name in wanted.items() if name == "parameters"), None)
+
     def call(trial: Any) -> Any:
         given = {argument: trial if name == "trial" else getattr(trial, name) for argument, name in wanted.items()}
         given |= {name: trial.parameters[name] for name in own if name in trial.parameters}
         rest = {name: trial.parameters[name] for name in left if has_rest and name in trial.parameters}
         bound = inspect.BoundArguments(signature, OrderedDict(given))
-        return function(*bound.args, **bound.kwargs, **rest)
+        try:
+            return function(*bound.args, **bound.kwargs, **rest)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            if in_one and _is_of(function, error):
+                error.add_note(_about_dictionary(in_one, [*names], error, conditions))
+            raise
 
     return call
+
+
+def _check_decorators(
+    function: Callable[..., Any], signature: inspect.Signature, given: Mapping[str, str], title: str
+) -> None:
+    """Raise ConfigurationError if a decorator, as `use_named_args` of scikit-optimize, takes other arguments."""
+    bound, outer = (
+        inspect.BoundArguments(signature, OrderedDict(given)),
+        inspect.signature(function, follow_wrapped=False),
+    )
+    try:
+        outer.bind(*bound.args, **bound.kwargs)
+    except TypeError:
+        raise ConfigurationError(
+            "A decorator of an objective must pass on the arguments that it gets. Received: "
+            f"{title}, whose decorator takes {outer}. Take it off: parameters are given by their names."
+        ) from None
+
+
+def _is_of(function: Callable[..., Any], error: Exception) -> bool:
+    """Return True if an error that a call of the function has raised comes from a line of its own."""
+    inside = error.__traceback__.tb_next if error.__traceback__ else None
+    return (
+        inside is not None and inside.tb_next is None and inside.tb_frame.f_code is getattr(function, "__code__", None)
+    )
+
+
+def _about_dictionary(argument: str, names: Sequence[str], error: Exception, conditions: Mapping[str, str]) -> str:
+    """Return what helps if the code takes the dictionary of parameters for something else."""
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if isinstance(key, str) and key in conditions:
+        return f"Parameter `{key}` exists only if {conditions[key]}: take `{argument}.get({key!r})`."
+    return (
+        f"`{argument}` is a dictionary of the parameters {', '.join(names)}: take `{argument}[{names[0]!r}]`, or name "
+        f"them as arguments, as `def objective({', '.join(names[:2])})`."
+    )
