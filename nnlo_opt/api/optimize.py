@@ -279,6 +279,10 @@ def definition_of(target: object) -> ModelDefinition:
     around = getattr(target, "__globals__", {}) if kind == "model" else {}
     makeup = makeup_of(target) if kind == "objective" else None
     own = {_FUNCTION_OF[kind]: target}
+    if other := next((each for each in ("constraint", "constraints") if each in getattr(target, "__dict__", {})), None):
+        raise ConfigurationError(
+            f"A constraint of an objective is its attribute `{CONSTRAINT_NAME}`. Received: `{name}.{other}`. Rename it."
+        )
     if (feasible := getattr(target, CONSTRAINT_NAME, None)) is not None:
         own[CONSTRAINT_NAME] = feasible
     return ModelDefinition(

@@ -1,8 +1,7 @@
 """Options in a sentence as arguments of Python."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 
 from nnlo_opt.errors import NnloError
 from nnlo_opt.run.options.table import BY_NAME
@@ -12,14 +11,19 @@ _OPTION = re.compile(r"`--([a-z-]+)(?:[ =]([^`]+))?`( must| differs)?")
 _NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")
 
 
-@contextmanager
-def in_python() -> Iterator[None]:
-    """Have an error that leaves the block name arguments of Python instead of options; a decorator, too."""
-    try:
-        yield
-    except NnloError as error:
-        error.args = (python_words(str(error)), *error.args[1:])
-        raise
+class in_python(ContextDecorator):
+    """Context whose errors name arguments of Python instead of options, without lines of this package before theirs.
+
+    A decorator, too.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, NnloError):
+            error.args = (python_words(str(error)), *error.args[1:])
+            raise error.with_traceback(None)
 
 
 def python_words(text: str) -> str:

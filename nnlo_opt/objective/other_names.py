@@ -139,7 +139,7 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
         {
             "create_study": "optimize(objective, space) or Study(space)",
             "load_study": 'load_run("checkpoints/NAME")',
-            "gp_minimize forest_minimize gbrt_minimize dummy_minimize fmin minimize differential_evolution run tune "
+            "gp_minimize forest_minimize gbrt_minimize dummy_minimize fmin minimize differential_evolution tune "
             "Tuner BayesSearchCV GridSearchCV RandomizedSearchCV RandomSearch GridSearch Hyperband "
             "BayesianOptimization CBO sweep agent optimise hyperopt": "optimize(objective, space)",
             "TrialPruned": "RunningTrial.report, which returns False if the trial is to stop: return any value then",

@@ -4,6 +4,7 @@ import ast
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -12,6 +13,8 @@ from nnlo_opt.errors import ConfigurationError, did_you_mean
 #: arguments that an objective may name besides parameters; all but the last are attributes of a `RunningTrial`
 RESERVED = ("parameters", "comm", "report", "checkpoint", "fold", "trial")
 
+#: True within a call of an objective
+CALLED: ContextVar[bool] = ContextVar("CALLED", default=False)
 _NONE: Mapping[str, str] = MappingProxyType({})
 #: name of the callbacks in `integrations`, which save by the `trial` that they get
 _CALLBACK = "TrialCallback"
@@ -71,10 +74,9 @@ def objective_of(
         ConfigurationError: the function takes something else, or not all parameters, or is a coroutine; an argument
             that some trials do not have lacks a default.
     """
-    if not callable(function) or inspect.iscoroutinefunction(function):
-        what = "a coroutine (`async def`)" if callable(function) else repr(function)
+    if (wrong := _no_objective(function)) is not None:
         raise ConfigurationError(
-            f"An objective must be a function that returns a figure of merit. Received: {what} in {source}."
+            f"An objective must be a function that returns a figure of merit. Received: {wrong} in {source}."
         )
     try:
         signature = inspect.signature(function)
@@ -124,14 +126,29 @@ def objective_of(
         given |= {name: trial.parameters[name] for name in own if name in trial.parameters}
         rest = {name: trial.parameters[name] for name in left if has_rest and name in trial.parameters}
         bound = inspect.BoundArguments(signature, OrderedDict(given))
+        token = CALLED.set(True)
         try:
             return function(*bound.args, **bound.kwargs, **rest)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             if in_one and _is_of(function, error):
-                error.add_note(_about_dictionary(in_one, [*names], error, conditions))
+                error.add_note(_about_dictionary(in_one, [*names], error))
             raise
+        finally:
+            CALLED.reset(token)
 
     return call
+
+
+def _no_objective(function: Any) -> str | None:
+    """Return what cannot be an objective, with the remedy; None for an objective."""
+    codes = (function, vars(type(function)).get("__call__"), getattr(function, "func", None))
+    if not callable(function):
+        return repr(function)
+    if any(map(inspect.iscoroutinefunction, codes)):
+        return "a coroutine (`async def`), which a function runs by `return asyncio.run(...)`"
+    if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in codes):
+        return "a generator (with `yield`), whose values on the way are given to the argument `report`"
+    return None
 
 
 def _check_decorators(
@@ -159,11 +176,11 @@ def _is_of(function: Callable[..., Any], error: Exception) -> bool:
     )
 
 
-def _about_dictionary(argument: str, names: Sequence[str], error: Exception, conditions: Mapping[str, str]) -> str:
+def _about_dictionary(argument: str, names: Sequence[str], error: Exception) -> str:
     """Return what helps if the code takes the dictionary of parameters for something else."""
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
-    if isinstance(key, str) and key in conditions:
-        return f"Parameter `{key}` exists only if {conditions[key]}: take `{argument}.get({key!r})`."
+    if key in names:
+        return f"A trial has `{key}` only if its condition holds: take `{argument}.get({key!r})`."
     return (
         f"`{argument}` is a dictionary of the parameters {', '.join(names)}: take `{argument}[{names[0]!r}]`, or name "
         f"them as arguments, as `def objective({', '.join(names[:2])})`."

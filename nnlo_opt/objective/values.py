@@ -85,10 +85,14 @@ def returned_values(value: Any, comparison: Comparison | None = None) -> dict[st
             remedy = "end it by `return`" if value is None else _remedy(comparison)
             raise MisuseError(f"{error}; {remedy}") from None
     _check_names(value)
-    return {
-        str(name): finite_number(part, f"the objective must return a finite number as `{name}`")
-        for name, part in value.items()
-    }
+    return {str(name): _returned(part, str(name)) for name, part in value.items()}
+
+
+def _returned(value: Any, name: str) -> float:
+    try:
+        return finite_number(value, f"the objective must return a finite number as `{name}`")
+    except MisuseError as error:
+        raise MisuseError(f"{error}; or leave `{name}` out") from None
 
 
 def _check_names(names: Collection[Any]) -> None:

@@ -344,7 +344,10 @@ def _check_parent(name: str, condition: When, by_name: dict[str, Parameter]) -> 
         )
     for value in condition.values:
         if not parent.contains(thawed(value)):
+            remedy = "Correct the value"
+            if isinstance(value, tuple) and all(map(parent.contains, value)):
+                remedy = f"Write it as When({', '.join(map(repr, (parent.name, *value)))})"
             raise ConfigurationError(
                 f"The condition of parameter `{name}` must name values that `{parent.name}` can have, in {parent}. "
-                f"Received: {thawed(value)!r}. Correct the value."
+                f"Received: {thawed(value)!r}. {remedy}."
             )
