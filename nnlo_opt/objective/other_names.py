@@ -184,8 +184,8 @@ def absence(kind: str, name: str, obj: object) -> AttributeError:
     what = f"{'' if kind == MODULE else 'a '}{kind} has no {name!r}"
     if (ours := _ATTRIBUTES[kind].get(name)) is None:
         return AttributeError(what, name=name, obj=obj)
-    # Python adds a guess of its own to an error with `name` and `obj`.
-    return AttributeError(f"{what}: take `{ours}`")
+    # Without an object Python makes no guess of its own, which may be another one.
+    return AttributeError(f"{what}: take `{ours}`", name=name, obj=None)
 
 
 def part_named(part: object) -> str | None:

@@ -75,8 +75,9 @@ def objective_of(
             that some trials do not have lacks a default.
     """
     if (wrong := _no_objective(function)) is not None:
+        received, remedy = wrong
         raise ConfigurationError(
-            f"An objective must be a function that returns a figure of merit. Received: {wrong} in {source}."
+            f"An objective must be a function that returns a figure of merit. Received: {received} in {source}.{remedy}"
         )
     try:
         signature = inspect.signature(function)
@@ -139,15 +140,15 @@ def objective_of(
     return call
 
 
-def _no_objective(function: Any) -> str | None:
+def _no_objective(function: Any) -> tuple[str, str] | None:
     """Return what cannot be an objective, with the remedy; None for an objective."""
     codes = (function, vars(type(function)).get("__call__"), getattr(function, "func", None))
     if not callable(function):
-        return repr(function)
+        return repr(function), ""
     if any(map(inspect.iscoroutinefunction, codes)):
-        return "a coroutine (`async def`), which a function runs by `return asyncio.run(...)`"
+        return "a coroutine (`async def`)", " Write a function around it that ends with `return asyncio.run(...)`."
     if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in codes):
-        return "a generator (with `yield`), whose values on the way are given to the argument `report`"
+        return "a generator (with `yield`)", " Give values on the way to the argument `report`, and return the last."
     return None
 
 

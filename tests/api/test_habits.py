@@ -547,7 +547,7 @@ around.__wrapped__ = decorated  # as by `use_named_args` of scikit-optimize
     ("target", "words"),
     [
         (coroutine, "return asyncio.run(...)"),
-        (generator, "given to the argument `report`"),
+        (generator, "Give values on the way to the argument `report`"),
         (around, "Take it off"),
     ],
 )
