@@ -101,6 +101,7 @@ def objective_of(
         wanted = dict(zip(others, RESERVED[:3], strict=True))
     elif others or not (wanted or own or has_rest):
         hint = did_you_mean(others[0], {*names} - {*own}) if others else ""
+        hint = " Give the method of an object, as `Objective().method`." if others[:1] == ["self"] else hint
         raise ConfigurationError(
             "An objective must take `parameters`, or every parameter by its name, and may take `trial`, `comm`, "
             f"`report`, `checkpoint` and `fold`. Received: {title}, for the parameters {', '.join(names)}.{hint} "
@@ -145,6 +146,8 @@ def _no_objective(function: Any) -> tuple[str, str] | None:
     codes = (function, vars(type(function)).get("__call__"), getattr(function, "func", None))
     if not callable(function):
         return repr(function), ""
+    if isinstance(function, type):
+        return f"the class {function.__name__}", " Write a function that uses it, or give an object that can be called."
     if any(map(inspect.iscoroutinefunction, codes)):
         return "a coroutine (`async def`)", " Write a function around it that ends with `return asyncio.run(...)`."
     if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in codes):

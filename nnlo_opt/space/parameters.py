@@ -356,7 +356,7 @@ class _Choice:
         check_condition(self.condition, name)
         if isinstance(self.categories, (str, bytes)) or not isinstance(self.categories, Iterable):
             raise ConfigurationError(
-                f"The categories of a parameter must be a list of values. Received: {shown(self.categories)}. "
+                f"The categories of {titled(name)} must be a list of values. Received: {shown(self.categories)}. "
                 "Put them in square brackets."
             )
         if isinstance(self.categories, (set, frozenset)):

@@ -524,6 +524,11 @@ def test_a_list_of_values_in_a_condition_is_spread_in_the_remedy():
         Space({"m": Categorical(["a", "b", "c"]), "C": Real(0, 1, condition=When("m", ["a", "b"]))})
 
 
+class Evaluated:
+    def at(self, x):
+        return x
+
+
 async def coroutine(x):
     return x
 
@@ -549,6 +554,8 @@ around.__wrapped__ = decorated  # as by `use_named_args` of scikit-optimize
         (coroutine, "return asyncio.run(...)"),
         (generator, "Give values on the way to the argument `report`"),
         (around, "Take it off"),
+        (Evaluated, "Received: the class Evaluated"),
+        (Evaluated.at, "as `Objective().method`"),
     ],
 )
 def test_a_function_that_is_no_objective_is_refused_with_the_way_to_one(target, words):
