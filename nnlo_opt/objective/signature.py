@@ -132,7 +132,7 @@ def objective_of(
         try:
             return function(*bound.args, **bound.kwargs, **rest)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            if in_one and _is_of(function, error):
+            if in_one and names and _is_of(function, error):
                 error.add_note(_about_dictionary(in_one, [*names], error))
             raise
         finally:
@@ -146,7 +146,7 @@ def _no_objective(function: Any) -> tuple[str, str] | None:
     codes = (function, vars(type(function)).get("__call__"), getattr(function, "func", None))
     if not callable(function):
         return repr(function), ""
-    if isinstance(function, type):
+    if isinstance(function, type) and function.__module__ != "builtins":
         return f"the class {function.__name__}", " Write a function that uses it, or give an object that can be called."
     if any(map(inspect.iscoroutinefunction, codes)):
         return "a coroutine (`async def`)", " Write a function around it that ends with `return asyncio.run(...)`."
