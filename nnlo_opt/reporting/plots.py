@@ -358,7 +358,9 @@ _ONE_OF_AXES = "Give one of `figure.subplots()`"
 
 def _axes(ax: "Axes | None") -> "Axes":
     if ax is not None and not hasattr(ax, "transAxes"):
-        what = {str: "Save the figure by `.figure.savefig(...)` of what is returned"}.get(type(ax), _ONE_OF_AXES)
+        given: Any = ax
+        is_name = isinstance(given, str)
+        what = "Save the figure by `.figure.savefig(...)` of what is returned" if is_name else _ONE_OF_AXES
         raise ConfigurationError(f"`ax` must be axes of matplotlib. Received: {shown(ax)}. {what}.")
     if ax is not None:
         return ax
