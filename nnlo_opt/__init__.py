@@ -32,12 +32,22 @@ __all__ = list(_OF_API)
 
 def __getattr__(name: str) -> Any:
     if name not in _OF_API:
-        other_names = importlib.import_module(f"{__name__}.objective.other_names")
-        raise other_names.absence("module `nnlo_opt`", name, sys.modules[__name__])
+        raise _absence(name, is_import=sys._getframe(1).f_code.co_name == "_handle_fromlist")
     from nnlo_opt.records import without_collection
 
     with without_collection():  # what is imported stays
         return getattr(importlib.import_module(f"{__name__}.{_OF_API[name]}"), name)
+
+
+def _absence(name: str, *, is_import: bool) -> Exception:
+    """Return the error about a name that does not exist.
+
+    Of `from nnlo_opt import` of a name of others, for which Python would drop our sentence, it is an ImportError.
+    """
+    other_names = importlib.import_module(f"{__name__}.objective.other_names")
+    error: AttributeError = other_names.absence(other_names.MODULE, name, sys.modules[__name__])
+    is_theirs = name in other_names.OF_MODULE
+    return ImportError(str(error), name=__name__) if is_import and is_theirs else error
 
 
 def __dir__() -> list[str]:

@@ -180,7 +180,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     text = str(name)
     if text.lower().lstrip("-").replace("-", "_") in _OTHER_THINGS:
         return ""
-    close = get_close_matches(text, list(known), n=1)
+    names = [*known]
+    close = get_close_matches(text, names, n=1) or get_close_matches(text.lower(), names, n=1)
     return f" Did you mean `{close[0]}`?" if close and close[0] != name else ""
 
 

@@ -6,24 +6,22 @@ import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-import numpy as np
-
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.run import Results, SearchResult
+from nnlo_opt.api.own_arguments import check_callbacks, check_flags, check_meaning, check_names
+from nnlo_opt.api.run import FrozenTrial, Results, SearchResult
 from nnlo_opt.api.steering import Callback, SearchView, Steering
 from nnlo_opt.api.words import argument_names, in_python
-from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, did_you_mean, shown
+from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, shown
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.forked import refuse_threads
 from nnlo_opt.objective.makeup import makeup_of
-from nnlo_opt.objective.other_names import ARGUMENTS
 from nnlo_opt.objective.signature import takes
 from nnlo_opt.reporting.words import counted
 from nnlo_opt.run.options.kinds import FLAG, whole
@@ -36,9 +34,8 @@ from nnlo_opt.run.start.session import INTERRUPTED, LONG_S
 from nnlo_opt.runtime.launched import is_rank, warn_of_split_world
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
 from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions
-from nnlo_opt.space.parameters import Parameter, parameter_from_json
+from nnlo_opt.space.parameters import Parameter
 from nnlo_opt.space.space import Space
-from nnlo_opt.space.values import is_number
 from nnlo_opt.trials.objectives import direction_named
 from nnlo_opt.user_code import of_user
 from nnlo_opt.user_files import EXECUTING
@@ -55,7 +52,6 @@ _SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
 
 def optimize(  # noqa: PLR0913  (all are named but two)
     target: Callable[..., object] | ModuleType | str | os.PathLike[str],
-    /,
     space: SpaceLike | None = None,
     *,
     feasible: Callable[[dict[str, Any]], bool] | None = None,
@@ -121,6 +117,9 @@ def optimize(  # noqa: PLR0913  (all are named but two)
     caller = sys._getframe(1)
     try:
         with in_python():
+            check_flags(catch, progress)
+            check_callbacks(callbacks)
+            n_parallel = N_PARALLEL.read(n_parallel)
             definition = definition_of(target)
             checked = search_options(options, str(definition.source))
             if definition.kind == "objective" and "block_size" not in options:
@@ -130,7 +129,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             warn_of_defaults(options, comm, depth=3)
             if not is_meant:
                 warn_of_split_world(1 if comm is None else comm.Get_size(), stacklevel=2)
-            if N_PARALLEL.read(n_parallel) > 1:
+            if n_parallel > 1:
                 _check_parallel(n_parallel, options, definition, comm)
             run = checked.run
             kept = None if run.name is None else run.root / run.name
@@ -202,11 +201,8 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
 
     The run has a name only if it is to be kept.
     """
-    if unknown := [name for name in given if name not in _NAMES]:
-        raise ConfigurationError(
-            f"An argument must be one of a search. Received: `{unknown[0]}`, {_unknown(unknown[0])} "
-            "`help(nnlo_opt.optimize)` lists them."
-        )
+    check_names(given, _NAMES, inspect.signature(optimize).parameters)
+    check_meaning(given)
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")
     direction, objective = given.get("direction"), given.get("objective")
@@ -225,17 +221,6 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     return checked if given.get("checkpoint") is not None else replace(checked, run=replace(checked.run, name=None))
 
 
-def _unknown(name: str) -> str:
-    """Return what an argument is that a search does not have, in words."""
-    if name in ARGUMENTS:
-        return f"which is `{ARGUMENTS[name]}` here."
-    if name in inspect.signature(optimize).parameters:
-        return "which is for `nnlo_opt.optimize`: a study leaves the trials to you."
-    if name in BY_NAME:
-        return "which only the command OptimizationDriver has."
-    return f"which is none.{did_you_mean(name, _NAMES)}"
-
-
 def _has_time_alone(given: Mapping[str, Any]) -> bool:
     """Return True if a search ends by its time, and no number of trials is asked for."""
     has_time = given.get("timeout") is not None or given.get("walltime") is not None
@@ -244,12 +229,8 @@ def _has_time_alone(given: Mapping[str, Any]) -> bool:
 
 def _earlier(given: Any) -> list[Any]:
     """Return results and data frames as measurements, and paths as they are."""
-    if isinstance(given, str | os.PathLike | Results) or hasattr(given, "to_csv"):
+    if not isinstance(given, list | tuple):
         given = [given]
-    if not isinstance(given, Iterable):
-        raise ConfigurationError(
-            f"`warm_start` must be a run, a result or a data frame, or several in a list. Received: {shown(given)}."
-        )
     return [_measured(place) for place in given]
 
 
@@ -258,7 +239,17 @@ def _measured(place: Any) -> Any:
         return earlier_of_frame(place, f"a data frame of {' x '.join(map(str, place.shape))}")
     if isinstance(place, Results):
         return place.directory or earlier_of_ledger(place.ledger, f"a result of {counted(len(place), 'trial')}")
-    return place
+    if isinstance(place, str | os.PathLike):
+        return place
+    remedy = "Give the result itself" if isinstance(place, FrozenTrial) else _MEASUREMENTS
+    raise ConfigurationError(
+        f"`warm_start` must be a result, a run, a data frame, a study of Optuna by its storage, or a CSV. Received: "
+        f"{shown(place)}. {remedy}."
+    )
+
+
+#: how measurements of another kind are given
+_MEASUREMENTS = "Write measurements as `pandas.DataFrame({'p:NAME': [...], 'figure_of_merit': [...]})`"
 
 
 def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", depth: int) -> None:
@@ -297,9 +288,14 @@ def definition_of(target: object) -> ModelDefinition:
     if isinstance(target, ModuleType):
         return ModelDefinition.from_names(vars(target), _file_of(target))
     if not callable(target):
+        is_space = isinstance(target, Space | Mapping | list | tuple)
+        remedy = (
+            "Write it as `optimize(objective, space)`"
+            if is_space
+            else "Give an objective, such as `def objective(parameters): ...`"
+        )
         raise ConfigurationError(
-            "`optimize` takes a function, a module or a file. Received: "
-            f"{shown(target)}. Give an objective, such as `def objective(parameters): ...`."
+            f"`optimize` takes a function, a module or a file. Received: {shown(target)}. {remedy}."
         )
     name = getattr(target, "__name__", type(target).__name__)
     module = sys.modules.get(getattr(target, "__module__", None) or "")
@@ -310,6 +306,10 @@ def definition_of(target: object) -> ModelDefinition:
     around = getattr(target, "__globals__", {}) if kind == "model" else {}
     makeup = makeup_of(target) if kind == "objective" else None
     own = {_FUNCTION_OF[kind]: target}
+    if other := next((each for each in ("constraint", "constraints") if each in getattr(target, "__dict__", {})), None):
+        raise ConfigurationError(
+            f"A constraint of an objective is its attribute `{CONSTRAINT_NAME}`. Received: `{name}.{other}`. Rename it."
+        )
     if (feasible := getattr(target, CONSTRAINT_NAME, None)) is not None:
         own[CONSTRAINT_NAME] = feasible
     return ModelDefinition(
@@ -371,36 +371,5 @@ def space_of(
             "A search needs a search space. Received: none. Give one, for example `{'x': Real(0, 1)}`."
         )
     if isinstance(given, Mapping):
-        given = [_named(name, parameter) for name, parameter in given.items()]
+        given = Space(given)
     return finish_space(space_from_dimensions(given, source), feasible, source, fixed)
-
-
-def _meant(given: Any) -> list[str]:
-    """Return the parameters that a value of a dictionary may stand for, as code."""
-    if isinstance(given, range) and len(given) > 1:
-        low, high = sorted((given[0], given[-1]))
-        step = f", step={abs(given.step)}" * (abs(given.step) > 1)
-        return [f"Integer({low}, {high}{step})"]
-    values = given.tolist() if isinstance(given, np.ndarray) else given
-    if not isinstance(values, list | tuple):
-        return [f"Constant({values!r})" if isinstance(values, int | float | str) else "Real(0, 1)"]
-    choice = f"Categorical({shown([*values])})"
-    if len(values) != 2 or not all(map(is_number, values)):
-        return [choice]
-    kinds = ["Integer", "Real"] if all(isinstance(value, int) for value in values) else ["Real"]
-    between = [f"{kind}({values[0]!r}, {values[1]!r})" for kind in kinds]
-    return between if isinstance(values, tuple) else [choice, *between[:1]]
-
-
-def _named(name: str, parameter: Parameter) -> Parameter:
-    if not hasattr(parameter, "from_unit"):
-        remedy = " or ".join(f"`{{{name!r}: {code}}}`" for code in _meant(parameter))
-        raise ConfigurationError(
-            f"Every value of a search space must be a parameter. Received: {shown(parameter)} for {name!r}. Write it "
-            f"as {remedy}."
-        )
-    if parameter.name not in ("", name):
-        raise ConfigurationError(
-            f"A parameter must have one name. Received: {parameter.name!r} for {name!r}. Leave one of them out."
-        )
-    return parameter_from_json({**parameter.to_json(), "name": name})

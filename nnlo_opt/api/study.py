@@ -21,7 +21,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
-from nnlo_opt.errors import ConfigurationError, SearchWarning, TrialError
+from nnlo_opt.errors import ConfigurationError, MisuseError, SearchWarning, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.checkpoint import TrialCheckpoint, last_save
 from nnlo_opt.objective.epochs import EpochCount
@@ -179,6 +179,7 @@ class Study(Steering):
         )
         return call.trial
 
+    @in_python()
     def tell(
         self,
         trial: RunningTrial,
@@ -200,10 +201,16 @@ class Study(Steering):
         'the oven was cold'
 
         Raises:
-            ConfigurationError: the trial is none that is under way in this study.
+            ConfigurationError: the trial is none that is under way in this study, or the value is no number; the trial
+                is still under way then.
         """
         call = self._call(trial)
-        call.rank.send(0, self._end_of(call, value, error))
+        try:
+            end = self._end_of(call, value, error)
+        except MisuseError as wrong:
+            sentence = str(wrong)
+            raise ConfigurationError(f"{sentence[:1].upper()}{sentence[1:]}.") from None
+        call.rank.send(0, end)
         del self._calls[trial.number]
         self._turn()
 
@@ -292,6 +299,8 @@ class Study(Steering):
             comparison = self._options.comparison
             n_epochs = call.checkpoint.n_epochs if call.reported is None else call.reported.epoch
             finished = finished_fold(comparison, call.reported, assignment, value, n_epochs=n_epochs, train_s=train_s)
+        except MisuseError:
+            raise
         except TrialError as failure:
             return msg.FoldFailed(assignment=assignment, reason=reason_of(failure))
         return msg.FoldStopped(assignment=assignment) if call.stop_asked else finished

@@ -1,8 +1,7 @@
 """Words of the command line in a sentence as words of Python."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.run.options.table import BY_NAME
@@ -19,17 +18,22 @@ _COMMANDS = {"`nnlo-opt enqueue`": "`study.enqueue`", "`nnlo-opt stop`": "`study
 _WORD = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"|\boption(s?)\b")
 
 
-@contextmanager
-def in_python() -> Iterator[None]:
-    """Have an error that leaves the block speak of arguments of Python instead of options; a decorator, too."""
-    try:
-        yield
-    except NnloError as error:
-        said = python_words(str(error))
-        if isinstance(error, ConfigurationError):  # other errors quote code of the user
-            said = _WORD.sub(lambda found: found[0] if found[1] is None else f"argument{found[1]}", said)
-        error.args = (said, *error.args[1:])
-        raise
+class in_python(ContextDecorator):
+    """Context whose errors name arguments of Python instead of options, without lines of this package before theirs.
+
+    A decorator, too.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, NnloError):
+            said = python_words(str(error))
+            if isinstance(error, ConfigurationError):  # other errors quote code of the user
+                said = _WORD.sub(lambda found: found[0] if found[1] is None else f"argument{found[1]}", said)
+            error.args = (said, *error.args[1:])
+            raise error.with_traceback(None)
 
 
 def python_words(text: str) -> str:

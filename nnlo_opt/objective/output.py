@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, MisuseError
+from nnlo_opt.objective.signature import CALLED
 from nnlo_opt.training.stopping import canonical_metric
 from nnlo_opt.trials.objectives import FIGURE
 
@@ -44,6 +45,7 @@ def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: flo
     True
 
     Raises:
+        TrialError: an objective calls it, which has a `report` of its own.
         TypeError: a value is no number, nor anything that `float` takes.
         OverflowError: a value is an integer beyond all floats.
     """
@@ -52,6 +54,11 @@ def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: flo
     line: dict[str, Any] = {"epoch": epoch, "value": value, **figures} | ({"checkpoint": True} if checkpoint else {})
     text = json.dumps(line, default=float)
     if not (name := os.environ.get(SOCKET)):
+        if CALLED.get():
+            raise MisuseError(
+                "`nnlo_opt.report` is for a script that `--command` starts. Received: a call by an objective. Give it "
+                "the argument `report`, as `def objective(parameters, report)`, and call `report(epoch, value)`."
+            )
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
         return True

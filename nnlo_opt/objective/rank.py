@@ -140,6 +140,8 @@ class RunningTrial:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
+            if name in vars(self).get("parameters", ()):
+                raise AttributeError(f"a running trial has no {name!r}: take `trial.parameters[{name!r}]`")
             raise absence("running trial", name, self)
 
 
@@ -433,7 +435,7 @@ class ObjectiveRank:
         failed = msg.FoldFailed(
             assignment=self._assignment,
             reason=reason_of(error),
-            traceback=str(error) if isinstance(error, MisuseError) else "",
+            traceback=_ends_the_search(error),
             world_rank=self._world_rank,
             host=socket.gethostname(),
             by_chance=isinstance(error, LostAttemptError),
@@ -547,12 +549,18 @@ class ObjectiveRank:
             raise
         except BaseException as error:  # the value is an object of the user
             failed = fold_failed(self._assignment, error, self._world_rank)
-            is_no_mistake = isinstance(error, TrialError) and not isinstance(error, MisuseError)
-            return failed.replaced(traceback="") if is_no_mistake else failed
+            if isinstance(error, TrialError):  # of ours: its sentence says all
+                return failed.replaced(traceback=_ends_the_search(error))
+            return failed
 
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:
             self.handle_order(received.message)
+
+
+def _ends_the_search(error: Exception) -> str:
+    """Return what a failure has as its traceback: empty if another point may do better."""
+    return str(error) if isinstance(error, MisuseError) else ""
 
 
 def _n_saved(call: CallObjective) -> int:

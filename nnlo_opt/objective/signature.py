@@ -3,7 +3,8 @@
 import ast
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -12,6 +13,8 @@ from nnlo_opt.errors import ConfigurationError, did_you_mean
 #: arguments that an objective may name besides parameters; all but the last are attributes of a `RunningTrial`
 RESERVED = ("parameters", "comm", "report", "checkpoint", "fold", "trial")
 
+#: True within a call of an objective
+CALLED: ContextVar[bool] = ContextVar("CALLED", default=False)
 _NONE: Mapping[str, str] = MappingProxyType({})
 #: name of the callbacks in `integrations`, which save by the `trial` that they get
 _CALLBACK = "TrialCallback"
@@ -71,10 +74,10 @@ def objective_of(
         ConfigurationError: the function takes something else, or not all parameters, or is a coroutine; an argument
             that some trials do not have lacks a default.
     """
-    if not callable(function) or inspect.iscoroutinefunction(function):
-        what = "a coroutine (`async def`)" if callable(function) else repr(function)
+    if (wrong := _no_objective(function)) is not None:
+        received, remedy = wrong
         raise ConfigurationError(
-            f"An objective must be a function that returns a figure of merit. Received: {what} in {source}."
+            f"An objective must be a function that returns a figure of merit. Received: {received} in {source}.{remedy}"
         )
     try:
         signature = inspect.signature(function)
@@ -98,6 +101,7 @@ def objective_of(
         wanted = dict(zip(others, RESERVED[:3], strict=True))
     elif others or not (wanted or own or has_rest):
         hint = did_you_mean(others[0], {*names} - {*own}) if others else ""
+        hint = " Give the method of an object, as `Objective().method`." if others[:1] == ["self"] else hint
         raise ConfigurationError(
             "An objective must take `parameters`, or every parameter by its name, and may take `trial`, `comm`, "
             f"`report`, `checkpoint` and `fold`. Received: {title}, for the parameters {', '.join(names)}.{hint} "
@@ -116,11 +120,72 @@ def objective_of(
             "Add it, or name the argument `parameters` to get a dictionary."
         )
 
+    _check_decorators(function, signature, {**wanted, **dict.fromkeys(own, "")}, title)
+    in_one = next((argument for argument, name in wanted.items() if name == "parameters"), None)
+
     def call(trial: Any) -> Any:
         given = {argument: trial if name == "trial" else getattr(trial, name) for argument, name in wanted.items()}
         given |= {name: trial.parameters[name] for name in own if name in trial.parameters}
         rest = {name: trial.parameters[name] for name in left if has_rest and name in trial.parameters}
         bound = inspect.BoundArguments(signature, OrderedDict(given))
-        return function(*bound.args, **bound.kwargs, **rest)
+        token = CALLED.set(True)
+        try:
+            return function(*bound.args, **bound.kwargs, **rest)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            if in_one and names and _is_of(function, error):
+                error.add_note(_about_dictionary(in_one, [*names], error))
+            raise
+        finally:
+            CALLED.reset(token)
 
     return call
+
+
+def _no_objective(function: Any) -> tuple[str, str] | None:
+    """Return what cannot be an objective, with the remedy; None for an objective."""
+    codes = (function, vars(type(function)).get("__call__"), getattr(function, "func", None))
+    if not callable(function):
+        return repr(function), ""
+    if isinstance(function, type) and function.__module__ != "builtins":
+        return f"the class {function.__name__}", " Write a function that uses it, or give an object that can be called."
+    if any(map(inspect.iscoroutinefunction, codes)):
+        return "a coroutine (`async def`)", " Write a function around it that ends with `return asyncio.run(...)`."
+    if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in codes):
+        return "a generator (with `yield`)", " Give values on the way to the argument `report`, and return the last."
+    return None
+
+
+def _check_decorators(
+    function: Callable[..., Any], signature: inspect.Signature, given: Mapping[str, str], title: str
+) -> None:
+    """Raise ConfigurationError if a decorator, as `use_named_args` of scikit-optimize, takes other arguments."""
+    bound, outer = (
+        inspect.BoundArguments(signature, OrderedDict(given)),
+        inspect.signature(function, follow_wrapped=False),
+    )
+    try:
+        outer.bind(*bound.args, **bound.kwargs)
+    except TypeError:
+        raise ConfigurationError(
+            "A decorator of an objective must pass on the arguments that it gets. Received: "
+            f"{title}, whose decorator takes {outer}. Take it off: parameters are given by their names."
+        ) from None
+
+
+def _is_of(function: Callable[..., Any], error: Exception) -> bool:
+    """Return True if an error that a call of the function has raised comes from a line of its own."""
+    inside = error.__traceback__.tb_next if error.__traceback__ else None
+    return (
+        inside is not None and inside.tb_next is None and inside.tb_frame.f_code is getattr(function, "__code__", None)
+    )
+
+
+def _about_dictionary(argument: str, names: Sequence[str], error: Exception) -> str:
+    """Return what helps if the code takes the dictionary of parameters for something else."""
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if key in names:
+        return f"A trial has `{key}` only if its condition holds: take `{argument}.get({key!r})`."
+    return (
+        f"`{argument}` is a dictionary of the parameters {', '.join(names)}: take `{argument}[{names[0]!r}]`, or name "
+        f"them as arguments, as `def objective({', '.join(names[:2])})`."
+    )

@@ -10,9 +10,15 @@ from nnlo_opt.training.stopping import canonical_metric
 from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
 
-_REMEDY = (
-    "return one number, or several by name, as `{'loss': 0.1, 'size': 9}` with `objective=['loss:min', 'size:min']`"
-)
+
+def _remedy(comparison: Comparison | None) -> str:
+    """Return how values are returned, with the names of the objectives if there are several."""
+    if comparison is not None and comparison.several:
+        numbers = ", ".join(f"'{each.name}': 0.1" for each in comparison.objectives)
+        return f"return several numbers by name, as `{{{numbers}}}`"
+    return (
+        "return one number, or several by name, as `{'loss': 0.1, 'size': 9}` with `objective=['loss:min', 'size:min']`"
+    )
 
 
 def finished_fold(
@@ -29,7 +35,7 @@ def finished_fold(
         TrialError: a number is not finite, or one that `comparison` needs was not returned.
     """
     reported = {} if last is None else {name: n for name, n in last.metrics.items() if name != "value"}
-    values = reported | returned_values(value)
+    values = reported | returned_values(value, comparison)
     compared = _values_of_call(comparison, values, train_s)
     return FoldFinished(
         assignment=assignment,
@@ -51,8 +57,10 @@ def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train
     except KeyError as error:
         names = ", ".join(returned) or "an empty dict"
         if error.args[0] == FIGURE == comparison.objectives[0].name:
+            first = next(iter(returned), "loss")
             raise MisuseError(
-                f"`--objective` must name the returned value that is the figure of merit; returned were {names}"
+                f"`--objective` must name the returned value that is the figure of merit; returned were {names}; write "
+                f"`--objective {first}:min` or `--objective {first}:max`"
             ) from None
         raise MisuseError(
             f"the objective must return a dict with `{error.args[0]}`, as `--objective` or `--outcome-constraint` "
@@ -65,19 +73,26 @@ def by_metric(values: Mapping[str, Any]) -> dict[str, Any]:
     return {canonical_metric(name): value for name, value in values.items()} | {**values}
 
 
-def returned_values(value: Any) -> dict[str, float]:
-    """Return the numbers of an objective by name, a single one as `value`; TrialError unless all are finite."""
+def returned_values(value: Any, comparison: Comparison | None = None) -> dict[str, float]:
+    """Return the numbers of an objective by name, a single one as `value`; TrialError unless all are finite.
+
+    `comparison`: names the values in the remedy.
+    """
     if not isinstance(value, Mapping):
         try:
             return {"value": finite_number(value, "the objective must return a finite number")}
         except MisuseError as error:
-            remedy = "end it by `return`" if value is None else _REMEDY
+            remedy = "end it by `return`" if value is None else _remedy(comparison)
             raise MisuseError(f"{error}; {remedy}") from None
     _check_names(value)
-    return {
-        str(name): finite_number(part, f"the objective must return a finite number as `{name}`")
-        for name, part in value.items()
-    }
+    return {str(name): _returned(part, str(name)) for name, part in value.items()}
+
+
+def _returned(value: Any, name: str) -> float:
+    try:
+        return finite_number(value, f"the objective must return a finite number as `{name}`")
+    except MisuseError as error:
+        raise MisuseError(f"{error}; or leave `{name}` out") from None
 
 
 def _check_names(names: Collection[Any]) -> None:

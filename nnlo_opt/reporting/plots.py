@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nnlo_opt.analysis.frames import parameter_names
-from nnlo_opt.errors import require_known
+from nnlo_opt.errors import ConfigurationError, require_known, shown
 from nnlo_opt.files import atomic_path, make_directory
 from nnlo_opt.reporting.page_data import axis_of, curves_of, effects_data, measured_at_s, space_of, spans_of
 from nnlo_opt.reporting.words import constraints_text
@@ -353,7 +353,15 @@ def _written(figure: "Figure", stem: SafePath) -> list[SafePath]:
 # ---------------------------------------------------------------- parts of figures
 
 
+_ONE_OF_AXES = "Give one of `figure.subplots()`"
+
+
 def _axes(ax: "Axes | None") -> "Axes":
+    if ax is not None and not hasattr(ax, "transAxes"):
+        given: Any = ax
+        is_name = isinstance(given, str)
+        what = "Save the figure by `.figure.savefig(...)` of what is returned" if is_name else _ONE_OF_AXES
+        raise ConfigurationError(f"`ax` must be axes of matplotlib. Received: {shown(ax)}. {what}.")
     if ax is not None:
         return ax
     from matplotlib import pyplot

@@ -1,5 +1,6 @@
 """Conditions that decide whether a parameter is part of a point."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,13 @@ class When:
                 "A condition is an argument of the parameter that depends on it. Received: "
                 f"When({given}, {inner}). Write it as {form}."
             )
+        if (many := next((value for value in values if isinstance(value, range | set | frozenset)), None)) is not None:
+            spread = ", ".join(
+                map(repr, (parent, *sorted(many, key=repr if isinstance(many, set | frozenset) else None)))
+            )
+            raise ConfigurationError(
+                f"A condition must name each value of its own. Received: {shown(many)}. Write it as When({spread})."
+            )
         object.__setattr__(self, "parent", parent)
         object.__setattr__(self, "values", tuple(frozen(value, titled(parent)) for value in values))
 
@@ -65,6 +73,22 @@ def check_condition(condition: object, name: str) -> None:
     """Raise ConfigurationError unless `condition`, of the parameter `name`, is a When or None."""
     if condition is not None and not isinstance(condition, When):
         raise ConfigurationError(
-            f"The condition of {titled(name)} must be a When. Received: {shown(condition)}. "
-            'Write it as When("optimizer", "sgd").'
+            f"The condition of {titled(name)} must be a When. Received: {shown(condition)}. Write it as "
+            f"{_meant(condition)}."
         )
+
+
+#: `name == value`, as text
+_EQUATION = re.compile(r"\s*(\w+)\s*==\s*(\S.*)")
+
+
+def _meant(condition: Any) -> str:
+    """Return the condition that a value of another kind may stand for, as code."""
+    if isinstance(condition, dict) and len(condition) == 1:
+        condition = next(iter(condition.items()))
+    if isinstance(condition, str) and (equation := _EQUATION.fullmatch(condition)):
+        return f'When("{equation[1]}", {equation[2].strip()})'
+    if isinstance(condition, list | tuple) and len(condition) == 2 and isinstance(condition[0], str):
+        values = condition[1] if isinstance(condition[1], list | tuple | set) else [condition[1]]
+        return f'When("{condition[0]}", {", ".join(map(repr, values))})'
+    return 'When("optimizer", "sgd")'

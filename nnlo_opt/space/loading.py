@@ -12,8 +12,9 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, shown
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint, feasible_in
+from nnlo_opt.space.entries import kind_of_dimension
 from nnlo_opt.space.fixing import fix
-from nnlo_opt.space.parameters import KINDS, Categorical, Integer, Parameter, Real
+from nnlo_opt.space.parameters import KINDS
 from nnlo_opt.space.space import Space
 from nnlo_opt.user_files import load_module
 
@@ -92,44 +93,16 @@ def space_from_dimensions(dimensions: Any, source: str) -> Space:
         return dimensions
     dimensions = getattr(dimensions, "dimensions", dimensions)  # scikit-optimize's own Space
     if isinstance(dimensions, (str, dict)) or hasattr(dimensions, "shape") or not isinstance(dimensions, Iterable):
+        lone = hasattr(dimensions, "from_unit") and not isinstance(dimensions, type)
+        remedy = f"[{dimensions}]" if lone else '[Real(0, 0.5, name="NAME"), ...]'
         raise ConfigurationError(
             f"The search space of {source} must be a list of parameters, for example Real. Received: "
-            f"{shown(dimensions)}. Write it as [Real(0, 0.5, name=...), ...]."
+            f"{dimensions if lone else shown(dimensions)}. Write it as `{remedy}`."
         )
     try:
-        return Space(_parameter(dimension) for dimension in dimensions)
+        return Space(dimensions)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{source}: {error}") from error
-
-
-def _parameter(dimension: Any) -> Parameter:
-    if isinstance(dimension, KINDS):
-        return dimension
-    kind = _kind(dimension)
-    if kind is None:
-        raise ConfigurationError(
-            f"Every entry of a search space must be one of {_KIND_NAMES}. Received: {shown(dimension)}. "
-            "Write it as one of these, with a name."
-        )
-    name = dimension.name or ""
-    if kind == "Categorical":
-        if getattr(dimension, "prior", None) is not None:
-            raise ConfigurationError(
-                f"The categories of parameter `{name}` must be equally likely. Received: the weights "
-                f"{dimension.prior}. Leave `prior` out."
-            )
-        return Categorical(dimension.categories, name=name)
-    return (Integer if kind == "Integer" else Real)(dimension.low, dimension.high, dimension.prior, name=name)
-
-
-def _kind(dimension: Any) -> str | None:
-    """Return the name of our class for a dimension of scikit-optimize, which is recognised by its class names."""
-    names = {base.__name__ for base in type(dimension).__mro__}
-    wanted = {"Real": ("low", "high", "prior"), "Integer": ("low", "high", "prior"), "Categorical": ("categories",)}
-    for kind, attributes in wanted.items():
-        if kind in names and all(hasattr(dimension, attribute) for attribute in (*attributes, "name")):
-            return kind
-    return None
+        raise ConfigurationError(f"{source}: {error}") from None
 
 
 def _find_dimensions(module: ModuleType, source: str) -> Any:
@@ -159,7 +132,7 @@ def _find_dimensions(module: ModuleType, source: str) -> Any:
 
 def _is_dimension_list(value: Any) -> bool:
     entries = value if isinstance(value, (list, tuple)) else ()
-    return bool(entries) and all(isinstance(entry, KINDS) or _kind(entry) is not None for entry in entries)
+    return bool(entries) and all(isinstance(entry, KINDS) or kind_of_dimension(entry) is not None for entry in entries)
 
 
 def _is_space(value: Any) -> bool:

@@ -39,6 +39,9 @@ _OTHER_ARGUMENTS = {
     **dict.fromkeys(("q", "quantization_factor"), "step=..."),
     **dict.fromkeys(("default", "default_value"), "likely=..."),
     **dict.fromkeys(("choices", "items", "values"), "categories=[...]"),
+    **dict.fromkeys(("min", "lower", "lb", "min_value"), "low=..."),
+    **dict.fromkeys(("max", "upper", "ub", "max_value"), "high=..."),
+    **dict.fromkeys(("sampling", "distribution", "scale"), 'prior="log-uniform"'),
 }
 
 
@@ -89,9 +92,10 @@ class _Range:
             )
         self._check_width()
         if self.prior not in ("uniform", "log-uniform"):
+            is_number_given = is_number(plain(self.prior))
+            remedy = f"Write it as `step={self.prior!r}`" if is_number_given else "Choose one of the two"
             raise ConfigurationError(
-                f'The prior of {self._title} must be "uniform" or "log-uniform". Received: {self.prior!r}. '
-                "Choose one of the two."
+                f'The prior of {self._title} must be "uniform" or "log-uniform". Received: {self.prior!r}. {remedy}.'
             )
         if self.prior == "log-uniform" and self.low <= 0:
             raise ConfigurationError(
@@ -118,8 +122,11 @@ class _Range:
         """Check a number that was given, and store it as a plain Python number in the frozen field."""
         number = plain(received)
         if not is_number(number) or not self._is_of_kind(number):
+            remedy = "Correct it"
+            if attribute == "low" and isinstance(received, str):
+                remedy = f"Write the name last, as `name={received!r}`"
             raise ConfigurationError(
-                f"The {what} of {self._title} must be {self.NUMBER}. Received: {shown(received)}. Correct it."
+                f"The {what} of {self._title} must be {self.NUMBER}. Received: {shown(received)}. {remedy}."
             )
         object.__setattr__(self, attribute, self._of_kind(number))
 
@@ -363,6 +370,11 @@ class _Choice:
             raise ConfigurationError(
                 f"The categories of {titled(name)} must be a list of values. Received: {shown(self.categories)}. "
                 "Put them in square brackets."
+            )
+        if isinstance(self.categories, (set, frozenset)):
+            raise ConfigurationError(
+                f"The categories of {titled(name)} must have an order, which a set has not. Received: "
+                f"{shown(self.categories)}. Write it as {shown(sorted(self.categories, key=repr))}."
             )
         values = tuple(frozen(category, titled(name)) for category in self.categories)
         if len(values) < 2:

@@ -10,6 +10,7 @@ import numpy as np
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.space.conditions import When
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
+from nnlo_opt.space.entries import parameters_of
 from nnlo_opt.space.numbering import Tree, count, points_at, trees
 from nnlo_opt.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.space.tuples import TUPLES, Tuples
@@ -44,7 +45,7 @@ class Space:
     evaluate the constraint; all methods but `is_feasible`, `sample` and `iter_points` work without it.
 
     Args:
-        parameters: at least one; all names differ.
+        parameters: at least one, in a list with names that differ, or in a dictionary by name.
         constraint: function of a point, which returns True if the point may be tried; None for none.
 
     Raises:
@@ -67,11 +68,13 @@ class Space:
     _tuples: Tuples = field(compare=False, repr=False)
 
     def __init__(
-        self, parameters: Iterable[Parameter], constraint: Constraint | Callable[[Point], bool] | None = None
+        self,
+        parameters: Iterable[Parameter] | Mapping[str, Parameter],
+        constraint: Constraint | Callable[[Point], bool] | None = None,
     ) -> None:
         if constraint is not None and not isinstance(constraint, Constraint):
             constraint = Constraint.of(constraint, "the argument `constraint`")
-        object.__setattr__(self, "parameters", tuple(parameters))
+        object.__setattr__(self, "parameters", parameters_of(parameters))
         object.__setattr__(self, "constraint", constraint)
         if not self.parameters:
             raise ConfigurationError(
@@ -354,7 +357,10 @@ def _check_parent(name: str, condition: When, by_name: dict[str, Parameter]) -> 
         )
     for value in condition.values:
         if not parent.contains(thawed(value)):
+            remedy = "Correct the value"
+            if isinstance(value, tuple) and all(map(parent.contains, value)):
+                remedy = f"Write it as When({', '.join(map(repr, (parent.name, *value)))})"
             raise ConfigurationError(
                 f"The condition of parameter `{name}` must name values that `{parent.name}` can have, in {parent}. "
-                f"Received: {thawed(value)!r}. Correct the value."
+                f"Received: {thawed(value)!r}. {remedy}."
             )

@@ -83,11 +83,18 @@ def finite_number(value: Any, rule: str) -> float:
         is_text = issubclass(np.asarray(plain).dtype.type, str | bytes)
         number = real_number(plain)
     except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
-        what = ", which is text: convert it by `float(...)`" if is_text else what
+        what = ", which is text: convert it by `float(...)`" if is_text else what or _several(value)
         raise MisuseError(f"{rule}; received: {reprlib.repr(value)}{what}") from None
     if not math.isfinite(number):
         raise TrialError(f"{rule}; received: {number}")
     return number
+
+
+def _several(value: Any) -> str:
+    """Return what to do with an array of several numbers; empty for anything else."""
+    shape = getattr(value, "shape", None)
+    n_items = math.prod(shape) if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else 0
+    return f", which holds {n_items} numbers: return one of them, or their `.mean()`" * (n_items > 1)
 
 
 def real_number(value: Any) -> float:

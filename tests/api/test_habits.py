@@ -1,6 +1,8 @@
 """First programs as people write them by the habits of other packages."""
 
+import importlib.util
 import re
+import traceback
 
 import numpy as np
 import pytest
@@ -8,8 +10,8 @@ import pytest
 import nnlo_opt
 from nnlo_opt import Categorical, Integer, Real, Space, When, load_run
 from nnlo_opt.cli import tool as cli
-from nnlo_opt.errors import ConfigurationError, SearchWarning
-from nnlo_opt.objective.other_names import ARGUMENTS
+from nnlo_opt.errors import ConfigurationError, SearchWarning, TrialError
+from nnlo_opt.objective.other_names import ARGUMENTS, OF_MODULE
 
 SPACE = {"x": Real(-5, 5)}
 FEW = {"num_iterations": 4, "hyper_opt": "random"}
@@ -29,7 +31,7 @@ def result():
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_an_argument_of_others_is_refused_with_ours(name):
-    with pytest.raises(ConfigurationError, match=f"`{name}`, which is `{ARGUMENTS[name]}` here"):
+    with pytest.raises(ConfigurationError, match=re.escape(f"`{name}`, which is `{ARGUMENTS[name]}` here")):
         nnlo_opt.optimize(square, SPACE, **{name: 1})
 
 
@@ -260,7 +262,7 @@ def test_an_argument_that_a_parameter_does_not_have_is_refused(make, words):
         ({"num_iteration": 3}, "Did you mean `num_iterations`"),
         ({"optimizer": "adamw"}, "Received: 'adamw'.$"),
         ({"objective": "loss"}, "such as loss:min or loss:max. Received: 'loss'"),
-        ({"objective": ["minimize", "maximize"]}, "such as val_loss:min or val_acc:max. Received: 'minimize'"),
+        ({"objective": ["minimize", "maximize"]}, "Write it as `objective={'value_0': 'min', 'value_1': 'max'}`"),
         ({"seed": np.zeros((320, 9))}, r"Received: a ndarray of 320 x 9\."),
         ({"space": np.zeros((320, 9))}, "Received: a ndarray of 320 x 9. "),
         ({"space": ["x" * 999]}, "Received: 'x{99} … x{49}'"),
@@ -269,7 +271,7 @@ def test_an_argument_that_a_parameter_does_not_have_is_refused(make, words):
 def test_a_wrong_argument_is_refused_in_few_words(given, words):
     with pytest.raises(ConfigurationError, match=words) as refused:
         nnlo_opt.optimize(square, **{"space": SPACE} | FEW | given)
-    assert len(str(refused.value)) < 450
+    assert len(str(refused.value)) < 500
 
 
 def both(x):
@@ -400,3 +402,224 @@ def test_runs_are_compared_in_a_frame(here):
     assert frame.trials_to_common[worst] == 1 + frame.best_trial[worst]
     with pytest.raises(ConfigurationError, match="Received: `three`"):
         load_run("one").compare("three")
+
+
+# ---------------------------------------------------------------- programs of people who do not read
+
+
+def test_a_name_of_others_that_is_imported_names_ours():
+    with pytest.raises(ImportError, match=r"has no 'create_study': take `optimize\(objective, space\)"):
+        from nnlo_opt import create_study  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'zebra'"):
+        from nnlo_opt import zebra  # noqa: F401
+    assert not hasattr(nnlo_opt, "create_study")
+
+
+@pytest.mark.parametrize("name", OF_MODULE)
+def test_no_name_of_others_hides_a_module_of_ours(name):
+    assert importlib.util.find_spec(f"nnlo_opt.{name}") is None
+    assert name not in nnlo_opt.__all__
+
+
+def test_unknown_arguments_are_named_all_at_once():
+    with pytest.raises(ConfigurationError) as refused:
+        nnlo_opt.optimize(square, SPACE, n_trials=5, storage="a.db", gc_after_trial=True)
+    for words in ("`n_trials`, which is `num_iterations` here", "`storage`, which is `checkpoint`", "`gc_after_trial`"):
+        assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"callbacks": print}, "Write it as `callbacks=[print]`."),
+        ({"callbacks": [lambda result: None]}, "Write it as `def callback(study, trial): ...`"),
+        ({"callbacks": [dict]}, "Write it as `callbacks=[dict()]`."),
+        ({"catch": (ValueError,)}, "`catch` must be True, False or None."),
+        ({"progress": "bar"}, "`progress` must be True, False or None."),
+        ({"mode": "max"}, 'Write it as `direction="max"`.'),
+        ({"objective": "minimize"}, 'Write it as `direction="min"`.'),
+        ({"direction": ["minimize", "maximize"]}, "`objective={'value_0': 'min', 'value_1': 'max'}`"),
+        ({"checkpoint": ""}, "`checkpoint` must name a run."),
+        ({"checkpoint": "sqlite:///a.db"}, "`checkpoint` must be a name in `checkpoints`, or a path."),
+        ({"y": Real(0, 1)}, "Write it as `space={'y': Real(0.0, 1.0)}`."),
+        ({"warm_start": True}, "`warm_start` must be a result"),
+        ({"warm_start": [({"x": 1.0}, 1.0)]}, "Write measurements as `pandas.DataFrame("),
+        ({"hyper_opt": "TPE"}, "Did you mean `tpe`?"),
+        ({"hyper_opt": "RandomSampler"}, "Did you mean `random`?"),
+        ({"pruner": "MedianPruner"}, "Did you mean `median`?"),
+        ({"pruner": True}, "`pruner` must be one of none, median"),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused_with_its_remedy(given, words):
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        nnlo_opt.optimize(square, SPACE, **FEW | given)
+
+
+def test_objects_and_classes_of_other_packages_name_ours():
+    for kind in (type("TPESampler", (), {}), type("TPESampler", (), {})()):
+        with pytest.raises(ConfigurationError, match="Did you mean `tpe`"):
+            nnlo_opt.optimize(square, SPACE, num_iterations=2, hyper_opt=kind)
+
+
+def test_the_space_before_the_objective_is_refused_with_the_order():
+    with pytest.raises(ConfigurationError, match=r"Write it as `optimize\(objective, space\)`"):
+        nnlo_opt.optimize(SPACE, square, **FEW)
+
+
+def test_what_is_optimized_may_be_named_target():
+    assert len(nnlo_opt.optimize(target=square, space=SPACE, num_iterations=1)) == 1
+
+
+class FloatDistribution:
+    low, high, log, step = 1e-5, 1.0, True, None
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (FloatDistribution(), '{"x": Real(1e-05, 1.0, "log-uniform")}'),
+        ({"min": 0.5, "max": 2}, '{"x": Real(0.5, 2)}'),
+        ({"values": [1, 2]}, '{"x": Categorical([1, 2])}'),
+        ((1e-6, 1.0, "log-uniform"), '{"x": Real(1e-06, 1.0, "log-uniform")}'),
+        ((10, 1), '{"x": Integer(1, 10)}'),
+        ({2, 1}, '{"x": Categorical([1, 2])}'),
+        ([square, len], "{\"x\": Categorical(['square', 'len'])}"),
+        (bool, '{"x": Categorical([True, False])}'),
+        (Integer, '{"x": Integer(0, 9)}'),
+        ([1], '{"x": Constant(1)}'),
+        ("log-uniform", '{"x": Real(0.001, 1, "log-uniform")}'),
+        (np.logspace(-3, 0, 50), '{"x": Real(0.001, 1.0, "log-uniform")}'),
+        (np.linspace(0, 1, 100_000), '{"x": Real(0.0, 1.0)}'),
+    ],
+)
+def test_an_entry_of_others_is_refused_with_the_parameter_that_it_means(value, remedy):
+    with pytest.raises(ConfigurationError, match=re.escape(f"`{remedy}`".replace('"x"', "'x'"))):
+        Space({"x": value})
+    assert len(Space(eval(remedy, vars(nnlo_opt.space))).names) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Space([(-5.0, 5.0)]), 'Write it as `Real(-5.0, 5.0, name="NAME")`.'),
+        (lambda: Space([("x", Real(0, 1))]), 'Write it as `Real(0.0, 1.0, name="x")`.'),
+        (lambda: Space({"svm": {"C": Real(0, 1)}}), "`condition=When(\"PARENT\", 'svm')`"),
+        (lambda: Space(Real(0, 1, name="x")), "must be a list of parameters, or a dictionary"),
+        (lambda: Real(0, 1, condition={"model": "svm"}), "Write it as When(\"model\", 'svm')."),
+        (lambda: Real(0, 1, condition="model == 'svm'"), "Write it as When(\"model\", 'svm')."),
+        (lambda: When("n", range(2, 4)), "Write it as When('n', 2, 3)."),
+        (lambda: Integer(16, 256, 16), "Write it as `step=16`."),
+        (lambda: Real("lr", 0, 1), "Write the name last, as `name='lr'`."),
+        (lambda: Real(min=0, max=1), "Write it as `low=...`."),
+        (lambda: Categorical({"a", "b"}), "Write it as ['a', 'b']."),
+    ],
+)
+def test_a_wrong_part_of_a_space_is_refused_with_the_right_one(make, words):
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        make()
+
+
+def test_a_list_of_values_in_a_condition_is_spread_in_the_remedy():
+    with pytest.raises(ConfigurationError, match=re.escape("Write it as When('m', 'a', 'b').")):
+        Space({"m": Categorical(["a", "b", "c"]), "C": Real(0, 1, condition=When("m", ["a", "b"]))})
+
+
+class Evaluated:
+    def at(self, x):
+        return x
+
+
+async def coroutine(x):
+    return x
+
+
+def generator(x):
+    yield x
+
+
+def around(x):
+    return x
+
+
+def decorated(a, b):
+    return a
+
+
+around.__wrapped__ = decorated  # as by `use_named_args` of scikit-optimize
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (coroutine, "return asyncio.run(...)"),
+        (generator, "Give values on the way to the argument `report`"),
+        (around, "Take it off"),
+        (Evaluated, "Received: the class Evaluated"),
+        (Evaluated.at, "as `Objective().method`"),
+    ],
+)
+def test_a_function_that_is_no_objective_is_refused_with_the_way_to_one(target, words):
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        nnlo_opt.optimize(target, {"a": Real(0, 1), "b": Real(0, 1)} if target is around else SPACE, **FEW)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (lambda config: config.x, r"`config` is a dictionary of the parameters x: take `config\['x'\]`"),
+        (lambda p: p[0], r"or name them as arguments, as `def objective\(x\)`"),
+    ],
+)
+def test_an_error_about_the_dictionary_of_parameters_says_what_it_is(target, words):
+    with pytest.raises((AttributeError, KeyError)) as raised:
+        nnlo_opt.optimize(target, SPACE, num_iterations=1)
+    assert re.search(words, "".join(raised.value.__notes__))
+
+
+def test_a_parameter_that_a_trial_does_not_have_is_named_in_the_note():
+    with pytest.raises(KeyError) as raised:
+        nnlo_opt.optimize(lambda p: p["C"], CONDITIONAL, hyper_opt="random", num_iterations=8)
+    assert raised.value.__notes__ == ["A trial has `C` only if its condition holds: take `p.get('C')`."]
+
+
+def test_a_misuse_is_said_once():
+    with pytest.raises(TrialError) as raised:
+        nnlo_opt.optimize(lambda x: (x, 1), SPACE, objective=["a:min", "b:max"], num_iterations=1, hyper_opt="random")
+    assert str(raised.value).count("must return a finite number") == 1
+    assert str(raised.value).endswith("return several numbers by name, as `{'a': 0.1, 'b': 0.1}`")
+
+
+def test_a_report_for_commands_is_refused_in_an_objective():
+    with pytest.raises(TrialError, match="Give it the argument `report`"):
+        nnlo_opt.optimize(lambda x: nnlo_opt.report(1, x), SPACE, num_iterations=1)
+
+
+def test_a_value_that_is_no_number_is_refused_and_the_trial_stays():
+    with nnlo_opt.Study(SPACE, **FEW) as study:
+        trial = study.ask()
+        for wrong in ([1, 2], "bad", None):
+            with pytest.raises(ConfigurationError, match=r"^The objective must return a finite number"):
+                study.tell(trial, wrong)
+        study.tell(trial, 1.0)
+    assert [trial.figure_of_merit for trial in study.result] == [1.0]
+
+
+def test_an_attribute_that_others_would_call_a_constraint_is_refused():
+    def target(x):
+        return x
+
+    target.constraint = above
+    with pytest.raises(ConfigurationError, match=r"is its attribute `feasible`\. Received: `target\.constraint`"):
+        nnlo_opt.optimize(target, SPACE, **FEW)
+
+
+@pytest.mark.parametrize(("ax", "words"), [("a.png", r"\.figure\.savefig"), (np.zeros(2), "figure.subplots")])
+def test_what_are_no_axes_are_refused(result, ax, words):
+    with pytest.raises(ConfigurationError, match=words):
+        result.plot_history(ax)
+
+
+def test_a_refusal_shows_few_lines_of_this_package(tmp_path):
+    with pytest.raises(ConfigurationError) as refused:
+        load_run(tmp_path)
+    assert len([*traceback.walk_tb(refused.value.__traceback__)]) <= 5

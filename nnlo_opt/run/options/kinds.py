@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from nnlo_opt.data.weights import ClassWeights, parse_class_weights
 from nnlo_opt.errors import ConfigurationError, did_you_mean, shown
+from nnlo_opt.objective.other_names import part_named
 from nnlo_opt.search.own import is_own
 from nnlo_opt.search.start_points import parse_start_point
 from nnlo_opt.search.warm_start import Earlier
@@ -115,7 +116,10 @@ def or_own(choices: Sequence[str], check: Callable[[object], None]) -> Kind:
     names = one_of(*choices, other=", or FILE.py:CLASS")
 
     def convert(value: Any) -> Any:
-        if not is_own(value):
+        if (ours := part_named(value)) in choices and value not in choices:
+            text = value if isinstance(value, str) else shown(value)
+            raise WrongValueError(f"must be {names.rule}. Received: {text}. Did you mean `{ours}`?")
+        if not is_own(value) or isinstance(value, bool | int | float | list | tuple | dict):
             return names(value)
         if not isinstance(value, str):
             check(value)
@@ -176,6 +180,14 @@ def _path(value: Any) -> str:
     return _text(os.fspath(value))
 
 
+def _run_path(value: Any) -> str:
+    """Return the path of a run; a storage of Optuna has a URL."""
+    path = _path(value)
+    if "://" in path:
+        raise ValueError(value)
+    return path
+
+
 def _dictionary(value: Any) -> dict[str, Any]:
     value = ast.literal_eval(value) if isinstance(value, str) else value
     return {_text(name): item for name, item in _only(Mapping, value).items()}
@@ -225,6 +237,7 @@ TEXT = Kind(rule="text", type=str, convert=_text)
 CODE = Kind(rule="text", type=str, convert=_text, names_code=lambda _: True)
 TOP_NAME = Kind(rule="a name at the top of the folder in which the search is started", type=str, convert=_top_name)
 PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
+RUN_PATH = Kind(rule="a name in `checkpoints`, or a path", type=str | os.PathLike[str], convert=_run_path)
 EARLIER = Kind(
     rule="a run, a study or a table",
     type=str | os.PathLike[str] | Earlier,

@@ -260,8 +260,8 @@ TRAINING = _group(
 )
 RUN = _group(
     "run",
-    Option("checkpoint", "NAME", PATH, shown="--trial-name, else <model>-001, …", example="my-run", common=True,
-        help=f"name of the run; its directory is {RUNS}/NAME, or NAME itself if it is a path"),
+    Option("checkpoint", "NAME", kinds.RUN_PATH, shown="--trial-name, else <model>-001, …", example="my-run",
+        common=True, help=f"name of the run; its directory is {RUNS}/NAME, or NAME itself if it is a path"),
     Option("trial_name", "NAME", TEXT, shown=TRIAL_NAME, example="first", help="name of the run in its files"),
     _training("checkpoint_interval", "EPOCHS", whole(unit="epochs"), example="5",
         help="epochs between two checkpoints of a training"),

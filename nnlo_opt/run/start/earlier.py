@@ -131,13 +131,17 @@ def earlier_of_frame(frame: "Frame", source: str) -> Earlier:
     try:
         return _of_rows(csv.DictReader(io.StringIO(frame.to_csv(index=False))), source)
     except (ValueError, csv.Error) as error:
-        raise _wrong_table("A data frame", f"{source} ({error})") from None
+        raise _wrong_table("A data frame", f"{source} ({error})", _RENAMED) from None
 
 
-def _wrong_table(what: str, received: str) -> ConfigurationError:
+#: how a data frame gets these columns
+_RENAMED = 'Name them by `frame.rename(columns={"x": "p:x", "value": "figure_of_merit"})`'
+
+
+def _wrong_table(what: str, received: str, remedy: str = "Correct it") -> ConfigurationError:
     return ConfigurationError(
         f"{what} for `{_OPTION}` must have the columns of results.csv, at least {_FIGURE} with a number and one "
-        f"p:PARAMETER. Received: {received}. Correct it."
+        f"p:PARAMETER. Received: {received}. {remedy}."
     )
 
 
