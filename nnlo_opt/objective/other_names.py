@@ -71,7 +71,7 @@ _OF_RESULT = _table(
     {
         "best_params best_params_ best_parameters_ best_config x get_best_hyperparameters get_best_config":
             "best_parameters",
-        "best_estimator_": "best_parameters, with which you train it again",
+        "best_estimator_": "best_parameters",
         "best_value best_score best_score_ best_loss best_figure_of_merit fun": "figure_of_merit",
         "best_trial best_result get_best_result get_best_trial": "best",
         "best_trials": "pareto",
