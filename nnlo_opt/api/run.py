@@ -47,6 +47,8 @@ class FrozenTrial:
     number: int
     #: value of every parameter by name
     parameters: Point
+    #: "enqueued", "start point" or "likely values"; empty if the search algorithm has chosen the point
+    origin: str = field(repr=False)
     state: TrialState
     #: mean over the folds, and population standard deviation; None before the trial is complete
     figure_of_merit: float | None

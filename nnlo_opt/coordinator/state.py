@@ -430,6 +430,7 @@ class CoordinatorState:
             point=suggestion.point or {},
             suggest_s=suggestion.wall_s,
             suggest_cpu_s=suggestion.cpu_s,
+            origin=suggestion.origin,
         )
         self._record(suggested)
         return number

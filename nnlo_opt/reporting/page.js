@@ -43,7 +43,8 @@
   };
   function hover(trial) {
     const figure = figureOf(trial);
-    const lines = [`<b>trial ${trial.number}</b> (${trial.state})`, `${plain(figureName)}: ${number(figure)}`
+    const how = trial.origin ? `${trial.state}, ${trial.origin}` : trial.state;
+    const lines = [`<b>trial ${trial.number}</b> (${how})`, `${plain(figureName)}: ${number(figure)}`
       + (trial.std && trial.n_folds > 1 ? ` ± ${number(trial.std, 2)}` : "")
       + (trial.figure === null && figure !== null ? " so far" : "")];
     run.objectives.slice(1).forEach((objective, i) =>

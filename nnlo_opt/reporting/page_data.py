@@ -148,6 +148,7 @@ def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
         "figure": row["figure_of_merit"],
         "std": row["figure_of_merit_std"],
         "so_far": trial.figure_so_far,
+        "origin": trial.origin,
         "begins_s": row["assigned_at_s"],
         "ends_s": measured_at_s(trial),
         "time_s": time_s(trial),

@@ -208,7 +208,12 @@ def _head(trial: Trial, width: int) -> str:
     figures = {"figure of merit": trial.figure_of_merit, "figure of merit so far": trial.figure_so_far}
     shown = [f"{name} {figure:.6g}" for name, figure in figures.items() if figure is not None][:1]
     seconds = time_s(trial)
-    parts = [f"Trial {trial.number}: {trial.standing}", *shown, *([] if seconds is None else [f"{seconds:.1f} s"])]
+    origin = f" ({trial.origin})" * bool(trial.origin)
+    parts = [
+        f"Trial {trial.number}{origin}: {trial.standing}",
+        *shown,
+        *([] if seconds is None else [f"{seconds:.1f} s"]),
+    ]
     return ", ".join(parts) + "." + (f"\n{wrapped(f'Reason: {trial.reason}', width)}" if trial.reason else "")
 
 

@@ -61,6 +61,8 @@ class Suggestion(Value):
     point: Point | None
     #: number of the paused trial that goes on at this point; None for a new one
     trial: int | None = None
+    #: `search.start_points.LIKELY` or its like for a point that is tried first; empty if the algorithm has chosen it
+    origin: str = ""
     #: number of the request
     request: int = 0
     #: seconds that the algorithm took

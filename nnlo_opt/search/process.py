@@ -56,13 +56,17 @@ class SearchService(ABC):
         answer = self._ask({"op": "load_space", "source": source, "fixed": dict(fixed or {})})
         return Space.from_json(answer["space"])
 
-    def start(self, algorithm: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> None:
-        """Begin with an empty history; raise ConfigurationError as `make_search` does.
+    def start(self, algorithm: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> str:
+        """Begin with an empty history; return a remark for the user, or an empty text.
 
         An object can be the algorithm of a search in this process only.
+
+        Raises:
+            ConfigurationError: as `make_search`, or a start point is none of the space.
         """
         request = {"algorithm": algorithm, "space": space.to_json(), "seed": seed, "options": dict(options)}
-        self._ask({"op": "start", **request})
+        remark: str = self._ask({"op": "start", **request})["remark"]
+        return remark
 
     def adopt(self, observations: Sequence[Observation]) -> None:
         """Add values that other runs have measured; must be called before `record`."""

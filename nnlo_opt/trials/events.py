@@ -61,12 +61,16 @@ class RunStarted(Event):
 
 
 class TrialSuggested(Event):
-    """Choice of a point by the search as trial number `trial`; `suggest_s`: seconds that the search took."""
+    """Choice of a point by the search as trial number `trial`; `suggest_s`: seconds that the search took.
+
+    `origin`: "enqueued", "start point" or "likely values" if no algorithm has chosen the point, else empty.
+    """
 
     trial: Number
     point: dict[str, Any]
     suggest_s: float = 0.0
     suggest_cpu_s: float = 0.0
+    origin: str = ""
 
 
 class FoldAssigned(Event):

@@ -119,6 +119,8 @@ class RunIdentity(_Facts):
     training: Training = Training()
     pruner: Pruner | None = None
     n_initial_points: Positive | None = None
+    #: True if the point of all likely values is tried first; False in a run of an older version
+    likely_first: bool = False
     warm_start: list[str] = field(default_factory=list)
 
     @property

@@ -218,7 +218,7 @@ class Ledger:
             kind = self._types.get(name)
             if kind and (not isinstance(value, kind) or (isinstance(value, int) and abs(value) > MAX_INTEGER)):
                 raise ProtocolError(f"Trial {event.trial} has {value!r} as {name}.")
-        self.trials.append(Trial(number=event.trial, point=event.point))
+        self.trials.append(Trial(number=event.trial, point=event.point, origin=event.origin))
         self._n_in_state[TrialState.PENDING] += 1
         self.suggest_s.append(event.suggest_s)
 

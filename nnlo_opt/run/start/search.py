@@ -28,7 +28,7 @@ from nnlo_opt.search.own import name_of, own_pruner
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.search.pruners import describe
 from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.search.registry import options_of
+from nnlo_opt.search.registry import is_grid, options_of
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Space
@@ -148,6 +148,8 @@ class SearchSession(Session):
             settings["n_initial_points"] = identity.n_initial_points
         if self._pruning is not None:
             settings["max_epochs"] = self._pruning.max_epochs
+        # Not in a run of an older version, nor in one that has begun as a grid.
+        settings["likely_first"] = identity.likely_first and not is_grid(options.algorithm)
         if ledger.sessions:
             self.adopted = ledger.adopted
             before = ledger.settings.hyper_opt
@@ -161,7 +163,9 @@ class SearchSession(Session):
             self.adopted = [dict(observation) for observation in observations]
             for line in lines:
                 self.say(line)
-        self._search.start(options.algorithm, space, self.options.seed, settings)
+        remark = self._search.start(options.algorithm, space, self.options.seed, settings)
+        if remark and not ledger.sessions:
+            self._remark(remark)
         sign = -1.0 if self.options.plan.direction == "max" else 1.0
         adopted = [{**observation, "value": sign * observation["value"]} for observation in self.adopted]
         self._search.adopt(checked(adopted, list[Observation]))
