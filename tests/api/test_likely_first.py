@@ -28,6 +28,7 @@ def of_the_version_before(run, other):
     """Write the journal of `run` to the folder `other` as the version before wrote it."""
     events = read_events((run / JOURNAL_NAME).read_bytes(), "journal")[0]
     identity = {key: value for key, value in events[0].identity.items() if key != "likely_first"}
+    other.mkdir()
     write_journal(other, [events[0].replaced(identity=identity), *events[1:]])
 
 
