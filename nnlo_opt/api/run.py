@@ -19,7 +19,7 @@ from nnlo_opt.reporting.comparison import compared
 from nnlo_opt.reporting.page_data import effects_data, space_of
 from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.table import ranked
-from nnlo_opt.reporting.words import constraints_text, counted, outcome, point_text
+from nnlo_opt.reporting.words import best_expected_text, constraints_text, counted, outcome, point_text
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger
@@ -134,6 +134,16 @@ class Results:
         return None if best is None else FrozenTrial.of(best)
 
     @property
+    def best_expected(self) -> FrozenTrial | None:
+        """The trial whose figure of merit is expected to be the best; None unless the search has found noise.
+
+        `best` may owe its figure to chance. Of several objectives, and by a search algorithm without a Gaussian process
+        of ours, none is named.
+        """
+        expected = self.ledger.best_expected
+        return None if expected is None else FrozenTrial.of(expected)
+
+    @property
     def best_parameters(self) -> Point:
         """Parameters of the best trial; TrialError, with the first reason, if no trial succeeded."""
         return dict(self._succeeded().point)
@@ -223,6 +233,8 @@ class Results:
         facts = [f"{state}{because}: {outcome(ledger)}."]
         if best is not None:
             facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
+        if expected := best_expected_text(ledger):
+            facts.append(expected)
         frame = self.to_dataframe().iloc[[trial.number for trial in ranked(ledger)[:_MOST_SHOWN]]]
         shown = ["trial", "state", "figure_of_merit", "epochs", "time_s"]
         shown += [column for column in frame.columns if column.startswith(("o:", "p:")) and not column.endswith("_std")]

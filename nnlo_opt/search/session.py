@@ -24,7 +24,7 @@ from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Observation
 
 #: values of `op`
-_REQUESTS = ("load_space", "start", "adopt", "record", "enqueue", "suggest")
+_REQUESTS = ("load_space", "start", "adopt", "record", "enqueue", "suggest", "expect")
 P = ParamSpec("P")
 
 
@@ -50,6 +50,7 @@ class SearchSession:
     | `adopt` | `observations`: list of Observation; before any trial | none |
     | `record` | `trials`: list of TrialRecord | none |
     | `enqueue` | `point`, or a part of one, as `check_start_points` returns it: to be suggested next | none |
+    | `expect` | | `ok`, `expected`: as in a `Suggestion` |
     | `suggest` | `request`: any number | `request` and the other fields of a `Suggestion`; else `error` |
 
     The option `n_objectives` is the number of `losses` of a complete trial, `max_epochs` the epochs of a whole training
@@ -144,6 +145,7 @@ class SearchSession:
         try:
             point, origin = algorithm.suggest_with_origin(history.settled())
             trial = None if point is None else history.waiting_trial(point)
+            expected = algorithm.best_expected(history)
         except ConfigurationError as error:
             return {"request": request, "refused": str(error)}
         except Exception:
@@ -151,7 +153,13 @@ class SearchSession:
         cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
         declined, self._declined = self._declined, []
         times = {"cpu_s": cpu_s, "wall_s": wall_s}
-        return {"request": request, "point": point, "trial": trial, "origin": origin, "declined": declined, **times}
+        suggested = {"point": point, "trial": trial, "origin": origin, "expected": expected}
+        return {"request": request, **suggested, "declined": declined, **times}
+
+    @_answered
+    def _expect(self) -> dict[str, Any]:
+        algorithm, history = self._started()
+        return {"expected": algorithm.best_expected(history)}
 
     def _started(self) -> tuple[StartPointSearch, History]:
         if self._search is None:

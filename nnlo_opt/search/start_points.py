@@ -14,6 +14,7 @@ from nnlo_opt.search.random import may_be_tried
 from nnlo_opt.space.fixing import value_of
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import thawed
+from nnlo_opt.trials.trial import TrialState
 
 #: points drawn to complete a part of a point, after the suggestion of the algorithm
 _N_DRAWS = 100
@@ -66,6 +67,18 @@ class StartPointSearch:
             if whole is not None:
                 return {name: thawed(value) for name, value in whole.items()}, LIKELY
         return suggest(), ""
+
+    def best_expected(self, history: History) -> int:
+        """Return the number of the trial that the algorithm expects to be the best; -1 if it cannot say, or no noise.
+
+        Args:
+            history: with pruned trials as such.
+        """
+        expect = getattr(self._algorithm, "best_expected", None)
+        rows = history.rows(TrialState.COMPLETE)
+        rows = rows[rows >= history.n_adopted]
+        row = None if expect is None else expect(history.settled(), rows)
+        return -1 if row is None else int(history.trials[row - history.n_adopted])
 
 
 def _completed(part: Point, history: History, suggest: Callable[[], Point | None]) -> Point | None:

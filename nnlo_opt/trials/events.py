@@ -222,6 +222,15 @@ class TrialPruned(Event):
     reason: str
 
 
+class BestExpected(Event):
+    """Choice by the search of the trial whose figure of merit is expected to be the best, as figures are noisy.
+
+    `trial`: -1 if figures are not noisy any more by what is known.
+    """
+
+    trial: Number = -1
+
+
 class RunCompleted(Event):
     """End of the search."""
 

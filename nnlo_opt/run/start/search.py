@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.records import checked
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.reporting.words import constraints_text, counted, figure_text, losses_text, outcome, point_text
+from nnlo_opt.reporting.words import (
+    best_expected_text,
+    constraints_text,
+    counted,
+    figure_text,
+    losses_text,
+    outcome,
+    point_text,
+)
 from nnlo_opt.run.afterwards.best_model import weights_text
 from nnlo_opt.run.options.values import Options, budget_text, pruning_for
 from nnlo_opt.run.rank.context import ProcessContext
@@ -172,6 +180,7 @@ class SearchSession(Session):
         return self._search
 
     def end(self, run: RunningSearch) -> int:
+        self._ask_for_best_expected(run)
         code = super().end(run)
         plan, trials = self._pruning, run.directory.ledger.trials
         if plan is not None and run.findings.is_objective and trials and not any(trial.reports for trial in trials):
@@ -181,6 +190,15 @@ class SearchSession(Session):
                 "leave it out."
             )
         return code
+
+    def _ask_for_best_expected(self, run: RunningSearch) -> None:
+        """Record which trial is expected to be the best now that all have ended."""
+        if self._search is None or self._preemption.left_s is not None:
+            return  # there is no time: a later start asks
+        try:
+            run.coordinator.expect(self._search.best_expected())
+        except NnloError as error:
+            self._remark(f"Which trial is expected to be the best is not known: {error}")
 
     def _remark(self, sentence: str) -> None:
         (self.host.warn or self.say)(sentence)
@@ -262,6 +280,8 @@ class SearchSession(Session):
         which = "Best in the first objective" if ledger.objectives else "Best"
         at = f", at {point_text(best.point)}" * bool(best.point)
         self.say(f"{which}: trial {best.number}, {name} {best.figure_of_merit:.6g}{at}")
+        if expected := best_expected_text(ledger):
+            self.say(expected)
         if model_path is not None:
             weights = weights_text(directory.path, best, self.options.plan.direction)
             self.say(f"Its model: `{model_path}`, {weights}.")
