@@ -120,6 +120,13 @@ class Results:
         return self.ledger.direction
 
     @property
+    def hyper_opt(self) -> str:
+        """Name of the search algorithm; with the reason, if `hyper_opt="auto"` has chosen it."""
+        settings = self.ledger.settings
+        because = f" (auto, as {python_words(settings.hyper_opt_because)})" * bool(settings.hyper_opt_because)
+        return f"{settings.hyper_opt}{because}"
+
+    @property
     def trials(self) -> list[FrozenTrial]:
         """All trials in the order in which they were suggested."""
         trials = self._frozen or [FrozenTrial.of(trial) for trial in self.ledger.trials]

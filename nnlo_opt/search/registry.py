@@ -12,6 +12,9 @@ from nnlo_opt.search.grid import GridSearch
 from nnlo_opt.search.own import is_own, own_search
 from nnlo_opt.space.space import Space
 
+#: stands for freeze-thaw or bayesian, whichever suits the trials (`run.options.choice`); no algorithm of its own
+AUTO = "auto"
+
 
 def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
     """Return the search algorithm called `name`.
@@ -50,7 +53,7 @@ def is_grid(name: str | SearchAlgorithm) -> bool:
 
 def options_of(name: str | SearchAlgorithm) -> tuple[str, ...]:
     """Return the options of the algorithm called `name`, without the common ones; none for one's own."""
-    return () if is_own(name) else _ALGORITHMS[str(name)].options
+    return () if is_own(name) or name == AUTO else _ALGORITHMS[str(name)].options
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,8 @@ class StartSettings(_Facts):
     command: str = ""
     versions: dict[str, Any] = field(default_factory=dict)
     hyper_opt: str = ""
+    #: reason for which `--hyper-opt auto` has chosen it; empty if the user has
+    hyper_opt_because: str = ""
     plan: SearchGoal = SearchGoal()
     block_size: int | None = None
     #: working folder of the command

@@ -88,6 +88,7 @@ def settings_of(options: Options, program: str, *, names_versions: bool) -> dict
         "mirror": [*options.mirror],
         "external_data": external,
         "command": command,
+        "hyper_opt_because": options.hyper_opt_because,
     }
     return {
         "command_line": [program, *options.command_line],

@@ -25,6 +25,7 @@ from nnlo_opt.reporting.words import (
     point_text,
 )
 from nnlo_opt.run.afterwards.best_model import weights_text
+from nnlo_opt.run.options.choice import chosen, resumed, with_choice, without_effect
 from nnlo_opt.run.options.values import Options, budget_text, pruning_for
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
@@ -35,8 +36,8 @@ from nnlo_opt.search.grid import grid_size
 from nnlo_opt.search.own import name_of, own_pruner
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.search.pruners import describe
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.search.registry import is_grid, options_of
+from nnlo_opt.search.pruning import FREEZE_THAW, PruningPlan
+from nnlo_opt.search.registry import AUTO, is_grid, options_of
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Space
@@ -127,7 +128,8 @@ class SearchSession(Session):
                 "objectives. Drop `--warm-start`, or keep one `--objective`."
             )
         check_start_points(findings.search_space, self.options.search.start_points)
-        if (plan := self.options.plan.pruning) is not None:
+        plan, is_open = self.options.plan.pruning, self.options.search.algorithm == AUTO
+        if plan is not None and not (is_open and plan.name == FREEZE_THAW):
             self._pruning = pruning_for(plan, comparison, self.options.training.epochs, findings)
         if (own := self.options.own_pruner) is not None:
             self.pruner = own_pruner(own)
@@ -136,6 +138,25 @@ class SearchSession(Session):
             if not self.options.plan.num_iterations:
                 whole = replace(self.options.plan, num_iterations=n_points)
                 self.options = replace(self.options, plan=whole, run=replace(self.options.run, n_asked=n_points))
+
+    def _open_directory(self, findings: Findings) -> RunDirectory:
+        directory = super()._open_directory(findings)
+        if self.options.search.algorithm == AUTO:
+            try:
+                self._choose_algorithm(findings, directory.ledger)
+            except BaseException:
+                directory.abandon()
+                raise
+        return directory
+
+    def _choose_algorithm(self, findings: Findings, ledger: Ledger) -> None:
+        """Choose what `--hyper-opt auto` stands for; a resumed run goes on with what it had."""
+        choice = resumed(ledger.settings) if ledger.sessions else chosen(self.options, findings)
+        if remark := without_effect(self.options, choice):
+            self._remark(remark)
+        self.options = with_choice(self.options, choice)
+        if choice.algorithm == FREEZE_THAW and (plan := self.options.plan.pruning) is not None:
+            self._pruning = pruning_for(plan, self.options.comparison, self.options.training.epochs, findings)
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         plan, ledger = self.options.plan, directory.ledger
@@ -220,11 +241,12 @@ class SearchSession(Session):
         if findings.is_objective or "train.epochs" in findings.search_space.names:
             epochs = ""
         each = " of ".join(filter(None, [counted(n_fold, "fold") * (n_fold > 1), epochs]))
+        because = f" (auto, as {options.hyper_opt_because})" * bool(options.hyper_opt_because)
         n_trials = counted(n, "trial") if (n := options.plan.num_iterations) else "any number of trials"
         self.say(
             f"Run `{directory.shown}`: {n_trials} of {findings.model}"
             f"{f' ({each})' * bool(each)} on {counted(topology.n_blocks, 'block')} of {ranks} "
-            f"rank{'s' * (ranks != '1')}, {name_of(options.search.algorithm)} search, seed {options.seed}."
+            f"rank{'s' * (ranks != '1')}, {name_of(options.search.algorithm)} search{because}, seed {options.seed}."
         )
         if options.plan.objectives:
             self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")
