@@ -238,6 +238,8 @@ class Results:
         ledger, best = self.ledger, self.ledger.best()
         because = f" ({self.ended_because})" * (self.ended_because not in ("", state))
         facts = [f"{state}{because}: {outcome(ledger)}."]
+        if ledger.settings.hyper_opt_because:
+            facts.append(f"Search: {self.hyper_opt}.")
         if best is not None:
             facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
         if expected := best_expected_text(ledger):

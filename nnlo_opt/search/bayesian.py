@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +28,9 @@ _N_FANTASIES = 16
 _N_BEST = 4
 #: least number of complete trials of which the best expected one is told
 _N_TOLD = 10
+#: noise that is worth a second look, as a part of the standard deviation of all values, and the logarithm of how much
+#: more probable it must make the values than the best process without noise
+_LEAST_NOISE, _EVIDENCE = 0.03, 2.0
 
 
 class BayesianSearch(SeededSearch):
@@ -83,12 +87,22 @@ class BayesianSearch(SeededSearch):
             return None
         encoding = self._encoding_of(history)
         try:
-            known = self._of_measured(history, None, encoding)[0]
-            if not known.finds_noise:
+            if not self._finds_noise(history, encoding):
                 return None
-            return int(rows[known.predict(encoding.columns_of(history, rows))[0][:, 0].argmin()])
+            posterior = self._of_measured(history, None, encoding)[0]
+            return int(rows[posterior.predict(encoding.columns_of(history, rows))[0][:, 0].argmin()])
         except np.linalg.LinAlgError:
             return None
+
+    def _finds_noise(self, history: History, encoding: Encoding) -> bool:
+        """Return True if a process without noise explains the values worse: no rough function has them."""
+        fitted = self._to_fit(history, encoding)[0]
+        found = self._fit("values", fitted)
+        if np.sqrt(found.noise) < _LEAST_NOISE:
+            return False
+        exact = replace(fitted, relative_noise=1e-9 * fitted.relative_noise)
+        without = Posterior(self._fit("values without noise", exact), exact)
+        return Posterior(found, fitted).log_likelihood - without.log_likelihood > _EVIDENCE
 
     def _encoding_of(self, history: History) -> Encoding:
         return self._encodings[any(measured.share < 1.0 for measured in history.measured)]
@@ -149,16 +163,20 @@ class BayesianSearch(SeededSearch):
 
     def _of_measured(self, history: History, failures: Posterior | None, encoding: Encoding) -> tuple[Posterior, float]:
         """Return the posterior of the warped values that were measured, and the median of these."""
-        failed = history.rows(TrialState.FAILED)
-        values = history.values[failed].tolist()
-        infeasible = [Measured(row, 1.0, v) for row, v in zip(failed.tolist(), values, strict=True) if not np.isnan(v)]
-        measured = sorted([*history.measured, *infeasible])
-        fitted = _observed(history, measured[: scheduled(len(measured))], MAX_FITTED, encoding)
+        fitted, measured = self._to_fit(history, encoding)
         known = _observed(history, measured, MAX_SEEN, encoding)
         median, rows = float(np.median(known.values)), list(known.infeasible)
         if failures is not None:
             known.values[rows] = _lifted(known.values[rows, None], median, failures, known.columns[rows])[:, 0]
         return Posterior(self._fit("values", fitted), known), median
+
+    def _to_fit(self, history: History, encoding: Encoding) -> tuple[Observations, list[Measured]]:
+        """Return the observations to which hyperparameters are fitted, and all that was measured."""
+        failed = history.rows(TrialState.FAILED)
+        values = history.values[failed].tolist()
+        infeasible = [Measured(row, 1.0, v) for row, v in zip(failed.tolist(), values, strict=True) if not np.isnan(v)]
+        measured = sorted([*history.measured, *infeasible])
+        return _observed(history, measured[: scheduled(len(measured))], MAX_FITTED, encoding), measured
 
     def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Posterior | None:
         """Return the posterior of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed."""

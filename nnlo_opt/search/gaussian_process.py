@@ -23,9 +23,6 @@ _MEAN_STD = 1.0
 _LOG_BOUNDS = {"length": (-3.5, 6.0), "scale": (-4.0, 6.0), "noise": (-16.0, 1.0)}
 #: most steps of the optimisation of hyperparameters
 _MAX_STEPS = 60
-#: noise that is worth a second look, as a part of the standard deviation of all values; logarithm of how much more
-#: probable it makes the values; share of their variance that is predicted in spite of it
-_LEAST_NOISE, _EVIDENCE, _LEAST_PREDICTED = 0.03, 3.0, 0.1
 #: part of the process's variance that is added to the diagonal, so that the covariance of close points is invertible
 _JITTER = 1e-9
 
@@ -216,25 +213,8 @@ class Posterior:
         return self._values - self._alpha / (self._inverse_factor**2).sum(axis=0)[:, None]
 
     @property
-    def finds_noise(self) -> bool:
-        """True if the observations show that a value varies from one measurement to the next.
-
-        The noise is a part of the spread of all values that is worth a second look (`_LEAST_NOISE`); the values are
-        much less probable (`_EVIDENCE`, a logarithm) without it; and the process is no mere mean with all of the spread
-        as noise, but predicts observations from the others (`_LEAST_PREDICTED`, a share of their variance).
-        """
-        own, known = self._hyperparameters, self._observations
-        if np.sqrt(own.noise) < _LEAST_NOISE:
-            return False
-        left = self._values - self.left_out()
-        if float((left**2).mean()) > (1.0 - _LEAST_PREDICTED) * float(self._values.var()):
-            return False
-        without = Posterior(own.replaced(noise=float(np.exp(_LOG_BOUNDS["noise"][0]))), known, self._mean)
-        return self._log_likelihood - without._log_likelihood > _EVIDENCE
-
-    @property
-    def _log_likelihood(self) -> float:
-        """Logarithm of the density of the first values, up to a constant."""
+    def log_likelihood(self) -> float:
+        """Logarithm of the density of the observed values, the first of each row, up to a constant of their number."""
         first = self._values[:, 0] - self._mean
         return float(np.log(self._inverse_factor.diagonal()).sum() - 0.5 * first @ self._alpha[:, 0])
 

@@ -37,6 +37,7 @@ def test_an_objective_that_goes_on_where_it_was_is_searched_by_freeze_thaw(tmp_p
     result = search(resumable, 8, **run)
     assert result.hyper_opt == "freeze-thaw (auto, as trials report up to 9 epochs and can be paused)"
     assert {trial.state for trial in result.trials} >= {"complete", "pruned"}
+    assert "Search: freeze-thaw (auto, as trials report" in result._repr_html_()
     assert search(resumable, 12, opt_restore=True, **run).hyper_opt == result.hyper_opt
 
 

@@ -1,5 +1,7 @@
 """The trial that the search expects to be the best, by the mean of its process, where values are noisy."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,15 @@ def expected(history, algorithm="bayesian"):
 @pytest.mark.parametrize("seed", range(4))
 def test_no_trial_is_named_if_values_are_not_noisy(seed):
     assert expected(history_of(0.0, seed=seed)) == -1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rough_function_is_not_taken_for_a_noisy_one(seed):
+    rng, history = np.random.default_rng(seed), History(SPACE)
+    for trial in range(40):
+        point = SPACE.draw(rng)
+        history.record(trial, point, "complete", value(point) + 0.3 * math.sin(40 * point["x"]))
+    assert expected(history) == -1
 
 
 def test_the_named_trials_are_truly_better_than_the_best_observed_ones_on_average():
