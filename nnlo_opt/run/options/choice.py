@@ -44,7 +44,8 @@ def chosen(options: Options, findings: Findings) -> Choice:
     elif comparison.several:
         why_not = f"{len(comparison.several)} objectives are compared"
     elif not findings.pauses:
-        why_not = "an objective without `checkpoint` cannot be paused"
+        what = "an objective without `checkpoint`" if options.command is None else "a command without `{checkpoint}`"
+        why_not = f"{what} cannot be paused"
     elif not comparison.is_of_epochs:
         why_not = f"{comparison.function or comparison.objectives[0].name} is not measured after every epoch"
     elif findings.figure == "loss" and comparison.objectives == (DEFAULT,):
