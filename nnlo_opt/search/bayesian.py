@@ -73,6 +73,11 @@ class BayesianSearch(SeededSearch):
             return point
         return first_new([point], history, self._rng(history))
 
+    def design_at(self, history: History) -> list[float] | None:
+        """Return the quantiles of the next point of the design, those of absent parameters too; None behind its end."""
+        is_over = history.n_adopted + history.n_suggested >= len(self._design)
+        return None if is_over else self._design[history.n_suggested]
+
     def best_expected(self, history: History, rows: np.ndarray) -> int | None:
         """Return the one of `rows` whose value is expected to be the least; None unless values are found to be noisy.
 
@@ -114,8 +119,8 @@ class BayesianSearch(SeededSearch):
         """Return the point that deserves it most; None if there is none."""
         rng = self._rng(history)
         complete = history.rows(TrialState.COMPLETE)
-        if history.n_adopted + history.n_suggested < len(self._design):
-            return self._space.from_unit(self._design[history.n_suggested])
+        if (units := self.design_at(history)) is not None:
+            return self._space.from_unit(units)
         if len(complete):
             return self._most_promising(history, complete, rng)
         # No value yet: there are many blocks, or trials failed.

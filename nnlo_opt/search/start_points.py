@@ -1,7 +1,7 @@
 """Points that are tried first: those that a user names, and the point of all likely values."""
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from typing import Any
@@ -59,11 +59,12 @@ class StartPointSearch:
                     whole = point if may_be_tried(point, history) else None
                 else:
                     is_tried = any(map(holder_of(space, point), islice(history.points, history.n_adopted, None)))
-                    whole = None if is_tried else _completed(point, history, suggest)
+                    whole = None if is_tried else _completed(point, history, suggest())
                 if whole is not None:
                     return {name: thawed(value) for name, value in whole.items()}, origin
         if self._likely and not any(_has_all_likely(space, self._likely, point) for point in history.points):
-            whole = _completed(self._likely, history, suggest)
+            design = getattr(self._algorithm, "design_at", None)
+            whole = _completed(self._likely, history, suggest(), None if design is None else design(history))
             if whole is not None:
                 return {name: thawed(value) for name, value in whole.items()}, LIKELY
         return suggest(), ""
@@ -74,33 +75,40 @@ class StartPointSearch:
         Args:
             history: with pruned trials as such.
         """
-        expect = getattr(self._algorithm, "best_expected", None)
+        if (expect := getattr(self._algorithm, "best_expected", None)) is None:
+            return -1
         rows = history.rows(TrialState.COMPLETE)
-        rows = rows[rows >= history.n_adopted]
-        row = None if expect is None else expect(history.settled(), rows)
+        row = expect(history.settled(), rows[rows >= history.n_adopted])
         return -1 if row is None else int(history.trials[row - history.n_adopted])
 
 
-def _completed(part: Point, history: History, suggest: Callable[[], Point | None]) -> Point | None:
-    """Return an untried point with the values of `part`, as far as its conditions hold; None if none is found."""
+def _completed(
+    part: Point, history: History, suggested: Point | None, units: Sequence[float] | None = None
+) -> Point | None:
+    """Return an untried point with the values of `part`, as far as its conditions hold; None if none is found.
+
+    Args:
+        part: some values.
+        history: all trials.
+        suggested: has the other values, if such a point may be tried; else they are drawn.
+        units: as of `_with_values`.
+    """
     rng = np.random.default_rng(history.n_suggested)
     others = (history.space.draw(rng) for _ in range(_N_DRAWS))
-    # The suggestion is made when it is needed, after the space has been read.
-    wholes = (_with_values(history.space, drawn, part) for drawn in filter(None, chain(_called(suggest), others)))
+    wholes = (_with_values(history.space, drawn, part, units) for drawn in filter(None, chain([suggested], others)))
     return next((whole for whole in wholes if part.keys() & whole.keys() and may_be_tried(whole, history)), None)
 
 
-def _called(suggest: Callable[[], Point | None]) -> Iterator[Point | None]:
-    yield suggest()
-
-
-def _with_values(space: Space, point: Point, part: Point) -> Point:
+def _with_values(space: Space, point: Point, part: Point, units: Sequence[float] | None = None) -> Point:
     """Return `point` with the values of `part` in the order of the space; conditions decide which are there.
 
-    A parameter that neither of them has is in the middle of its range.
+    A parameter that neither of them has is at its quantile of `units`, by default in the middle of its range.
     """
-    units = [p.to_unit(part.get(p.name, point.get(p.name, p.from_unit(0.5)))) for p in space.parameters]
-    return {name: part.get(name, value) for name, value in space.from_unit(units).items()}
+    known = point | part
+    own = [p.to_unit(known[p.name]) if p.name in known else None for p in space.parameters]
+    spare = units or [0.5] * len(own)
+    values = space.from_unit([s if unit is None else unit for unit, s in zip(own, spare, strict=True)])
+    return {name: part.get(name, value) for name, value in values.items()}
 
 
 # ---------------------------------------------------------------- likely values

@@ -71,6 +71,20 @@ def test_the_other_values_come_from_the_first_point_of_the_design_whose_further_
     assert list(history.points[1:]) == design[1:]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_parameters_that_likely_values_bring_into_the_point_come_from_the_design_too(seed):
+    space = Space(
+        [
+            Ordinal([1, 2], name="n_layers", likely=2),
+            Real(0, 1, name="width_1"),
+            Real(0, 1, name="width_2", condition=When("n_layers", 2)),
+        ]
+    )
+    design = latin_hypercube(5, 3, seed)
+    search = StartPointSearch(BayesianSearch(space, seed, 5), {}, likely_values(space))
+    assert search.suggest(History(space)) == {"n_layers": 2, "width_1": design[0, 1], "width_2": design[0, 2]}
+
+
 def test_start_points_come_before_the_likely_values():
     start = {"lr": 0.5, "width": 8, "dropout": 0.1}
     search, history = likely_search(SPACE, start_points=[start]), History(SPACE)
