@@ -51,6 +51,11 @@ def is_grid(name: str | SearchAlgorithm) -> bool:
     return name == "grid" or isinstance(name, GridSearch) or (isinstance(name, type) and issubclass(name, GridSearch))
 
 
+def can_expect_best(name: str | SearchAlgorithm) -> bool:
+    """Return True if the search algorithm called `name` can say which trial it expects to be the best."""
+    return not is_own(name) and _ALGORITHMS[str(name)].can_expect
+
+
 def options_of(name: str | SearchAlgorithm) -> tuple[str, ...]:
     """Return the options of the algorithm called `name`, without the common ones; none for one's own."""
     return () if is_own(name) or name == AUTO else _ALGORITHMS[str(name)].options
@@ -66,11 +71,13 @@ class _Algorithm:
     options: tuple[str, ...] = ()
     #: optional package that the algorithm needs
     package: str = ""
+    #: True if it has a method `best_expected`
+    can_expect: bool = False
 
 
 _ALGORITHMS = {
-    "bayesian": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",)),
-    "freeze-thaw": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",)),
+    "bayesian": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",), can_expect=True),
+    "freeze-thaw": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",), can_expect=True),
     "bayesian-skopt": _Algorithm(
         "nnlo_opt.search.skopt_search", "SkoptSearch", ("n_initial_points", "surrogate", "acquisition")
     ),

@@ -8,7 +8,7 @@ import pytest
 from nnlo_opt.search.base import History
 from nnlo_opt.search.bayesian import BayesianSearch
 from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.registry import make_search
+from nnlo_opt.search.registry import can_expect_best, make_search
 from nnlo_opt.search.start_points import StartPointSearch
 from nnlo_opt.space import Categorical, Real, Space
 from nnlo_opt.trials.trial import TrialState
@@ -75,6 +75,13 @@ def test_few_trials_are_not_enough_to_name_one():
 @pytest.mark.parametrize("algorithm", ["random", "genetic", "sobol", "bayesian-skopt"])
 def test_algorithms_without_a_process_of_ours_name_no_trial(algorithm):
     assert expected(history_of(0.1), algorithm) == -1
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["bayesian", "freeze-thaw", "random", "genetic", "sobol", "bayesian-skopt", "grid"]
+)
+def test_an_algorithm_is_asked_at_the_end_if_it_has_a_method_for_it(algorithm):
+    assert can_expect_best(algorithm) == hasattr(make_search(algorithm, SPACE, 0, {}), "best_expected")
 
 
 def test_the_name_depends_on_the_history_alone():

@@ -37,7 +37,7 @@ from nnlo_opt.search.own import name_of, own_pruner
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.search.pruners import describe
 from nnlo_opt.search.pruning import FREEZE_THAW, PruningPlan
-from nnlo_opt.search.registry import AUTO, is_grid, options_of
+from nnlo_opt.search.registry import AUTO, can_expect_best, is_grid, options_of
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Space
@@ -214,8 +214,9 @@ class SearchSession(Session):
 
     def _ask_for_best_expected(self, run: RunningSearch) -> None:
         """Record which trial is expected to be the best now that all have ended."""
-        if self._search is None or self._preemption.left_s is not None:
-            return  # there is no time: a later start asks
+        can_expect = can_expect_best(self.options.search.algorithm) and not self.options.plan.objectives
+        if self._search is None or not can_expect or self._preemption.left_s is not None:
+            return  # without time a later start asks
         try:
             run.coordinator.expect(self._search.best_expected())
         except NnloError as error:
