@@ -96,7 +96,7 @@ def comparison_frame(results: Mapping[str, Mapping[str, Any]]) -> "Frame":
     import pandas
 
     frame = pandas.DataFrame.from_dict({**results}, orient="index")
-    whole = ["best_trial", *(state.value for state in TrialState), "trials_to_common"]
+    whole = ["best_trial", "best_expected_trial", *(state.value for state in TrialState), "trials_to_common"]
     return frame.astype(
         dict.fromkeys(whole, "Int64") | dict.fromkeys(("best", "common", "time_to_common_s"), "float64")
     )

@@ -24,7 +24,7 @@ class Frame(Protocol):
 Earlier: TypeAlias = Path | Results | Frame
 # fmt: off
 Name: TypeAlias = Literal[
-    "bayesian", "freeze-thaw", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"
+    "auto", "bayesian", "freeze-thaw", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"
 ]
 # fmt: on
 

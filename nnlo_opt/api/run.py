@@ -19,7 +19,7 @@ from nnlo_opt.reporting.comparison import compared
 from nnlo_opt.reporting.page_data import effects_data, space_of
 from nnlo_opt.reporting.results import read_run
 from nnlo_opt.reporting.table import ranked
-from nnlo_opt.reporting.words import constraints_text, counted, outcome, point_text
+from nnlo_opt.reporting.words import best_expected_text, constraints_text, counted, outcome, point_text
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.ledger import Ledger
@@ -47,6 +47,8 @@ class FrozenTrial:
     number: int
     #: value of every parameter by name
     parameters: Point
+    #: "enqueued", "start point" or "likely values"; empty if the search algorithm has chosen the point
+    origin: str = field(repr=False)
     state: TrialState
     #: mean over the folds, and population standard deviation; None before the trial is complete
     figure_of_merit: float | None
@@ -133,6 +135,13 @@ class Results:
         return self.ledger.direction
 
     @property
+    def hyper_opt(self) -> str:
+        """Name of the search algorithm; with the reason, if `hyper_opt="auto"` has chosen it."""
+        settings = self.ledger.settings
+        because = f" (auto, as {python_words(settings.hyper_opt_because)})" * bool(settings.hyper_opt_because)
+        return f"{settings.hyper_opt}{because}"
+
+    @property
     def trials(self) -> list[FrozenTrial]:
         """All trials in the order in which they were suggested."""
         trials = self._frozen or [FrozenTrial.of(trial, self.ledger) for trial in self.ledger.trials]
@@ -145,6 +154,16 @@ class Results:
         """The trial with the best figure of merit, in the first of several objectives; None if no trial succeeded."""
         best = self.ledger.best()
         return None if best is None else FrozenTrial.of(best, self.ledger)
+
+    @property
+    def best_expected(self) -> FrozenTrial | None:
+        """The trial whose figure of merit is expected to be the best; None unless the search has found noise.
+
+        `best` may owe its figure to chance. Of several objectives, and by a search algorithm without a Gaussian process
+        of ours, none is named.
+        """
+        expected = self.ledger.best_expected
+        return None if expected is None else FrozenTrial.of(expected, self.ledger)
 
     @property
     def best_parameters(self) -> Point:
@@ -237,8 +256,12 @@ class Results:
         ledger, best = self.ledger, self.ledger.best()
         because = f" ({self.ended_because})" * (self.ended_because not in ("", state))
         facts = [f"{state}{because}: {outcome(ledger)}."]
+        if ledger.settings.hyper_opt_because:
+            facts.append(f"Search: {self.hyper_opt}.")
         if best is not None:
             facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
+        if expected := best_expected_text(ledger):
+            facts.append(expected)
         frame = self.to_dataframe().iloc[[trial.number for trial in ranked(ledger)[:_MOST_SHOWN]]]
         shown = ["trial", "state", "figure_of_merit", "epochs", "time_s"]
         shown += [column for column in frame.columns if column.startswith(("o:", "p:")) and not column.endswith("_std")]

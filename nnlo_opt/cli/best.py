@@ -41,7 +41,7 @@ ENSEMBLE_OPTIONS = (
 
 def best(parser: Parser, argv: Sequence[str]) -> None:
     """Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, epochs,
-    files of its weights.
+    files of its weights. If figures of merit are noisy, `best_expected` is the trial that is expected to be the best.
     """
     arguments = parser.values_of_run(argv)
     run, form, ledger = arguments.run, vars(arguments)["as"], read_ledger(arguments.run)
@@ -70,7 +70,10 @@ def _described(run: Path, ledger: Ledger, trials: Sequence[Trial]) -> dict[str, 
         return {**head, "objectives": named, "pareto": [_trial(run, trial) for trial in trials]}
     saved = sorted(run.glob("best_model.*"))
     head |= {"figure": ledger.identity.figure_of_merit, "direction": ledger.direction}
-    return {**head, **_trial(run, trials[0]), "model": str(saved[0]) if saved else None}
+    found = {**head, **_trial(run, trials[0]), "model": str(saved[0]) if saved else None}
+    if (expected := ledger.best_expected) is not None:
+        found["best_expected"] = _trial(run, expected)
+    return found
 
 
 def _trial(run: Path, trial: Trial) -> dict[str, Any]:

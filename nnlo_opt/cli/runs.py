@@ -164,6 +164,9 @@ def _results(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[list[str]
         ["time", *(duration(run["time_s"]) for run in runs)],
         ["block utilization", *(f"{run['block_utilization'] or 0:.0%}" for run in runs)],
     ]
+    if any(run["best_expected_trial"] is not None for run in runs):
+        numbers = ("-" if run["best_expected_trial"] is None else str(run["best_expected_trial"]) for run in runs)
+        rows.insert(4, ["best expected trial", *numbers])
     if (common := runs[0]["common"]) is not None:
         rows.append([f"time to {common:.6g}", *(duration(run["time_to_common_s"]) for run in runs)])
         rows.append([f"trials to {common:.6g}", *(str(run["trials_to_common"]) for run in runs)])

@@ -27,8 +27,8 @@ from nnlo_opt.runtime.environment import fit_on_one_thread
 from nnlo_opt.search.design import design_size
 from nnlo_opt.search.own import is_own, own_pruner
 from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.search.registry import options_of
+from nnlo_opt.search.pruning import FREEZE_THAW, PruningPlan
+from nnlo_opt.search.registry import AUTO, is_grid, options_of
 from nnlo_opt.simulate.clock import parse_cost
 from nnlo_opt.simulate.loading import load_durations, load_objective
 from nnlo_opt.simulate.replay import Replay
@@ -125,7 +125,9 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
             "well; leave it out."
         )
     try:
-        return _run(arguments, _replay(arguments, given) if arguments.run else _workload(arguments))
+        workload = _replay(arguments, given) if arguments.run else _workload(arguments)
+        _choose(arguments, workload, given)
+        return _run(arguments, workload)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -135,7 +137,9 @@ def _run(arguments: argparse.Namespace, workload: Workload) -> int:
     """Simulate a search for every number of blocks; return the exit code."""
     objective = workload.objective
     plans = [_plan(arguments, workload, n_blocks) for n_blocks in arguments.blocks]
-    searches = [_started(arguments, workload, plan.search.pruning) for plan in plans]
+    searches, remarks = zip(*(_started(arguments, workload, plan.search.pruning) for plan in plans), strict=True)
+    if remarks[0]:
+        print(remarks[0], file=sys.stderr)
     paths = [_place(arguments, n_blocks) for n_blocks in arguments.blocks]
     if not arguments.json:
         how = f"{arguments.hyper_opt} search, {arguments.duration} s, seed {arguments.seed}"
@@ -155,6 +159,19 @@ def _run(arguments: argparse.Namespace, workload: Workload) -> int:
     if not arguments.json:
         _explain(arguments, results, paths)
     return code
+
+
+def _choose(arguments: argparse.Namespace, workload: Workload, given: Collection[str]) -> None:
+    """Set the algorithm that `auto` stands for in `arguments`; virtual blocks can pause all trials."""
+    if arguments.hyper_opt != AUTO:
+        return
+    plan, epochs = _pruning(arguments, workload), 0
+    if plan is not None and plan.name == FREEZE_THAW:
+        epochs = plan.max_epochs or 0
+    arguments.hyper_opt = FREEZE_THAW if epochs > 1 and "pruner" not in given else "bayesian"
+    if not arguments.json:
+        why = "a pruner is given" if "pruner" in given else f"trials have {counted(epochs, 'epoch')}"
+        print(f"`--hyper-opt auto` is {arguments.hyper_opt}, as {why}.")
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:
@@ -216,17 +233,20 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
     )
 
 
-def _started(arguments: argparse.Namespace, workload: Workload, pruning: PruningPlan | None) -> InlineSearch:
+def _started(
+    arguments: argparse.Namespace, workload: Workload, pruning: PruningPlan | None
+) -> tuple[InlineSearch, str]:
+    """Return a search that has started, with a remark for the user or an empty text."""
     search, objective = InlineSearch(), workload.objective
-    options = {}
+    options: dict[str, Any] = {"likely_first": not (arguments.run or is_grid(arguments.hyper_opt))}
     if pruning is not None:
         options["max_epochs"] = pruning.max_epochs
     if "n_initial_points" in options_of(arguments.hyper_opt):
         options["n_initial_points"] = design_size(objective.space, arguments.trials)
-    search.start(arguments.hyper_opt, objective.space, arguments.seed, options)
+    remark = search.start(arguments.hyper_opt, objective.space, arguments.seed, options)
     for point in workload.points if isinstance(workload, Replay) else ():
         search.enqueue(point)
-    return search
+    return search, remark
 
 
 def _simulate(

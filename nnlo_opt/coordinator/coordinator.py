@@ -158,6 +158,12 @@ class Coordinator:
         self._carry_out(todo)
         return bool(n_taken) or suggestion is not None
 
+    def expect(self, number: int) -> None:
+        """Record that trial `number` is expected to be the best by all that is known, or none for -1."""
+        if (event := self._state.ledger.named(number, self.now_s)) is not None:
+            self._state.ledger.apply(event)
+            self._write([event], durable=True)
+
     def complete(self, test: Mapping[str, float] | None = None) -> None:
         """Record that the search is over, with the metrics of its best model on test data, or this start of it."""
         kind = RunCompleted if self.is_complete else RunPreempted

@@ -179,6 +179,8 @@ class CoordinatorState:
     def _take_suggestion(self, suggestion: Suggestion) -> None:
         number = len(self.ledger.trials) + self.suggestions.n_new
         self.suggestions.add(suggestion)
+        if (named := self.ledger.named(suggestion.expected, self._now_s)) is not None:
+            self._record(named)
         if suggestion.trial is not None:
             self._instructions.append(report_of(self.ledger.trials[suggestion.trial], self.plan, taken=True))
         elif suggestion.point is not None and self.phase is Phase.SEARCHING:
@@ -430,6 +432,7 @@ class CoordinatorState:
             point=suggestion.point or {},
             suggest_s=suggestion.wall_s,
             suggest_cpu_s=suggestion.cpu_s,
+            origin=suggestion.origin,
         )
         self._record(suggested)
         return number

@@ -149,7 +149,8 @@ class ProgressLines(_Lines):
         if event.trial not in self._introduced:
             self._introduced.add(event.trial)
             values = f": {point_text(trial.point)}" if trial.point else ""
-            self._line(event, f"trial {event.trial} starts{again or f' on block {event.block}'}{values}")
+            origin = f" ({trial.origin})" * bool(trial.origin)
+            self._line(event, f"trial {event.trial} starts{again or f' on block {event.block}'}{origin}{values}")
         elif again:
             self._line(event, f"{self._fold(event.assignment, ledger)} starts{again}{why}")
 

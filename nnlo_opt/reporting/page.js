@@ -43,7 +43,8 @@
   };
   function hover(trial) {
     const figure = figureOf(trial);
-    const lines = [`<b>trial ${trial.number}</b> (${trial.state})`, `${plain(figureName)}: ${number(figure)}`
+    const how = trial.origin ? `${trial.state}, ${trial.origin}` : trial.state;
+    const lines = [`<b>trial ${trial.number}</b> (${how})`, `${plain(figureName)}: ${number(figure)}`
       + (trial.std && trial.n_folds > 1 ? ` ± ${number(trial.std, 2)}` : "")
       + (trial.figure === null && figure !== null ? " so far" : "")];
     run.objectives.slice(1).forEach((objective, i) =>
@@ -249,6 +250,8 @@
       tile(trials.length === 1 ? "trial" : "trials", trials.length.toLocaleString("en"), run.state.outcome),
       best ? tile(`best ${figureName}`, number(of.best.figure_of_merit, 6), `trial ${best.number}`
         + (best.n_folds > 1 ? `, ± ${number(best.std, 2)} over ${best.n_folds} folds` : "")) : null,
+      of.best_expected ? tile("best expected", number(of.best_expected.figure_of_merit, 6),
+        `trial ${of.best_expected.trial}, as figures are noisy`) : null,
       tile("time", duration(of.wall_s), of.n_starts > 1 ? `${of.n_starts} starts` : null),
       of.block_utilization === null ? null : tile("blocks busy", `${Math.round(100 * of.block_utilization)} %`,
         counted(run.starts.at(-1).n_blocks, "block")),

@@ -120,6 +120,7 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
     facts = {
         "seed": identity.seed,
         "search algorithm": settings.hyper_opt or None,
+        "chosen by auto, as": settings.hyper_opt_because or None,
         "blocks of the last start": ledger.sessions[-1].n_blocks if ledger.sessions else None,
         "ranks of a block": settings.block_size,
         "model": identity.model.source or None,
@@ -153,6 +154,7 @@ def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
         "figure": row["figure_of_merit"],
         "std": row["figure_of_merit_std"],
         "so_far": trial.figure_so_far,
+        "origin": trial.origin,
         "begins_s": row["assigned_at_s"],
         "ends_s": measured_at_s(trial),
         "time_s": time_s(trial),

@@ -12,6 +12,7 @@ from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import load_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.trial import Trial
 
 #: files of a run directory
 RESULT_NAMES = ("results.csv", "summary.json")
@@ -47,6 +48,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
         "figure_of_merit": ledger.identity.figure_of_merit,
         "n_trials": ledger.n_by_state(),
         "best": best_of(ledger),
+        "best_expected": described(ledger.best_expected),
         **several,
         **({"test": ledger.test} if ledger.test else {}),
         "wall_s": sum(session.last_at_s - session.started_at_s for session in ledger.sessions),
@@ -62,15 +64,19 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
 
 def best_of(ledger: Ledger) -> dict[str, Any] | None:
     """Return the best trial of a run with its parameters and metrics; None before one is complete."""
-    best = ledger.best()
-    if best is None:
+    return described(ledger.best())
+
+
+def described(trial: Trial | None) -> dict[str, Any] | None:
+    """Return a complete trial with its parameters and metrics."""
+    if trial is None:
         return None
     return {
-        "trial": best.number,
-        "figure_of_merit": best.figure_of_merit,
-        "figure_of_merit_std": best.figure_of_merit_std,
-        "parameters": best.point,
-        "metrics": last_metrics(best),
+        "trial": trial.number,
+        "figure_of_merit": trial.figure_of_merit,
+        "figure_of_merit_std": trial.figure_of_merit_std,
+        "parameters": trial.point,
+        "metrics": last_metrics(trial),
     }
 
 

@@ -72,6 +72,8 @@ def _table(ledger: Ledger, trials: Sequence[Trial], title: str, best: Trial | No
     for trial in trials:
         values = [value_text(trial.point[name]) if name in trial.point else "-" for name in names]
         note = "best" if trial is best else "" if trial.feasible else trial.standing
+        if trial is ledger.best_expected:
+            note = f"{note}, expected too" if note else "best expected"
         if best is not None and ledger.objectives and trial.number in ledger.pareto:
             note = "Pareto"
         figures = [_objective(trial, name) for name in objectives] or [_figure(trial)]
@@ -235,7 +237,8 @@ def _head(trial: Trial, width: int) -> str:
     figures = {"figure of merit": trial.figure_of_merit, "figure of merit so far": trial.figure_so_far}
     shown = [f"{name} {figure:.6g}" for name, figure in figures.items() if figure is not None][:1]
     seconds = time_s(trial)
-    parts = [f"Trial {trial.number}: {trial.standing}", *shown, *([] if seconds is None else [f"{seconds:.1f} s"])]
+    state = f"{trial.standing} ({trial.origin})" if trial.origin else trial.standing
+    parts = [f"Trial {trial.number}: {state}", *shown, *([] if seconds is None else [f"{seconds:.1f} s"])]
     return ", ".join(parts) + "." + (f"\n{wrapped(f'Reason: {trial.reason}', width)}" if trial.reason else "")
 
 

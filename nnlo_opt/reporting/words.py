@@ -69,6 +69,18 @@ def losses_text(ledger: Ledger) -> str:
     return f"Died: {'; '.join(parts)}." if parts else ""
 
 
+def best_expected_text(ledger: Ledger) -> str:
+    """Return a sentence on the trial that is expected to be the best; empty unless figures are found to be noisy."""
+    expected, best = ledger.best_expected, ledger.best()
+    if expected is None:
+        return ""
+    if expected is best:
+        return "Best expected, as figures of merit are noisy: the same trial"
+    at = f", at {point_text(expected.point)}" * bool(expected.point)
+    figure = f"figure of merit {expected.figure_of_merit:.6g}"
+    return f"Best expected, as figures of merit are noisy: trial {expected.number}, {figure}{at}"
+
+
 def constraints_text(ledger: Ledger) -> str:
     """Return a sentence on how many complete trials keep the outcome constraints; empty if there are none."""
     known = [trial.feasible for trial in ledger.trials if trial.feasible is not None]

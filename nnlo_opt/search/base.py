@@ -61,6 +61,10 @@ class Suggestion(Value):
     point: Point | None
     #: number of the paused trial that goes on at this point; None for a new one
     trial: int | None = None
+    #: `search.start_points.LIKELY` or its like for a point that is tried first; empty if the algorithm has chosen it
+    origin: str = ""
+    #: number of the trial that is expected to be the best by what was known; -1 for none
+    expected: int = -1
     #: number of the request
     request: int = 0
     #: seconds that the algorithm took

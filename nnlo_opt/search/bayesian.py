@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +26,11 @@ MAX_PENDING = 100
 _N_FANTASIES = 16
 #: number of best trials around which the acquisition is evaluated
 _N_BEST = 4
+#: least number of complete trials of which the best expected one is told
+_N_TOLD = 10
+#: noise that is worth a second look, as a part of the standard deviation of all values, and the logarithm of how much
+#: more probable it must make the values than the best process without noise
+_LEAST_NOISE, _EVIDENCE = 0.03, 2.0
 
 
 class BayesianSearch(SeededSearch):
@@ -67,6 +73,45 @@ class BayesianSearch(SeededSearch):
             return point
         return first_new([point], history, self._rng(history))
 
+    def design_at(self, history: History) -> list[float] | None:
+        """Return the quantiles of the next point of the design, those of absent parameters too; None behind its end."""
+        is_over = history.n_adopted + history.n_suggested >= len(self._design)
+        return None if is_over else self._design[history.n_suggested]
+
+    def best_expected(self, history: History, rows: np.ndarray) -> int | None:
+        """Return the one of `rows` whose value is expected to be the least; None unless values are found to be noisy.
+
+        The expectation is the mean of the process at the point, which knows the value there and those around it, and
+        which of them differ between folds: a value that chance has made low does not count in full.
+
+        Args:
+            history: as of `suggest`.
+            rows: of complete trials.
+        """
+        if len(rows) < _N_TOLD:
+            return None
+        encoding = self._encoding_of(history)
+        try:
+            if not self._finds_noise(history, encoding):
+                return None
+            posterior = self._of_measured(history, None, encoding)[0]
+            return int(rows[posterior.predict(encoding.columns_of(history, rows))[0][:, 0].argmin()])
+        except np.linalg.LinAlgError:
+            return None
+
+    def _finds_noise(self, history: History, encoding: Encoding) -> bool:
+        """Return True if a process without noise explains the values worse: no rough function has them."""
+        fitted = self._to_fit(history, encoding)[0]
+        found = self._fit("values", fitted)
+        if np.sqrt(found.noise) < _LEAST_NOISE:
+            return False
+        exact = replace(fitted, relative_noise=1e-9 * fitted.relative_noise)
+        without = Posterior(self._fit("values without noise", exact), exact)
+        return Posterior(found, fitted).log_likelihood - without.log_likelihood > _EVIDENCE
+
+    def _encoding_of(self, history: History) -> Encoding:
+        return self._encodings[any(measured.share < 1.0 for measured in history.measured)]
+
     def _rng(self, history: History) -> np.random.Generator:
         return np.random.default_rng((self._seed, history.n_suggested, history.n_promoted))
 
@@ -74,8 +119,8 @@ class BayesianSearch(SeededSearch):
         """Return the point that deserves it most; None if there is none."""
         rng = self._rng(history)
         complete = history.rows(TrialState.COMPLETE)
-        if history.n_adopted + history.n_suggested < len(self._design):
-            return self._space.from_unit(self._design[history.n_suggested])
+        if (units := self.design_at(history)) is not None:
+            return self._space.from_unit(units)
         if len(complete):
             return self._most_promising(history, complete, rng)
         # No value yet: there are many blocks, or trials failed.
@@ -86,15 +131,14 @@ class BayesianSearch(SeededSearch):
 
     def _most_promising(self, history: History, complete: np.ndarray, rng: np.random.Generator) -> Point | None:
         """Return the unseen point with the largest acquisition found; None if there is no such point or no fit."""
-        has_shares = any(measured.share < 1.0 for measured in history.measured)
-        encoding = self._encodings[has_shares]
+        encoding = self._encoding_of(history)
         try:
             failures = self._failures(history, complete, encoding)
             values = self._values(history, failures, encoding, rng)
         except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
             return None
         ranking = history.values[complete]
-        if has_shares:
+        if encoding.has_shares:
             ends = values.predict(encoding.columns_of(history, complete))[0]
             ranking, whole = ends.mean(axis=1), [measured.row for measured in history.measured if measured.share == 1.0]
             # To improve on is what has come to its end, and what is expected of the others as long as nothing has.
@@ -108,16 +152,9 @@ class BayesianSearch(SeededSearch):
         self, history: History, failures: Posterior | None, encoding: Encoding, rng: np.random.Generator
     ) -> Posterior:
         """Return the posterior of the warped values, with fantasies for pending trials."""
+        posterior, median = self._of_measured(history, failures, encoding)
         failed = history.rows(TrialState.FAILED)
         is_unknown = np.isnan(history.values[failed])
-        infeasible = [Measured(row, 1.0, float(history.values[row])) for row in failed[~is_unknown].tolist()]
-        measured = sorted([*history.measured, *infeasible])
-        fitted = _observed(history, measured[: scheduled(len(measured))], MAX_FITTED, encoding)
-        known = _observed(history, measured, MAX_SEEN, encoding)
-        median, rows = np.median(known.values), list(known.infeasible)
-        if failures is not None:
-            known.values[rows] = _lifted(known.values[rows, None], median, failures, known.columns[rows])[:, 0]
-        posterior = Posterior(self._fit("values", fitted), known)
         if failures is not None and is_unknown.any():
             columns = encoding.columns_of(history, failed[is_unknown][-MAX_PENDING:])
             lifted = _lifted(posterior.predict(columns)[0], median, failures, columns)
@@ -128,6 +165,23 @@ class BayesianSearch(SeededSearch):
             half = rng.normal(size=(len(pending), _N_FANTASIES // 2))
             posterior = posterior.with_values(columns, posterior.draw(columns, np.concatenate([half, -half], axis=1)))
         return posterior
+
+    def _of_measured(self, history: History, failures: Posterior | None, encoding: Encoding) -> tuple[Posterior, float]:
+        """Return the posterior of the warped values that were measured, and the median of these."""
+        fitted, measured = self._to_fit(history, encoding)
+        known = _observed(history, measured, MAX_SEEN, encoding)
+        median, rows = float(np.median(known.values)), list(known.infeasible)
+        if failures is not None:
+            known.values[rows] = _lifted(known.values[rows, None], median, failures, known.columns[rows])[:, 0]
+        return Posterior(self._fit("values", fitted), known), median
+
+    def _to_fit(self, history: History, encoding: Encoding) -> tuple[Observations, list[Measured]]:
+        """Return the observations to which hyperparameters are fitted, and all that was measured."""
+        failed = history.rows(TrialState.FAILED)
+        values = history.values[failed].tolist()
+        infeasible = [Measured(row, 1.0, v) for row, v in zip(failed.tolist(), values, strict=True) if not np.isnan(v)]
+        measured = sorted([*history.measured, *infeasible])
+        return _observed(history, measured[: scheduled(len(measured))], MAX_FITTED, encoding), measured
 
     def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Posterior | None:
         """Return the posterior of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed."""

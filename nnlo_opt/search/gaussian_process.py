@@ -212,6 +212,12 @@ class Posterior:
         """
         return self._values - self._alpha / (self._inverse_factor**2).sum(axis=0)[:, None]
 
+    @property
+    def log_likelihood(self) -> float:
+        """Logarithm of the density of the observed values, the first of each row, up to a constant of their number."""
+        first = self._values[:, 0] - self._mean
+        return float(np.log(self._inverse_factor.diagonal()).sum() - 0.5 * first @ self._alpha[:, 0])
+
     def with_values(self, columns: np.ndarray, values: np.ndarray) -> "Posterior":
         """Return a posterior that has also seen `values` (p, n_fantasies) at `columns` (p, width)."""
         seen, n = self._observations, values.shape[1]

@@ -30,6 +30,8 @@ from nnlo_opt.trials.events import Observation
 _TRIALS_A_LINE = 200
 #: seconds a process may take to load a space or an algorithm: a module may import a framework from a slow file system
 _START_TIMEOUT_S = 300.0
+#: seconds in which a process has to answer the last question about a run
+_LAST_WORD_S = 10.0
 #: seconds a process may take to end before it is killed
 _CLOSE_TIMEOUT_S = 2.0
 #: characters of the process's standard error that are shown when it has died
@@ -56,13 +58,17 @@ class SearchService(ABC):
         answer = self._ask({"op": "load_space", "source": source, "fixed": dict(fixed or {})})
         return Space.from_json(answer["space"])
 
-    def start(self, algorithm: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> None:
-        """Begin with an empty history; raise ConfigurationError as `make_search` does.
+    def start(self, algorithm: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> str:
+        """Begin with an empty history; return a remark for the user, or an empty text.
 
         An object can be the algorithm of a search in this process only.
+
+        Raises:
+            ConfigurationError: as `make_search`, or a start point is none of the space.
         """
         request = {"algorithm": algorithm, "space": space.to_json(), "seed": seed, "options": dict(options)}
-        self._ask({"op": "start", **request})
+        remark: str = self._ask({"op": "start", **request})["remark"]
+        return remark
 
     def adopt(self, observations: Sequence[Observation]) -> None:
         """Add values that other runs have measured; must be called before `record`."""
@@ -81,6 +87,14 @@ class SearchService(ABC):
     def request_suggestion(self, request: int) -> None:
         """Request a point that takes into account all trials recorded so far."""
         self._tell({"op": "suggest", "request": request})
+
+    def best_expected(self) -> int:
+        """Return the number of the trial that is expected to be the best, or -1, by all trials recorded so far.
+
+        This takes the time of a fit, and of the suggestion under way; NnloError after some seconds without an answer.
+        """
+        expected: int = self._ask({"op": "expect"}, _LAST_WORD_S)["expected"]
+        return expected
 
     def poll(self) -> Suggestion | None:
         """Return the next answer in the order of the requests, if it has arrived; NnloError if the algorithm raised."""
@@ -102,11 +116,11 @@ class SearchService(ABC):
         """Take a request; a suggestion that answers it goes to `_arrived`."""
 
     @abstractmethod
-    def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request that is answered with `ok`."""
+    def _answer_to(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Return the answer to a request that is answered with `ok`; NnloError if it does not come in time."""
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._answer_to(request)
+    def _ask(self, request: dict[str, Any], timeout_s: float = _START_TIMEOUT_S) -> dict[str, Any]:
+        answer = self._answer_to(request, timeout_s)
         if not answer["ok"]:
             raise ConfigurationError(answer["error"])
         return answer
@@ -227,10 +241,10 @@ class SearchProcess(SearchService):
         self._waiting.append(request)
         self._send()
 
-    def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer_to(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         self._sent += [request] * (request["op"] == "start")
         self._waiting.append(request)
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        deadline_s = time.monotonic() + timeout_s
         while True:
             self._send()
             for answer in self._receive():
@@ -239,7 +253,7 @@ class SearchProcess(SearchService):
                 self._arrived.append(answer)
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise NnloError(f"The search process has not answered `{request['op']}` in {_START_TIMEOUT_S:.0f} s.")
+                raise NnloError(f"The search process has not answered `{request['op']}` in {timeout_s:.0f} s.")
             self._wait_for_pipes(left_s)
 
     def _send(self) -> None:
@@ -308,8 +322,9 @@ class InlineSearch(SearchService):
         if answer is not None:
             self._arrived.append(answer)
 
-    def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._session.handle(request)
+    def _answer_to(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        with self._libraries.limit(limits=1):
+            answer = self._session.handle(request)
         assert answer is not None
         self._libraries = ThreadpoolController()
         return answer

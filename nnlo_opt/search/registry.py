@@ -8,9 +8,12 @@ from typing import Any
 from nnlo_opt.errors import require_package
 from nnlo_opt.records import without_collection
 from nnlo_opt.search.base import SearchAlgorithm
+from nnlo_opt.search.grid import GridSearch
 from nnlo_opt.search.own import is_own, own_search
-from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.space import Space
+
+#: stands for freeze-thaw or bayesian, whichever suits the trials (`run.options.choice`); no algorithm of its own
+AUTO = "auto"
 
 
 def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
@@ -20,17 +23,13 @@ def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: M
         name: one of `search_names()`, or one's own (`search.own`): FILE.py:CLASS, or an object.
         space: search space of all points.
         seed: at least 0.
-        options: `start_points` of all algorithms, a list of points to be tried first; `n_initial_points` of "bayesian"
-            and "bayesian-skopt" (10 by default); `surrogate` and `acquisition` of "bayesian-skopt"; `population` of
-            "genetic"; `grid_points` of "grid".
+        options: `n_initial_points` of "bayesian" and "bayesian-skopt" (10 by default); `surrogate` and `acquisition` of
+            "bayesian-skopt"; `population` of "genetic"; `grid_points` of "grid".
 
     Raises:
-        ConfigurationError: the algorithm needs a package that is not installed, or a start point is none of the space.
+        ConfigurationError: the algorithm needs a package that is not installed.
     """
-    given = dict(options)
-    points = check_start_points(space, given.pop("start_points", []))
-    search = own_search(name, space, seed) if is_own(name) else _make_known(str(name), space, seed, given)
-    return StartPointSearch(search, points) if points else search
+    return own_search(name, space, seed) if is_own(name) else _make_known(str(name), space, seed, options)
 
 
 def _make_known(name: str, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
@@ -47,9 +46,19 @@ def search_names() -> tuple[str, ...]:
     return tuple(_ALGORITHMS)
 
 
+def is_grid(name: str | SearchAlgorithm) -> bool:
+    """Return True if the search algorithm called `name`, or the object, tries the points of a grid in their order."""
+    return name == "grid" or isinstance(name, GridSearch) or (isinstance(name, type) and issubclass(name, GridSearch))
+
+
+def can_expect_best(name: str | SearchAlgorithm) -> bool:
+    """Return True if the search algorithm called `name` can say which trial it expects to be the best."""
+    return not is_own(name) and _ALGORITHMS[str(name)].can_expect
+
+
 def options_of(name: str | SearchAlgorithm) -> tuple[str, ...]:
     """Return the options of the algorithm called `name`, without the common ones; none for one's own."""
-    return () if is_own(name) else _ALGORITHMS[str(name)].options
+    return () if is_own(name) or name == AUTO else _ALGORITHMS[str(name)].options
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +71,13 @@ class _Algorithm:
     options: tuple[str, ...] = ()
     #: optional package that the algorithm needs
     package: str = ""
+    #: True if it has a method `best_expected`
+    can_expect: bool = False
 
 
 _ALGORITHMS = {
-    "bayesian": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",)),
-    "freeze-thaw": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",)),
+    "bayesian": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",), can_expect=True),
+    "freeze-thaw": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",), can_expect=True),
     "bayesian-skopt": _Algorithm(
         "nnlo_opt.search.skopt_search", "SkoptSearch", ("n_initial_points", "surrogate", "acquisition")
     ),

@@ -10,14 +10,21 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.registry import make_search
 from nnlo_opt.search.scalarisation import ScalarisedSearch, VectorHistory
-from nnlo_opt.search.start_points import StartPointSearch, check_start_points
+from nnlo_opt.search.start_points import (
+    ENQUEUED,
+    START_POINT,
+    StartPointSearch,
+    check_start_points,
+    likely_refusal,
+    likely_values,
+)
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_constraint, load_space
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Observation
 
 #: values of `op`
-_REQUESTS = ("load_space", "start", "adopt", "record", "enqueue", "suggest")
+_REQUESTS = ("load_space", "start", "adopt", "record", "enqueue", "suggest", "expect")
 P = ParamSpec("P")
 
 
@@ -39,14 +46,16 @@ class SearchSession:
     | request `op` | with | answer |
     |---|---|---|
     | `load_space` | `source`, `fixed` | `ok`, `space`; else `error`, a sentence |
-    | `start` | `algorithm`, `space`, `seed`, `options` | `ok`; else `error`, a sentence |
+    | `start` | `algorithm`, `space`, `seed`, `options` | `ok`, `remark` (may be empty); else `error`, a sentence |
     | `adopt` | `observations`: list of Observation; before any trial | none |
     | `record` | `trials`: list of TrialRecord | none |
     | `enqueue` | `point`, or a part of one, as `check_start_points` returns it: to be suggested next | none |
+    | `expect` | | `ok`, `expected`: as in a `Suggestion` |
     | `suggest` | `request`: any number | `request` and the other fields of a `Suggestion`; else `error` |
 
-    The option `n_objectives` is the number of `losses` of a complete trial, and `max_epochs` the epochs of a whole
-    training if they are known; all other options belong to the algorithm.
+    The option `n_objectives` is the number of `losses` of a complete trial, `max_epochs` the epochs of a whole training
+    if they are known, `start_points` a list of points to be tried first, and `likely_first` True if the point of all
+    likely values follows them; all other options belong to the algorithm.
 
     Spaces travel as plain data, without the function of a constraint. The session keeps the function from `load_space`,
     or executes the module at `start` if a trainer rank has read the space from a model module.
@@ -57,7 +66,7 @@ class SearchSession:
 
     def __init__(self, constraint: Constraint | None = None) -> None:
         #: the algorithm and its history; None before `start`
-        self._search: tuple[SearchAlgorithm, History] | None = None
+        self._search: tuple[StartPointSearch, History] | None = None
         #: the constraint of the space loaded last, with its function; at first of a space of this process
         self._constraint = constraint
         #: points that were enqueued, those that were tried since included
@@ -88,6 +97,9 @@ class SearchSession:
             points = Space(points.parameters, self._with_function(points.constraint))
         own = dict(options)
         n_objectives, max_epochs = own.pop("n_objectives", 1), own.pop("max_epochs", None)
+        first = {ENQUEUED: self._enqueued, START_POINT: check_start_points(points, own.pop("start_points", []))}
+        likely_first = own.pop("likely_first", False)
+        refusal = likely_refusal(points) if likely_first else ""
 
         def make() -> SearchAlgorithm:
             return make_search(algorithm, points, seed, own)
@@ -96,8 +108,9 @@ class SearchSession:
         if n_objectives > 1:
             search, history = ScalarisedSearch(make, seed, n_objectives), VectorHistory(points, n_objectives)
         history.max_epochs = max_epochs or 0
-        self._search = StartPointSearch(search, self._enqueued), history
-        return {}
+        likely = likely_values(points) if likely_first and not refusal else {}
+        self._search = StartPointSearch(search, first, likely), history
+        return {"remark": refusal}
 
     def _adopt(self, observations: Sequence[Observation]) -> None:
         history = self._started()[1]
@@ -130,8 +143,9 @@ class SearchSession:
         algorithm, history = self._started()
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         try:
-            point = algorithm.suggest(history.settled())
+            point, origin = algorithm.suggest_with_origin(history.settled())
             trial = None if point is None else history.waiting_trial(point)
+            expected = algorithm.best_expected(history)
         except ConfigurationError as error:
             return {"request": request, "refused": str(error)}
         except Exception:
@@ -139,9 +153,15 @@ class SearchSession:
         cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
         declined, self._declined = self._declined, []
         times = {"cpu_s": cpu_s, "wall_s": wall_s}
-        return {"request": request, "point": point, "trial": trial, "declined": declined, **times}
+        suggested = {"point": point, "trial": trial, "origin": origin, "expected": expected}
+        return {"request": request, **suggested, "declined": declined, **times}
 
-    def _started(self) -> tuple[SearchAlgorithm, History]:
+    @_answered
+    def _expect(self) -> dict[str, Any]:
+        algorithm, history = self._started()
+        return {"expected": algorithm.best_expected(history)}
+
+    def _started(self) -> tuple[StartPointSearch, History]:
         if self._search is None:
             raise ValueError("A search must be started before it records or suggests.")
         return self._search

@@ -1,8 +1,9 @@
-"""Points that a user wants to be tried first."""
+"""Points that are tried first: those that a user names, and the point of all likely values."""
 
 import ast
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from nnlo_opt.search.random import may_be_tried
 from nnlo_opt.space.fixing import value_of
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import thawed
+from nnlo_opt.trials.trial import TrialState
 
 #: points drawn to complete a part of a point, after the suggestion of the algorithm
 _N_DRAWS = 100
+#: origins of suggestions that no algorithm has made
+ENQUEUED, START_POINT, LIKELY = "enqueued", "start point", "likely values"
 
 
 class StartPointSearch:
@@ -24,40 +28,122 @@ class StartPointSearch:
     Paused trials may go on between them: `points` come before other new ones.
 
     What a part of a point leaves out is taken from the next suggestion of `algorithm`. A part is tried if a trial of
-    this run has its values.
+    this run has its values. After all of them comes the point of all `likely` values, unless it is known: a trial of
+    this run or of another one has them. Conditions may leave some of them out, but not all.
 
     Args:
         algorithm: makes all other suggestions.
-        points: points or parts of points, as `check_start_points` returns them.
+        points: origin -> points or parts of points, as `check_start_points` returns them.
+        likely: likely values by the names of their parameters; empty to try none.
     """
 
-    def __init__(self, algorithm: SearchAlgorithm, points: Sequence[Point]) -> None:
+    def __init__(
+        self, algorithm: SearchAlgorithm, points: Mapping[str, Sequence[Point]], likely: Point | None = None
+    ) -> None:
         self._algorithm = algorithm
         self._points = points
+        self._likely = likely or {}
 
     def suggest(self, history: History) -> Point | None:
-        suggested = self._algorithm.suggest(history) if history.waiting else None
-        if suggested is not None and history.waiting_trial(suggested) is not None:
-            return suggested
-        for point in self._points:
-            whole = point if history.space.contains(point) else self._completed(point, history)
-            if whole is not None and not history.contains(whole) and history.space.is_feasible(whole):
-                return {name: thawed(value) for name, value in whole.items()}
-        return suggested or self._algorithm.suggest(history)
+        return self.suggest_with_origin(history)[0]
 
-    def _completed(self, part: Point, history: History) -> Point | None:
-        """Return an untried point with the values of `part`; None if there is a trial with them, or no point found."""
+    def suggest_with_origin(self, history: History) -> tuple[Point | None, str]:
+        """Return the next point, and where it comes from; the latter is empty for a suggestion of the algorithm."""
         space = history.space
-        if any(map(holder_of(space, part), islice(history.points, history.n_adopted, None))):
-            return None
-        rng = np.random.default_rng(history.n_suggested)
-        others = (space.draw(rng) for _ in range(_N_DRAWS))
-        for drawn in filter(None, (self._algorithm.suggest(history), *others)):
-            units = [p.to_unit(part.get(p.name, drawn.get(p.name, p.from_unit(0.5)))) for p in space.parameters]
-            whole = space.from_unit(units) | part
-            if may_be_tried(whole, history):
-                return {name: whole[name] for name in space.names if name in whole}
-        return None
+        suggest = cache(lambda: self._algorithm.suggest(history))
+        if history.waiting and (suggested := suggest()) is not None and history.waiting_trial(suggested) is not None:
+            return suggested, ""
+        for origin, points in self._points.items():
+            for point in points:
+                if space.contains(point):
+                    whole = point if may_be_tried(point, history) else None
+                else:
+                    is_tried = any(map(holder_of(space, point), islice(history.points, history.n_adopted, None)))
+                    whole = None if is_tried else _completed(point, history, suggest())
+                if whole is not None:
+                    return {name: thawed(value) for name, value in whole.items()}, origin
+        if self._likely and not any(_has_all_likely(space, self._likely, point) for point in history.points):
+            design = getattr(self._algorithm, "design_at", None)
+            whole = _completed(self._likely, history, suggest(), None if design is None else design(history))
+            if whole is not None:
+                return {name: thawed(value) for name, value in whole.items()}, LIKELY
+        return suggest(), ""
+
+    def best_expected(self, history: History) -> int:
+        """Return the number of the trial that the algorithm expects to be the best; -1 if it cannot say, or no noise.
+
+        Args:
+            history: with pruned trials as such.
+        """
+        if (expect := getattr(self._algorithm, "best_expected", None)) is None:
+            return -1
+        rows = history.rows(TrialState.COMPLETE)
+        row = expect(history.settled(), rows[rows >= history.n_adopted])
+        return -1 if row is None else int(history.trials[row - history.n_adopted])
+
+
+def _completed(
+    part: Point, history: History, suggested: Point | None, units: Sequence[float] | None = None
+) -> Point | None:
+    """Return an untried point with the values of `part`, as far as its conditions hold; None if none is found.
+
+    Args:
+        part: some values.
+        history: all trials.
+        suggested: has the other values, if such a point may be tried; else they are drawn.
+        units: as of `_with_values`.
+    """
+    rng = np.random.default_rng(history.n_suggested)
+    others = (history.space.draw(rng) for _ in range(_N_DRAWS))
+    wholes = (_with_values(history.space, drawn, part, units) for drawn in filter(None, chain([suggested], others)))
+    return next((whole for whole in wholes if part.keys() & whole.keys() and may_be_tried(whole, history)), None)
+
+
+def _with_values(space: Space, point: Point, part: Point, units: Sequence[float] | None = None) -> Point:
+    """Return `point` with the values of `part` in the order of the space; conditions decide which are there.
+
+    A parameter that neither of them has is at its quantile of `units`, by default in the middle of its range.
+    """
+    known = point | part
+    own = [p.to_unit(known[p.name]) if p.name in known else None for p in space.parameters]
+    spare = units or [0.5] * len(own)
+    values = space.from_unit([s if unit is None else unit for unit, s in zip(own, spare, strict=True)])
+    return {name: part.get(name, value) for name, value in values.items()}
+
+
+# ---------------------------------------------------------------- likely values
+
+
+def likely_values(space: Space) -> Point:
+    """Return the likely values of all parameters that have one.
+
+    >>> likely_values(Space([Real(1e-4, 1, "log-uniform", name="lr", likely=0.01), Integer(1, 9, name="n")]))
+    {'lr': 0.01}
+    """
+    values = {p.name: getattr(p, "likely", None) for p in space.parameters}
+    return {name: thawed(value) for name, value in values.items() if value is not None}
+
+
+def likely_refusal(space: Space) -> str:
+    """Return a sentence if the constraint of the space refuses the point of all likely values; empty if it need not."""
+    rng, values = np.random.default_rng(0), likely_values(space)
+    if not values or space.constraint is None or space.constraint.function is None:
+        return ""
+    if any(space.is_feasible(_with_values(space, space.draw(rng), values)) for _ in range(_N_DRAWS)):
+        return ""
+    return (
+        f"The likely values are not tried together: the constraint of the space refuses {_text(values)}"
+        f"{' with all other values that were drawn' * (len(values) < len(space.parameters))}."
+    )
+
+
+def _has_all_likely(space: Space, likely: Point, point: Point) -> bool:
+    """Return True if each parameter of `point` that has a likely value has this one, and there is one at least."""
+    there = [name for name in likely if name in point]
+    return bool(there) and all(space[name].key(point[name]) == space[name].key(likely[name]) for name in there)
+
+
+# ---------------------------------------------------------------- points of a user
 
 
 def holder_of(space: Space, part: Point) -> Callable[[Point], bool]:

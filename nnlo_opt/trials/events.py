@@ -61,12 +61,16 @@ class RunStarted(Event):
 
 
 class TrialSuggested(Event):
-    """Choice of a point by the search as trial number `trial`; `suggest_s`: seconds that the search took."""
+    """Choice of a point by the search as trial number `trial`; `suggest_s`: seconds that the search took.
+
+    `origin`: "enqueued", "start point" or "likely values" if no algorithm has chosen the point, else empty.
+    """
 
     trial: Number
     point: dict[str, Any]
     suggest_s: float = 0.0
     suggest_cpu_s: float = 0.0
+    origin: str = ""
 
 
 class FoldAssigned(Event):
@@ -216,6 +220,15 @@ class TrialPruned(Event):
     trial: Number
     figure_of_merit: float
     reason: str
+
+
+class BestExpected(Event):
+    """Choice by the search of the trial whose figure of merit is expected to be the best, as figures are noisy.
+
+    `trial`: -1 if figures are not noisy any more by what is known.
+    """
+
+    trial: Number = -1
 
 
 class RunCompleted(Event):

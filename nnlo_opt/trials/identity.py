@@ -120,6 +120,8 @@ class RunIdentity(_Facts):
     training: Training = Training()
     pruner: Pruner | None = None
     n_initial_points: Positive | None = None
+    #: True if the point of all likely values is tried first; False in a run of an older version
+    likely_first: bool = False
     warm_start: list[str] = field(default_factory=list)
 
     @property
@@ -198,6 +200,8 @@ class StartSettings(_Facts):
     command: str = ""
     versions: dict[str, Any] = field(default_factory=dict)
     hyper_opt: str = ""
+    #: reason for which `--hyper-opt auto` has chosen it; empty if the user has
+    hyper_opt_because: str = ""
     plan: SearchGoal = SearchGoal()
     block_size: int | None = None
     #: working folder of the command

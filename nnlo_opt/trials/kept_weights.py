@@ -1,9 +1,12 @@
 """Choice of the trials whose trained weights are kept.
 
 A trial that is not among the best so far is never among them again. So weights may be removed while a search runs, by
-a process that knows the end of its journal late.
+a process that knows the end of its journal late. The trial that the search expects to be the best may become another
+one at any time. The search has a first look at a trial that has ended before its weights are removed, but a trial that
+it names much later may have lost them.
 """
 
+import math
 from collections.abc import Iterator
 from heapq import nsmallest
 from pathlib import Path
@@ -26,9 +29,10 @@ def best_trials(ledger: Ledger) -> list[Trial]:
 
 
 def kept_trials(ledger: Ledger, n_best: int) -> set[int]:
-    """Return the numbers of the `n_best` best feasible trials, and of `best_trials`."""
+    """Return the numbers of the `n_best` best feasible trials, of `best_trials`, and of the best expected one."""
     figures = [(ledger.sign * (t.figure_of_merit or 0.0), t.number) for t in ledger.trials if t.feasible]
-    return {number for _, number in nsmallest(n_best, figures)} | {trial.number for trial in best_trials(ledger)}
+    named = [*best_trials(ledger), *([] if ledger.best_expected is None else [ledger.best_expected])]
+    return {number for _, number in nsmallest(n_best, figures)} | {trial.number for trial in named}
 
 
 def weights_of(run: Path, trial: Trial) -> list[SafePath]:
@@ -51,11 +55,23 @@ class WeightKeeper:
 
     def surplus(self, ledger: Ledger, n_best: int) -> Iterator[SafePath]:
         """Yield the files of weights, and the saves of objectives, to be removed that no earlier call has yielded."""
-        kept = kept_trials(ledger, n_best) | self._seen
+        kept, until_s = kept_trials(ledger, n_best) | self._seen, _judged_until_s(ledger)
         for trial in ledger.trials:
-            if trial.state.ended and not trial.running and trial.number not in kept:
+            is_over = trial.state.ended and not trial.running and (trial.ended_at_s or 0.0) < until_s
+            if is_over and trial.number not in kept:
                 self._seen.add(trial.number)
                 folder = self._trials / f"{trial.number:04d}"
                 # The saves of an objective are its weights.
                 name = WEIGHTS_NAME if ledger.identity.data is not None else "checkpoint-*"
                 yield from (*folder.glob(f"fold*/{name}"), *folder.glob(FILES_NAME))
+
+
+def _judged_until_s(ledger: Ledger) -> float:
+    """Return the time before which trials have ended that the search knew of at its last suggestion.
+
+    Suggestions are made ahead, at most one for each block.
+    """
+    if ledger.ended_because or not ledger.sessions:
+        return math.inf
+    ahead = ledger.trials[: -ledger.sessions[-1].n_blocks or None]
+    return max((trial.assignments[0].assigned_at_s for trial in ahead if trial.assignments), default=-math.inf)

@@ -68,6 +68,8 @@ class Ledger:
         self.settings = StartSettings()
         #: observations of other runs that the search began with, from the first RunStarted
         self.adopted: list[dict[str, Any]] = []
+        #: trial whose figure of merit is expected to be the best; None unless the search has found noise in the figures
+        self.best_expected: Trial | None = None
         #: bytes of torn ends that the starts have cut off the journal
         self.cut_bytes: int = 0
         #: Unix time of second 0
@@ -152,6 +154,11 @@ class Ledger:
             return next((trial for trial in reversed(self.trials) if trial.state is TrialState.COMPLETE), None)
         return self._best.get(direction or self.direction)
 
+    def named(self, number: int, time_s: float) -> ev.BestExpected | None:
+        """Return the event that trial `number` is expected to be the best, -1 for none; None if this is known."""
+        known = -1 if self.best_expected is None else self.best_expected.number
+        return None if number == known else ev.BestExpected(time_s=time_s, trial=number)
+
     def replay(self, events: Iterable[ev.Event]) -> None:
         """Take in events of a journal; JournalError if one contradicts those before it, which have been taken in."""
         try:
@@ -218,7 +225,7 @@ class Ledger:
             kind = self._types.get(name)
             if kind and (not isinstance(value, kind) or (isinstance(value, int) and abs(value) > MAX_INTEGER)):
                 raise ProtocolError(f"Trial {event.trial} has {value!r} as {name}.")
-        self.trials.append(Trial(number=event.trial, point=event.point))
+        self.trials.append(Trial(number=event.trial, point=event.point, origin=event.origin))
         self._n_in_state[TrialState.PENDING] += 1
         self.suggest_s.append(event.suggest_s)
 
@@ -322,6 +329,12 @@ class Ledger:
         """Return the key that sorts complete trials, the best first; of equal ones, the first suggested."""
         assert trial.figure_of_merit is not None
         return sign * trial.figure_of_merit, losses(self.objectives, trial.objectives), trial.number
+
+    def _best_expected(self, event: ev.BestExpected) -> None:
+        trial = None if event.trial < 0 else self._trial(event.trial)
+        if trial is not None and not trial.feasible:
+            raise ProtocolError(f"Trial {event.trial} is expected to be the best, but is {trial.standing}.")
+        self.best_expected = trial
 
     def _trial_failed(self, event: ev.TrialFailed) -> None:
         self._end_trial(event.trial, TrialState.FAILED, event.time_s).reason = event.reason

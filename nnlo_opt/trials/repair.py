@@ -205,6 +205,8 @@ def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering
             changes["trial"] = len(trials)
         case ev.FoldAssigned():
             changes = {"assignment": len(assignments), "trial": trials[event.trial]}
+        case ev.BestExpected():
+            changes["trial"] = trials.get(event.trial, -1)
         case ev.RanksLost():  # the event is about ranks, with or without their assignment
             changes["assignment"] = assignments.get(event.assignment, -1)
         case _:

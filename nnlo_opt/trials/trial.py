@@ -129,6 +129,8 @@ class Trial:
 
     number: int
     point: dict[str, Any]
+    #: "enqueued", "start point" or "likely values"; empty if the search algorithm has chosen the point
+    origin: str = ""
     state: TrialState = TrialState.PENDING
     #: fold -> result of a finished fold
     folds: dict[int, FoldResult] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.search.base import History, Suggestion
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.random import RandomSearch
-from nnlo_opt.search.start_points import StartPointSearch
+from nnlo_opt.search.start_points import ENQUEUED, StartPointSearch
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
@@ -192,7 +192,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.masters = [VirtualMaster(self.checkpoints, team.world_ranks) for team in topology.teams]
         #: ranks that have died, and how many of them the coordinator knows of
         self.dead, self.n_seen = set(), 0
-        self.algorithm = StartPointSearch(RandomSearch(self.space, self.seed), points := [])
+        self.algorithm = StartPointSearch(RandomSearch(self.space, self.seed), {ENQUEUED: (points := [])})
         self.proposed = points
         self.history = History(self.space)
         self.owed = None

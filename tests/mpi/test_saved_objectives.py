@@ -65,6 +65,23 @@ def test_a_paused_trial_is_promoted_on_any_block_and_repeats_no_epoch(tmp_path):
     assert [path.parts[-3] for path in run.glob("trials/*/fold0/checkpoint-9")] == [f"{int(complete['trial']):04d}"]
 
 
+@pytest.mark.parametrize("blow", [False, True], ids=["whole", "killed"])
+def test_auto_is_chosen_once_for_a_run(tmp_path, monkeypatch, blow):
+    options = ["--block-size", "1", "--hyper-opt", "auto", "--pruner-max-epochs", "9", "--num-iterations", "4"]
+    if blow:
+        monkeypatch.setenv("SLEEP", "0.2")
+        job = begin(tmp_path, SAVED, 3, *options)
+        job.wait_for(tmp_path / "checkpoints/S", "EpochEnded", 3)
+        job.kill()
+        monkeypatch.delenv("SLEEP")
+        options.append("--opt-restore")
+    text = search(tmp_path, SAVED, 3, *options).out
+    why = "as trials report up to 9 epochs and can be paused"
+    assert f"freeze-thaw search (auto, {why})" in " ".join(text.split())
+    starts = launcher.events_of(tmp_path / "checkpoints/S", "RunStarted")
+    assert [start["settings"]["hyper_opt"] for start in starts] == ["freeze-thaw"] * (1 + blow)
+
+
 @pytest.mark.proof
 def test_a_killed_search_by_freeze_thaw_resumes_its_paused_trials(tmp_path):
     options = ["--block-size", "1", "--hyper-opt", "freeze-thaw", "--pruner-max-epochs", "9", "--num-iterations", "24"]

@@ -164,7 +164,8 @@ def test_the_reporter_removes_the_weights_that_are_not_kept(tmp_path):
         file.parent.mkdir(parents=True)
         file.touch()
     started = STARTED.replaced(settings={"keep_weights": 1})
-    write_journal(tmp_path, [started, *events_of_trial(0, 0.2), *events_of_trial(1, 0.1), *events_of_trial(2, 0.3)])
+    trials = [event for n, figure in enumerate((0.2, 0.1, 0.3)) for event in events_of_trial(n, figure)]
+    write_journal(tmp_path, [started, *trials, ev.RunCompleted(time_s=9.0, reason="done")])
     assert Reporter(tmp_path).finish()
     assert [file.exists() for file in files] == [False, True, False]
 

@@ -97,6 +97,12 @@ def test_a_line_as_a_trial_starts_reports_and_ends():
     assert line == "[     20.0 s] trial 0 complete: 0.125 | new best | 1/3 done | about 0:00:40 left"
 
 
+def test_a_line_names_the_origin_of_a_point_that_no_algorithm_has_chosen():
+    point, *others = started(point={"n": 3}, block=2)
+    (line,) = Screen()(point.replaced(origin="likely values"), *others)
+    assert line == "[      1.0 s] trial 0 starts on block 2 (likely values): n=3"
+
+
 @pytest.mark.parametrize("n_fold", [1, 2])
 def test_a_trial_has_a_line_of_epochs_a_second_and_one_of_its_last_epoch(n_fold):
     def epochs(assignment, *times_s):

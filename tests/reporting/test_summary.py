@@ -17,6 +17,7 @@ def test_a_run_that_has_just_begun_has_figures_of_nothing():
         "figure_of_merit": "value",
         "n_trials": dict.fromkeys(("pending", "running", "complete", "failed", "pruned", "paused", "preempted"), 0),
         "best": None,
+        "best_expected": None,
         "wall_s": 0.0,
         "n_starts": 1,
         "journal_cut_bytes": 0,

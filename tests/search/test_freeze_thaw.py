@@ -5,7 +5,7 @@ import pytest
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.bayesian import BayesianSearch
-from nnlo_opt.search.start_points import StartPointSearch
+from nnlo_opt.search.start_points import START_POINT, StartPointSearch
 from nnlo_opt.space import Real, Space
 
 SPACE = Space([Real(0, 1, name="x"), Real(0, 1, name="y")])
@@ -107,7 +107,7 @@ def test_paused_trials_are_resumed_between_start_points():
     points = [SPACE.draw(np.random.default_rng(seed)) for seed in range(len(SPREAD))]
     points[6] = {"x": 0.3, "y": 0.68}
     history, first = history_of(SPREAD, points), {"x": 0.5, "y": 0.5}
-    search = StartPointSearch(BayesianSearch(SPACE, 0, 4), [first])
+    search = StartPointSearch(BayesianSearch(SPACE, 0, 4), {START_POINT: [first]})
     assert search.suggest(history.settled()) == points[6]
     record(history, 6, points[6], N_EPOCHS)
     assert search.suggest(history.settled()) == first
@@ -123,5 +123,5 @@ def test_the_algorithm_is_asked_once_for_a_decision():
 
     good, bad = [{"x": 0.3 + 0.03 * i, "y": 0.5} for i in range(6)], [{"x": 1.0, "y": 0.1 * i} for i in range(6)]
     history = history_of([27] * 6 + [3] * 6, good + bad)
-    assert history.waiting_trial(StartPointSearch(Asked(SPACE, 0, 4), []).suggest(history.settled())) is None
+    assert history.waiting_trial(StartPointSearch(Asked(SPACE, 0, 4), {}).suggest(history.settled())) is None
     assert asked == [12]

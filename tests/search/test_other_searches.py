@@ -11,7 +11,7 @@ from nnlo_opt.search.genetic import GeneticSearch
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.search.registry import make_search
 from nnlo_opt.search.sobol import SobolSearch
-from nnlo_opt.search.start_points import StartPointSearch, check_start_points, parse_start_point
+from nnlo_opt.search.start_points import START_POINT, StartPointSearch, check_start_points, parse_start_point
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.search_conformance import (
     CONDITIONAL_SPACE,
@@ -68,7 +68,8 @@ class TestStartPoints(SearchConformance):
     @staticmethod
     def make(space, seed):
         rng = np.random.default_rng(seed)
-        return StartPointSearch(RandomSearch(space, seed), check_start_points(space, [space.sample(rng) for _ in "ab"]))
+        points = check_start_points(space, [space.sample(rng) for _ in "ab"])
+        return StartPointSearch(RandomSearch(space, seed), {START_POINT: points})
 
 
 @pytest.mark.parametrize("name", ["genetic", *OPTUNAS])
@@ -151,8 +152,8 @@ def test_sobol_is_restored_where_it_was():
 
 def test_start_points_come_first_in_their_order_and_once():
     points = [PLANE.middle(), {"x": 0.1, "y": 0.2, "c": "a"}]
-    algorithm = make_search("sobol", PLANE, 0, {"start_points": [*points, points[0]]})
-    history = suggest_all(algorithm, History(PLANE), 5)
+    first = {START_POINT: check_start_points(PLANE, [*points, points[0]])}
+    history = suggest_all(StartPointSearch(make_search("sobol", PLANE, 0, {}), first), History(PLANE), 5)
     assert history.points[:2] == points
     assert history.n_distinct == 5
 
@@ -193,9 +194,9 @@ def test_start_points_outside_the_space_are_refused(point, words):
 @pytest.mark.parametrize("name", ["bayesian", "random"])
 def test_a_part_of_a_point_is_completed_by_the_search_and_tried_once(name):
     parts = [{"momentum": 0.5}, {"width_2": 16, "optimizer": "adam"}, {"n_layers": 1}]
-    history = suggest_all(
-        make_search(name, CONDITIONAL_SPACE, 3, {"start_points": parts}), History(CONDITIONAL_SPACE), 5
-    )
+    first = {START_POINT: check_start_points(CONDITIONAL_SPACE, parts)}
+    search = StartPointSearch(make_search(name, CONDITIONAL_SPACE, 3, {}), first)
+    history = suggest_all(search, History(CONDITIONAL_SPACE), 5)
     assert history.n_distinct == 5
     assert all(CONDITIONAL_SPACE.contains(point) for point in history.points)
     for part, point in zip(parts, history.points, strict=False):

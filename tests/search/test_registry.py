@@ -45,7 +45,7 @@ def test_every_search_continues_from_pruned_trials(name, n_objectives):
     session = SearchSession()
     options = {"n_objectives": n_objectives} | ({"n_initial_points": 2} if name.startswith("bayesian") else {})
     start = {"op": "start", "algorithm": name, "space": SPACE.to_json(), "seed": 0, "options": options}
-    assert session.handle(start) == {"ok": True}
+    assert session.handle(start) == {"ok": True, "remark": ""}
     suggested = []
     for trial in range(9):
         answer = session.handle({"op": "suggest", "request": trial})

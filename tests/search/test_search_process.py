@@ -348,7 +348,7 @@ def test_a_search_in_this_process_suggests_with_one_thread(monkeypatch):
 def test_requests_and_answers_are_json():
     session = SearchSession()
     start = {"op": "start", "algorithm": "random", "space": SPACE.to_json(), "seed": 0, "options": {}}
-    assert session.handle(json.loads(json.dumps(start))) == {"ok": True}
+    assert session.handle(json.loads(json.dumps(start))) == {"ok": True, "remark": ""}
     answer = session.handle({"op": "suggest", "request": 1})
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
     with pytest.raises(ValueError, match="must be load_space"):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.kept_weights import WeightKeeper, kept_trials
 from nnlo_opt.trials.ledger import Ledger
-from tests.helpers.stories import START, trial
+from tests.helpers.stories import START, assigned, suggested, trial
 
 FIGURES = st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4]), min_size=1, max_size=9)
 
@@ -34,14 +34,36 @@ def test_the_pareto_set_is_kept_besides_the_best():
 
 def test_weights_are_removed_once_and_only_of_trials_that_have_ended(tmp_path):
     *begin, finished, _ = trial(2, 0.9)
-    failed = ev.TrialFailed(time_s=9.0, trial=2, reason="no")
-    ledger = Ledger([START, *trial(0, 0.2), *trial(1, 0.1), *begin, finished])
+    failed = ev.TrialFailed(time_s=4.0, trial=2, reason="no")
+    ledger = Ledger([START, *trial(0, 0.2), *trial(1, 0.1), *begin, finished, suggested(3), assigned(3, 3, 9.5)])
     files = [tmp_path / f"trials/{number:04d}/fold0/weights.npz" for number in range(3)]
     for file in files:
         file.parent.mkdir(parents=True)
         file.touch()
     keeper = WeightKeeper(tmp_path)
     assert [*map(str, keeper.surplus(ledger, 1))] == [*map(str, files[:1])]
-    ledger.apply(failed)
+    for event in (failed, suggested(4), assigned(4, 4, 5.0, block=2)):
+        ledger.apply(event)
     assert [*map(str, keeper.surplus(ledger, 1))] == [*map(str, files[2:])]
     assert not [*keeper.surplus(ledger, 1)]
+
+
+def test_weights_stay_until_the_search_has_seen_the_end_of_their_trial(tmp_path):
+    worse = tmp_path / "trials/0001/fold0/weights.npz"
+    worse.parent.mkdir(parents=True)
+    worse.touch()
+    ledger, keeper = Ledger([START, *trial(0, 0.1), *trial(1, 0.2)]), WeightKeeper(tmp_path)
+    ledger.apply(suggested(2))
+    assert not [*keeper.surplus(ledger, 1)], "this suggestion may have been made before the end of trial 1"
+    for event in (assigned(2, 2, 5.0), suggested(3), assigned(3, 3, 5.0, block=2)):
+        ledger.apply(event)
+    assert [*map(str, keeper.surplus(ledger, 1))] == [str(worse)]
+
+
+def test_the_weights_of_the_best_expected_trial_are_kept(tmp_path):
+    ledger = Ledger([START, *trial(0, 0.1), *trial(1, 0.3), *trial(2, 0.2), ev.BestExpected(time_s=9.0, trial=1)])
+    assert kept_trials(ledger, 1) == {0, 1}
+    ledger.apply(ev.BestExpected(time_s=9.0, trial=2))
+    assert kept_trials(ledger, 1) == {0, 2}
+    ledger.apply(ev.BestExpected(time_s=9.0, trial=-1))
+    assert kept_trials(ledger, 1) == {0}

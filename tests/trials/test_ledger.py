@@ -161,6 +161,7 @@ def test_there_is_a_rule_for_every_type_of_event():
         assigned(2, 0, attempt=3),
         finished(2),
         completed(0),
+        ev.BestExpected(time_s=4.0, trial=0),
         suggested(1),
         assigned(3, 1),
         failed(3),
@@ -396,3 +397,17 @@ def test_only_a_trial_whose_mean_keeps_the_constraints_is_the_best_or_in_the_par
     assert (ledger.best().number, ledger.pareto.trials) == (3, [3])
     assert kept_trials(ledger, 2) == {2, 3}
     assert [trial.number for trial in ranked(ledger)] == [3, 2, 4, 0, 1, 5]
+
+
+def test_the_best_expected_trial_is_the_last_one_that_was_named_and_must_be_complete():
+    ledger = ledger_of(STARTED, suggested(0), assigned(0, 0), finished(0), completed(0), suggested(1))
+    assert ledger.named(-1, 9.0) is None
+    named = ledger.named(0, 9.0)
+    ledger.apply(named)
+    assert ledger.best_expected is ledger.trials[0]
+    assert ledger.named(0, 9.0) is None
+    for wrong in (1, 2):
+        with pytest.raises(ProtocolError):
+            ledger.apply(ev.BestExpected(time_s=9.0, trial=wrong))
+    ledger.apply(ledger.named(-1, 10.0))
+    assert ledger.best_expected is None

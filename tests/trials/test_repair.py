@@ -119,3 +119,16 @@ def test_a_run_that_a_coordinator_holds_is_refused(run, refused):
         assert (run / "journal.jsonl").read_bytes() == damaged
     finally:
         directory.close()
+
+
+def test_the_best_expected_trial_follows_its_number_and_a_lost_one_is_none(tmp_path):
+    def repaired(name, number):
+        named = ev.BestExpected(time_s=9.0, trial=number)
+        lines = lines_of([START, *trial(0), *trial(1), *trial(2), named])
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal.jsonl").write_bytes(b"".join([*lines[:6], b"#" + lines[6][1:], *lines[7:]]))
+        repair(tmp_path / name)
+        return read_ledger(tmp_path / name).best_expected
+
+    assert repaired("kept", 2).point == {"x": 2}
+    assert repaired("lost", 1) is None

@@ -32,7 +32,7 @@ from nnlo_opt.search.genetic import DEFAULT_POPULATION
 from nnlo_opt.search.grid import DEFAULT_POINTS
 from nnlo_opt.search.own import check_pruner, check_search
 from nnlo_opt.search.pruning import PRUNERS, PruningPlan
-from nnlo_opt.search.registry import search_names
+from nnlo_opt.search.registry import AUTO, search_names
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import DEFAULT, EPOCHS, MEASURED
 from nnlo_opt.trials.run_directory import RUNS
@@ -316,10 +316,11 @@ SEARCH = _group(
              "prints"),
     Option("fix", "NAME=VALUE", kinds.FIXED, default={}, example="dropout=0.5",
         help="fix a parameter of the search space to one value; repeatable"),
-    Option("hyper_opt", "NAME", kinds.or_own(search_names(), check_search), default="bayesian",
+    Option("hyper_opt", "NAME", kinds.or_own((AUTO, *search_names()), check_search), default="bayesian",
         example="sobol", common=True,
         help="bayesian, freeze-thaw, bayesian-skopt, genetic, random, sobol or grid; freeze-thaw brings its own "
-             "pruner; with the extra [optuna] tpe, gp and cmaes; or one's own, FILE.py:CLASS"),
+             "pruner; auto: freeze-thaw if trials report epochs and can be paused, else bayesian; with the extra "
+             "[optuna] tpe, gp and cmaes; or one's own, FILE.py:CLASS"),
     Option("surrogate", "NAME", one_of(*SURROGATES), shown=SURROGATES[0], example="et",
         help="model of bayesian-skopt: gp (Gaussian process), et (extra trees), rf (random forest) or gbrt "
              "(gradient boosting)"),

@@ -37,7 +37,7 @@ from nnlo_opt.search.genetic import DEFAULT_POPULATION
 from nnlo_opt.search.own import check_halves, is_own, name_of, own_rule
 from nnlo_opt.search.pruning import FREEZE_THAW, PRUNERS, Pruner, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
-from nnlo_opt.search.registry import options_of, search_names
+from nnlo_opt.search.registry import AUTO, options_of, search_names
 from nnlo_opt.search.warm_start import Earlier
 from nnlo_opt.space.space import Point
 from nnlo_opt.training.options import TrainingOptions
@@ -202,6 +202,8 @@ class Options:
     keep_weights: int | None = None
     #: seconds that this start may take; None without a limit
     walltime_s: float | None = None
+    #: reason for the algorithm of the search, if `auto` has chosen it; else empty
+    hyper_opt_because: str = ""
 
     @property
     def names_objective(self) -> bool:
@@ -231,6 +233,9 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     values = read(given, OPTIMIZATION_OPTIONS)
     if values.hyper_opt == "grid" and given.get("num_iterations") is None:
         values.num_iterations = 0  # until the space, and so the size of its grid, is known
+    because = ""
+    if values.hyper_opt == AUTO and given.get("pruner") == "none":
+        values.hyper_opt, because = BY_NAME["hyper_opt"].default, "`--pruner none` is given"
     model = values.model or values.example
     comparison = _comparison(values)
     values.command = command = _command(values, comparison)
@@ -269,6 +274,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         comparison=comparison,
         own_pruner=values.pruner if is_own(values.pruner) else None,
         walltime_s=values.walltime,
+        hyper_opt_because=because,
     )
 
 
@@ -425,9 +431,12 @@ def output_options(given: Mapping[str, object]) -> tuple[Output, Comparison, Pat
 
 
 def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:
-    """Return the plan of `--pruner`, as far as it is known without the model; None without a pruner."""
-    plan = PruningPlan(name=name_of(values.pruner))
-    if values.hyper_opt == FREEZE_THAW:
+    """Return the plan of `--pruner`, as far as it is known without the model; None without a pruner.
+
+    `auto` without a pruner has the plan of freeze-thaw until it is known what the trials can do.
+    """
+    plan, is_chosen = PruningPlan(name=name_of(values.pruner)), values.hyper_opt == AUTO
+    if values.hyper_opt == FREEZE_THAW or (is_chosen and plan.name == "none"):
         if plan.name != "none":
             raise ConfigurationError(
                 f"`--hyper-opt {FREEZE_THAW}` says itself which trials go on. Received: {plan.shown} beside it; leave "
@@ -440,11 +449,13 @@ def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan
         if plan.name not in _PRUNER_TAKES[option]:
             takers = " or ".join(PruningPlan(name=name).shown for name in _PRUNER_TAKES[option])
             raise ConfigurationError(
-                f"`--pruner-{option.replace('_', '-')}` is for {takers}. Received: {plan.shown}; leave it out."
+                f"`--pruner-{option.replace('_', '-')}` is for {takers}. Received: "
+                f"{f'`--hyper-opt {AUTO}`' if is_chosen and plan.name == FREEZE_THAW else plan.shown}; leave it out."
             )
     if plan.name == "none":
         return None
-    _check_one(plan.option, comparison)
+    if plan.name != FREEZE_THAW or not is_chosen:
+        _check_one(plan.option, comparison)
     return replace(plan, **given)
 
 

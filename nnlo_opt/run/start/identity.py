@@ -18,6 +18,8 @@ from nnlo_opt.run.workload.findings import Findings
 from nnlo_opt.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.search.design import design_size
 from nnlo_opt.search.own import name_of
+from nnlo_opt.search.registry import is_grid
+from nnlo_opt.search.start_points import likely_values
 from nnlo_opt.training.options import option_name
 from nnlo_opt.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
 from nnlo_opt.trials.objectives import Objective
@@ -66,11 +68,17 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         "training": options.training.to_json() | {"mode": name_of(options.training.mode)},
         "point": options.point,
         "n_initial_points": design_size(findings.space, options.plan.num_iterations or None),
+        **({"likely_first": True} if _tries_likely(options, findings) else {}),
         "figure_of_merit": findings.figure,
         # Their observations are in the journal, so that the runs need not exist when this run is resumed.
         "warm_start": [str(path) for path in options.search.warm_start],
     }
     return RunIdentity.of(plain)
+
+
+def _tries_likely(options: Options, findings: Findings) -> bool:
+    """Return True if the point of all likely values is to be tried first: in any search but that of a grid."""
+    return findings.space is not None and bool(likely_values(findings.space)) and not is_grid(options.search.algorithm)
 
 
 def settings_of(
@@ -86,6 +94,7 @@ def settings_of(
         "command": command,
         "scripts": {} if options.command is None else scripts.to_json(),
         "idle": [] if findings.is_objective else idle_names(options.training, findings),
+        "hyper_opt_because": options.hyper_opt_because,
     }
     return {
         "command_line": [host.program or program, *options.command_line],

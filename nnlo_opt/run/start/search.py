@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.records import checked
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.reporting.words import constraints_text, counted, figure_text, losses_text, outcome, point_text
+from nnlo_opt.reporting.words import (
+    best_expected_text,
+    constraints_text,
+    counted,
+    figure_text,
+    losses_text,
+    outcome,
+    point_text,
+)
 from nnlo_opt.run.afterwards.best_model import weights_text
+from nnlo_opt.run.options.choice import chosen, resumed, with_choice, without_effect
 from nnlo_opt.run.options.values import Options, budget_text, pruning_for
 from nnlo_opt.run.rank.context import ProcessContext
 from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
@@ -28,8 +37,8 @@ from nnlo_opt.search.grid import grid_size
 from nnlo_opt.search.own import name_of, own_pruner
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.search.pruners import describe
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.search.registry import options_of
+from nnlo_opt.search.pruning import FREEZE_THAW, PruningPlan
+from nnlo_opt.search.registry import AUTO, can_expect_best, is_grid, options_of
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Space
@@ -120,7 +129,8 @@ class SearchSession(Session):
                 "objectives. Drop `--warm-start`, or keep one `--objective`."
             )
         check_start_points(findings.search_space, self.options.search.start_points)
-        if (plan := self.options.plan.pruning) is not None:
+        plan, is_open = self.options.plan.pruning, self.options.search.algorithm == AUTO
+        if plan is not None and not (is_open and plan.name == FREEZE_THAW):
             self._pruning = pruning_for(plan, comparison, self.options.training.epochs, findings)
         if (own := self.options.own_pruner) is not None:
             self.pruner = own_pruner(own)
@@ -129,6 +139,25 @@ class SearchSession(Session):
             if not self.options.plan.num_iterations:
                 whole = replace(self.options.plan, num_iterations=n_points)
                 self.options = replace(self.options, plan=whole, run=replace(self.options.run, n_asked=n_points))
+
+    def _open_directory(self, findings: Findings) -> RunDirectory:
+        directory = super()._open_directory(findings)
+        if self.options.search.algorithm == AUTO:
+            try:
+                self._choose_algorithm(findings, directory.ledger)
+            except BaseException:
+                directory.abandon()
+                raise
+        return directory
+
+    def _choose_algorithm(self, findings: Findings, ledger: Ledger) -> None:
+        """Choose what `--hyper-opt auto` stands for; a resumed run goes on with what it had."""
+        choice = resumed(ledger.settings) if ledger.sessions else chosen(self.options, findings)
+        if remark := without_effect(self.options, choice):
+            self._remark(remark)
+        self.options = with_choice(self.options, choice)
+        if choice.algorithm == FREEZE_THAW and (plan := self.options.plan.pruning) is not None:
+            self._pruning = pruning_for(plan, self.options.comparison, self.options.training.epochs, findings)
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         plan, ledger = self.options.plan, directory.ledger
@@ -149,6 +178,8 @@ class SearchSession(Session):
             settings["n_initial_points"] = identity.n_initial_points
         if self._pruning is not None:
             settings["max_epochs"] = self._pruning.max_epochs
+        # Not in a run of an older version, nor in one that has begun as a grid.
+        settings["likely_first"] = identity.likely_first and not is_grid(options.algorithm)
         if ledger.sessions:
             self.adopted = ledger.adopted
             before = ledger.settings.hyper_opt
@@ -162,13 +193,16 @@ class SearchSession(Session):
             self.adopted = [dict(observation) for observation in observations]
             for line in lines:
                 self.say(line)
-        self._search.start(options.algorithm, space, self.options.seed, settings)
+        remark = self._search.start(options.algorithm, space, self.options.seed, settings)
+        if remark and not ledger.sessions:
+            self._remark(remark)
         sign = -1.0 if self.options.plan.direction == "max" else 1.0
         adopted = [{**observation, "value": sign * observation["value"]} for observation in self.adopted]
         self._search.adopt(checked(adopted, list[Observation]))
         return self._search
 
     def end(self, run: RunningSearch) -> int:
+        self._ask_for_best_expected(run)
         code = super().end(run)
         plan, trials = self._pruning, run.directory.ledger.trials
         if plan is not None and run.findings.is_objective and trials and not any(trial.reports for trial in trials):
@@ -178,6 +212,16 @@ class SearchSession(Session):
                 "leave it out."
             )
         return code
+
+    def _ask_for_best_expected(self, run: RunningSearch) -> None:
+        """Record which trial is expected to be the best now that all have ended."""
+        can_expect = can_expect_best(self.options.search.algorithm) and not self.options.plan.objectives
+        if self._search is None or not can_expect or self._preemption.left_s is not None:
+            return  # without time a later start asks
+        try:
+            run.coordinator.expect(self._search.best_expected())
+        except NnloError as error:
+            self._remark(f"Which trial is expected to be the best is not known: {error}")
 
     def _remark(self, sentence: str) -> None:
         (self.host.warn or self.say)(sentence)
@@ -199,11 +243,12 @@ class SearchSession(Session):
         if findings.is_objective or "train.epochs" in findings.search_space.names:
             epochs = ""
         each = " of ".join(filter(None, [counted(n_fold, "fold") * (n_fold > 1), epochs]))
+        because = f" (auto, as {options.hyper_opt_because})" * bool(options.hyper_opt_because)
         n_trials = counted(n, "trial") if (n := options.plan.num_iterations) else "any number of trials"
         self.say(
             f"Run `{directory.shown}`: {n_trials} of {findings.model}"
             f"{f' ({each})' * bool(each)} on {counted(topology.n_blocks, 'block')} of {ranks} "
-            f"rank{'s' * (ranks != '1')}, {name_of(options.search.algorithm)} search, seed {options.seed}."
+            f"rank{'s' * (ranks != '1')}, {name_of(options.search.algorithm)} search{because}, seed {options.seed}."
         )
         if options.plan.objectives:
             self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")
@@ -259,6 +304,8 @@ class SearchSession(Session):
         which = "Best in the first objective" if ledger.objectives else "Best"
         at = f", at {point_text(best.point)}" * bool(best.point)
         self.say(f"{which}: trial {best.number}, {name} {best.figure_of_merit:.6g}{at}")
+        if expected := best_expected_text(ledger):
+            self.say(expected)
         if model_path is not None:
             weights = weights_text(directory.path, best, self.options.plan.direction)
             self.say(f"Its model: `{model_path}`, {weights}.")
