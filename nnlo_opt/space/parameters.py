@@ -19,6 +19,8 @@ from nnlo_opt.space.values import Value, frozen, is_number, not_contained, plain
 
 Prior = Literal["uniform", "log-uniform"]
 
+#: types of which two values are the same if they are equal; a float is not one of them, as 0.0 equals -0.0
+_PLAIN = (str, int, bool, type(None))
 
 #: argument of other packages -> ours
 _OTHER_ARGUMENTS = {
@@ -337,6 +339,9 @@ class _Choice:
     name: str = ""
     condition: When | None = field(default=None, kw_only=True)
 
+    #: index of each value by its JSON text, and by type and value if it is of `_PLAIN`, which saves to write the text
+    _indices: Mapping[object, int] = field(init=False, repr=False, compare=False)
+
     #: name of the class in JSON
     KIND: ClassVar[str]
 
@@ -364,7 +369,13 @@ class _Choice:
                 f"The categories of {titled(name)} must be different. Received: {repeated[0]} more than once. "
                 "Remove the repetition."
             )
+        self._settle(values)
+
+    def _settle(self, values: tuple[Any, ...]) -> None:
         object.__setattr__(self, "categories", values)
+        by_text = {text(value): index for index, value in enumerate(values)}
+        by_value = {(type(value), value): index for index, value in enumerate(values) if type(value) in _PLAIN}
+        object.__setattr__(self, "_indices", by_text | by_value)
 
     @property
     def n_values(self) -> int:
@@ -393,11 +404,12 @@ class _Choice:
         return self.index(value)
 
     def _index_of(self, value: object) -> int | None:
+        if type(value) in _PLAIN and (index := self._indices.get((type(value), value))) is not None:
+            return index
         try:
-            wanted = text(thawed(plain(value)))
+            return self._indices.get(text(thawed(plain(value))))
         except (TypeError, ValueError, RecursionError):
             return None
-        return next((i for i, category in enumerate(self.categories) if text(category) == wanted), None)
 
     def to_json(self) -> dict[str, Any]:
         data = {"kind": self.KIND, "name": self.name, "categories": [thawed(c) for c in self.categories]}
@@ -498,9 +510,9 @@ class Constant(_Choice):
 
     def __init__(self, value: Any, name: str = "", *, condition: When | None = None) -> None:
         check_condition(condition, name)
-        object.__setattr__(self, "categories", (frozen(value, titled(name)),))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "condition", condition)
+        self._settle((frozen(value, titled(name)),))
 
     @property
     def value(self) -> Value:
