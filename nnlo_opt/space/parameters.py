@@ -180,9 +180,9 @@ class _Range:
         return self._of_kind(number)
 
     def from_unit(self, unit: float) -> Any:
-        position = unit if self.likely is None else position_of(unit, self._position(self.likely))
-        low, high = self._edges
-        if self._is_logarithmic:
+        position = unit if self.likely is None else position_of(unit, self.position(self.likely))
+        low, high = self.edges
+        if self.is_logarithmic:
             number = math.exp(math.log(low) + position * (math.log(high) - math.log(low)))
         elif self._grid is None:
             number = low * (1.0 - position) + high * position
@@ -195,16 +195,16 @@ class _Range:
         return self.value_at(min(max(round((number - self.low) / step), 0), n_values - 1))
 
     def to_unit(self, value: object) -> float:
-        position = self._position(_Range.key(self, value))
-        return position if self.likely is None else quantile_of(position, self._position(self.likely))
+        position = self.position(_Range.key(self, value))
+        return position if self.likely is None else quantile_of(position, self.position(self.likely))
 
-    def _position(self, number: float) -> float:
+    def position(self, number: float) -> float:
         """Return the position of a value on its scale, 0 to 1.
 
         The middle of the part of the scale that rounds to it.
         """
-        low, high = self._edges
-        if self._is_logarithmic:
+        low, high = self.edges
+        if self.is_logarithmic:
             position = (math.log(number) - math.log(low)) / (math.log(high) - math.log(low))
         elif self._grid is None:
             position = (number - low) / (high - low)
@@ -213,12 +213,12 @@ class _Range:
         return min(max(position, 0.0), 1.0)
 
     @property
-    def _is_logarithmic(self) -> bool:
+    def is_logarithmic(self) -> bool:
         # If the bounds have the same logarithm in floating point, all scales between them are the same.
         return self.prior == "log-uniform" and math.log(self.low) < math.log(self.high)
 
     @property
-    def _edges(self) -> tuple[float, float]:
+    def edges(self) -> tuple[float, float]:
         """Ends of the scale: half a step beyond the bounds of a grid, so that the outer values have an equal share."""
         if self._grid is None:
             return self.low, self.high
@@ -472,14 +472,14 @@ class Ordinal(_Choice):
             object.__setattr__(self, "likely", frozen(self.likely, titled(self.name)))
 
     def from_unit(self, unit: float) -> Value:
-        position = unit if self.likely is None else position_of(unit, self._position(self.likely))
+        position = unit if self.likely is None else position_of(unit, self.position(self.likely))
         return _Choice.from_unit(self, position)
 
     def to_unit(self, value: object) -> float:
-        position = self._position(value)
-        return position if self.likely is None else quantile_of(position, self._position(self.likely))
+        position = self.position(value)
+        return position if self.likely is None else quantile_of(position, self.position(self.likely))
 
-    def _position(self, value: object) -> float:
+    def position(self, value: object) -> float:
         return _Choice.to_unit(self, value)
 
     def to_json(self) -> dict[str, Any]:
