@@ -133,8 +133,9 @@ CASES = {
 
 def machine():
     """What the last bits of a search depend on."""
-    blas = sorted(f"{one['internal_api']} {one['version']} {one.get('architecture')}" for one in threadpool_info())
-    return [platform.python_version(), platform.libc_ver()[1], np.__version__, scipy.__version__, *dict.fromkeys(blas)]
+    found = [one for one in threadpool_info() if one["internal_api"] == "openblas"]
+    blas = sorted({f"openblas {one['version']} {one['architecture']}" for one in found})
+    return [platform.python_version(), platform.libc_ver()[1], np.__version__, scipy.__version__, *blas]
 
 
 def digest(case):

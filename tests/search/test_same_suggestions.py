@@ -17,8 +17,6 @@ RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "suggestions.json"
 @pytest.mark.many
 @pytest.mark.parametrize("case", suggested.CASES)
 def test_suggestions_are_those_recorded(case):
-    import skopt  # noqa: F401  (brings a library of threads, which is part of what bits depend on)
-
     if suggested.machine() != RECORDED["machine"]:
         pytest.skip("recorded with other libraries")
     assert suggested.digest(case) == RECORDED["suggestions"][case]
