@@ -154,8 +154,10 @@ class Maximisation:
     def _neighbours(self, units: np.ndarray) -> np.ndarray:
         """Return the points that differ from the one at `units` in the value of one parameter of few values."""
         snapped = self.encoding.quantiles.snapped(units[None])[0]
-        others = {row: values[values != snapped[row]] for row in self._few if not np.isnan(snapped[row])
-                  for values in [self.encoding.quantiles.values(row)]}  # fmt: skip
+        others: dict[int, np.ndarray] = {}
+        for row in self._few[~np.isnan(snapped[self._few])].tolist():
+            values = self.encoding.quantiles.values(row)
+            others[row] = values[values != snapped[row]]
         neighbours = np.tile(_whole(snapped), (sum(map(len, others.values())), 1))
         first = 0
         for row, values in others.items():

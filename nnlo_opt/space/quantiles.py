@@ -66,9 +66,10 @@ class _Scale:
         self.parameter = parameter
         self._n_values = parameter.n_values
         self._is_logarithmic = isinstance(parameter, (Real, Integer)) and parameter.is_logarithmic
-        likely = parameter.likely if isinstance(parameter, (Real, Integer, Ordinal)) else None
         #: position of the likely value; None without one
-        self._center: float | None = None if likely is None else parameter.position(likely)
+        self._center: float | None = None
+        if isinstance(parameter, (Real, Integer, Ordinal)) and parameter.likely is not None:
+            self._center = parameter.position(parameter.likely)
         #: quantiles of the values of a grid that is not even, by index; NaN if not computed yet
         self._kept: np.ndarray | None = None
         if self._n_values is not None and (self._is_logarithmic or self._center is not None):
