@@ -36,9 +36,10 @@ class Encoding:
         self.unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
         #: index of the first column of each parameter
         self.first = np.searchsorted(self.groups, np.arange(len(space.parameters)))
-        kept = [not isinstance(parameter, (Categorical, Constant)) for parameter in space.parameters]
-        #: the parameters whose column is their quantile, and these columns
-        self._ordered = np.flatnonzero(kept)
+        self._n_columns = np.array([_n_columns(parameter) for parameter in space.parameters])
+        #: the parameters with a column for each value, and those whose column is their quantile, with these columns
+        self._unordered = np.flatnonzero(self.unordered)
+        self._ordered = np.flatnonzero(~self.unordered & (self._n_columns > 0))
         self._ordered_columns = self.first[self._ordered]
 
     @cached_property
@@ -63,10 +64,10 @@ class Encoding:
             encoded[:, -1] = 1.0
         is_missing = np.isnan(snapped)
         encoded[:, self._ordered_columns] = np.where(is_missing, 0.5, snapped)[:, self._ordered]
-        for row in np.flatnonzero(self.unordered):
-            has = np.flatnonzero(~is_missing[:, row])
-            index = np.floor(snapped[has, row] * self.space.parameters[row].n_values).astype(int)
-            encoded[has, self.first[row] + index] = np.sqrt(0.5)
+        points, chosen = np.nonzero(~is_missing[:, self._unordered])
+        rows = self._unordered[chosen]
+        index = np.floor(snapped[points, rows] * self._n_columns[rows]).astype(int)
+        encoded[points, self.first[rows] + index] = np.sqrt(0.5)
         return encoded
 
 
