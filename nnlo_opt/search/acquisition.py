@@ -38,28 +38,28 @@ class Acquisition:
             result = np.logaddexp(result, _LOG_NEGLIGIBLE) + log_ndtr(_confidence(self.failures, columns))
         return result
 
-    def with_gradient(self, row: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the acquisition and its gradient (width,) at `row` (width,)."""
-        means, variance, d_means, d_variance = self.values.predict_with_gradient(row)
-        std = float(np.sqrt(variance))
-        z = (self.values.least - means) / std
+    def with_gradient(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the acquisition, (m,), and its gradient, (m, width), at `columns` (m, width)."""
+        means, variances, pullback = self.values.predict_with_pullback(columns)
+        std = np.sqrt(variances)
+        z = (self.values.least - means) / std[:, None]
         logs, slopes = log_improvement(z)
-        value = float(np.log(std) + _log_mean_exp(logs))
-        shares = np.exp(logs - logs.max())
-        shares *= slopes / shares.sum()
-        d_std = d_variance / (2.0 * std)
-        gradient = (d_std - d_means @ shares - float(shares @ z) * d_std) / std
+        values = np.log(std) + _log_mean_exp(logs)
+        shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+        by_z = slopes * shares / shares.sum(axis=1, keepdims=True)
+        by_std = (1.0 - (by_z * z).sum(axis=1)) / std
+        gradients = pullback(-by_z / std[:, None], by_std / (2.0 * std))
         if self.failures is not None:
-            failing, variance, d_failing, d_variance = self.failures.predict_with_gradient(row)
-            width = float(np.sqrt(variance + _LABEL_NOISE))
-            t = -float(failing[0]) / width
-            log_chance = float(log_ndtr(t))
-            slope = float(np.exp(-0.5 * t * t - _LOG_SQRT_2PI - log_chance))
-            with_floor = float(np.logaddexp(value, _LOG_NEGLIGIBLE))
-            d_t = -d_failing[:, 0] / width - t * d_variance / (2.0 * width**2)
-            gradient = np.exp(value - with_floor) * gradient + slope * d_t
-            value = with_floor + log_chance
-        return value, gradient
+            failing, variances, pullback = self.failures.predict_with_pullback(columns)
+            width = np.sqrt(variances + _LABEL_NOISE)
+            t = -failing[:, 0] / width
+            log_chances = log_ndtr(t)
+            by_t = np.exp(-0.5 * t * t - _LOG_SQRT_2PI - log_chances)
+            with_floor = np.logaddexp(values, _LOG_NEGLIGIBLE)
+            gradients *= np.exp(values - with_floor)[:, None]
+            gradients += pullback((-by_t / width)[:, None], -by_t * t / (2.0 * width**2))
+            values = with_floor + log_chances
+        return values, gradients
 
 
 def chance_of_success(failures: Posterior, columns: np.ndarray) -> np.ndarray:

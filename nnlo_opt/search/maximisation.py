@@ -7,9 +7,9 @@ by the gradient along parameters of many values, and by trying neighbours along 
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import minimize
 
 from nnlo_opt.search.acquisition import Acquisition
+from nnlo_opt.search.ascent import Ascents
 from nnlo_opt.search.base import History
 from nnlo_opt.search.design import has_many_values
 from nnlo_opt.search.encoding import Encoding
@@ -56,8 +56,7 @@ class Maximisation:
         self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng), are_feasible=True)
         if best_trials:
             self._look_at(np.concatenate([self._near(center) for center in best_trials]))
-        for chosen in self._starts():
-            self._climb(self._units[chosen], self._values[chosen])
+        self._climb(self._starts())
         return self._best_unseen()
 
     def _best_of_all(self) -> Point | None:
@@ -114,42 +113,52 @@ class Maximisation:
             chosen += self._rng.choice(order, n_more, replace=False, p=weights / weights.sum()).tolist()
         return chosen
 
-    def _climb(self, units: np.ndarray, value: float) -> None:
-        """Climb from the point at `units` (n_parameters,), which has this acquisition."""
+    def _climb(self, starts: list[int]) -> None:
+        """Climb from each of the points `starts`, all in step."""
+        units = np.array([self._units[chosen] for chosen in starts]).reshape(len(starts), len(self._space.parameters))
+        values = np.array([self._values[chosen] for chosen in starts])
+        climbs = np.arange(len(starts))
         for _ in range(_N_ROUNDS):
-            before = value
-            units, value = self._ascend(units, value)
-            neighbours = self._neighbours(units)
-            values = self._look_at(neighbours)
-            if len(values) and values.max() > value:
-                units, value = neighbours[int(values.argmax())], float(values.max())
-            elif value < before + 1e-3:
-                break
-            if not len(values):
-                break
+            if not len(climbs):
+                return
+            before = values[climbs]
+            units[climbs], values[climbs] = self._ascended(units[climbs], before)
+            around = [self._neighbours(units[climb]) for climb in climbs]
+            found = np.split(self._look_at(np.concatenate(around)), np.cumsum([len(rows) for rows in around])[:-1])
+            goes_on = values[climbs] >= before + 1e-3
+            for i, (climb, neighbours, reached) in enumerate(zip(climbs, around, found, strict=True)):
+                if reached.max(initial=-np.inf) > values[climb]:
+                    units[climb], values[climb] = neighbours[reached.argmax()], reached.max()
+                    goes_on[i] = True
+                elif not len(reached):
+                    goes_on[i] = False
+            climbs = climbs[goes_on]
 
-    def _ascend(self, units: np.ndarray, value: float) -> tuple[np.ndarray, float]:
-        """Follow the gradient along those parameters of many values that the point has."""
-        snapped = self.encoding.quantiles.snapped(units[None])
-        moved = self._many[~np.isnan(snapped[0, self._many])]
-        if not len(moved):
-            return units, value
-        columns = self.encoding.first[moved]
-        row = self.encoding.of_snapped(snapped)[0]
+    def _ascended(self, units: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Follow the gradient from points (k, n_parameters) along those parameters of many values that each has.
 
-        def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
-            row[columns] = x
-            found, gradient = self._acquisition.with_gradient(row)
-            return -found, -gradient[columns]
+        Returns:
+            Units and acquisition of the points reached, and those given of ascents that have not gained anything.
+        """
+        snapped = self.encoding.quantiles.snapped(units)
+        is_free = ~np.isnan(snapped[:, self._many])
+        if not is_free.any():
+            return units, values
+        columns, rows = self.encoding.first[self._many], self.encoding.of_snapped(snapped)
 
-        result = minimize(
-            loss, row[columns], jac=True, method="L-BFGS-B", bounds=[(0.0, 1.0)] * len(moved),
-            options={"maxiter": _N_STEPS},
-        )  # fmt: skip
-        climbed = _whole(snapped[0])
-        climbed[moved] = np.clip(result.x, 0.0, 1.0)
-        reached = float(self._look_at(climbed[None])[0])
-        return (climbed, reached) if reached > value else (units, value)
+        def acquisition(ascents: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            at = rows[ascents]
+            at[:, columns] = points
+            found, gradients = self._acquisition.with_gradient(at)
+            return found, gradients[:, columns]
+
+        ascents = Ascents(acquisition, rows[:, columns], is_free)
+        ascents.run(_N_STEPS)
+        climbed = _whole(snapped)
+        climbed[:, self._many] = ascents.points
+        reached = self._look_at(climbed)
+        has_gained = reached > values
+        return np.where(has_gained[:, None], climbed, units), np.where(has_gained, reached, values)
 
     def _neighbours(self, units: np.ndarray) -> np.ndarray:
         """Return the points that differ from the one at `units` in the value of one parameter of few values."""
