@@ -92,24 +92,25 @@ class Ascents:
             losses, gradients = self._evaluated(rows, tried)
             promised = (self._gradients[rows] * (tried - self.points[rows])).sum(axis=1)
             gained = losses - self._losses[rows]
-            is_enough = gained <= _ENOUGH * promised
+            is_enough = gained <= _ENOUGH * np.minimum(promised, 0.0)
             is_over = is_enough & (-gained <= _NO_GAIN * np.maximum(1.0, np.abs(losses)))
             gone_on.append(rows[is_enough & ~is_over])
             self._accept(rows[is_enough], tried[is_enough], losses[is_enough], gradients[is_enough])
             # The minimum of the parabola through what is known, within a tenth and a half of the step.
-            with np.errstate(divide="ignore", invalid="ignore"):
-                best = -0.5 * promised / (gained - promised)
-            lengths = (lengths * np.clip(np.nan_to_num(best, nan=0.1), 0.1, 0.5))[~is_enough]
-            rows, directions = rows[~is_enough], directions[~is_enough]
+            rows, directions, lengths = rows[~is_enough], directions[~is_enough], lengths[~is_enough]
             if not len(rows):
                 break
+            promised, missed = promised[~is_enough], (gained - promised)[~is_enough]
+            lengths = lengths * np.clip(-0.5 * promised / np.maximum(missed, 1e-300), 0.1, 0.5)
         self._going = np.sort(np.concatenate(gone_on))
 
     def _accept(self, rows: np.ndarray, points: np.ndarray, losses: np.ndarray, gradients: np.ndarray) -> None:
         steps, changes = points - self.points[rows], gradients - self._gradients[rows]
         curvatures = (steps * changes).sum(axis=1)
-        curved = curvatures > 1e-10 * (changes**2).sum(axis=1)
-        for pairs, latest in ((self._steps, steps), (self._changes, changes), (self._inverses, 1.0 / curvatures)):
-            pairs[rows[curved], 1:] = pairs[rows[curved], :-1]
-            pairs[rows[curved], 0] = latest[curved]
+        # Where the function bends the other way, a pair would tell of no minimum.
+        some = np.flatnonzero(curvatures > 1e-10 * (changes**2).sum(axis=1))
+        latest = ((self._steps, steps[some]), (self._changes, changes[some]), (self._inverses, 1.0 / curvatures[some]))
+        for pairs, pair in latest:
+            pairs[rows[some], 1:] = pairs[rows[some], :-1]
+            pairs[rows[some], 0] = pair
         self.points[rows], self._losses[rows], self._gradients[rows] = points, losses, gradients

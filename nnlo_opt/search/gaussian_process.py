@@ -173,16 +173,26 @@ class Posterior:
 
     def predict(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means (m, n_fantasies) and variances (m,) of the process at `columns` (m, width)."""
+        return self._predicted(self._covariance(columns / self._lengths, self._seen))
+
+    def predict_with_known(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return means and variances as `predict` does, and True, (m,), for near copies of observed points.
+
+        The process differs between the two by less than the noise of one value, so a trial would tell hardly anything.
+        """
         covariance = self._covariance(columns / self._lengths, self._seen)
+        apart = 2.0 * (self._hyperparameters.scale - covariance.max(axis=1))
+        return *self._predicted(covariance), apart < self._hyperparameters.noise
+
+    def _predicted(self, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         explained = ((covariance @ self._inverse_factor.T) ** 2).sum(axis=1)
         return self._mean + covariance @ self._alpha, self._positive(self._hyperparameters.scale - explained)
 
     def predict_with_pullback(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, Pullback]:
-        """Return means (m, n_fantasies) and variances (m,) at `columns` (m, width), and what they do to gradients.
+        """Return means (m, n_fantasies) and variances (m,) at `columns` (m, width), with their gradients.
 
-        Returns:
-            Means, variances, and a function of the derivatives (m, n_fantasies) and (m,) of some value with respect to
-            these: it returns the derivatives of the value with respect to `columns`, (m, width).
+        The gradients come as a function. It takes the derivatives of a value with respect to the means and to the
+        variances, of the same shapes, and returns those with respect to `columns`, (m, width).
         """
         scale = self._hyperparameters.scale
         away = columns[:, None] / self._lengths - self._seen
@@ -191,19 +201,11 @@ class Posterior:
 
         def pullback(by_means: np.ndarray, by_variances: np.ndarray) -> np.ndarray:
             by_covariance = by_means @ self._alpha.T - 2.0 * by_variances[:, None] * (half @ self._inverse_factor)
-            weights = (2.0 * scale) * by_covariance * slope
-            return np.matmul(weights[:, None], away)[:, 0] / self._lengths
+            by_squares = scale * by_covariance * slope
+            return 2.0 * np.matmul(by_squares[:, None], away)[:, 0] / self._lengths
 
         means = self._mean + scale * (correlation @ self._alpha)
         return means, self._positive(scale - (half**2).sum(axis=1)), pullback
-
-    def knows(self, columns: np.ndarray) -> np.ndarray:
-        """Return True, (m,), for each row of `columns` (m, width) that is a near copy of an observed point.
-
-        The process differs between the two by less than the noise of one value, so a trial would tell hardly anything.
-        """
-        covariance = self._covariance(columns / self._lengths, self._seen).max(axis=1)
-        return 2.0 * (self._hyperparameters.scale - covariance) < self._hyperparameters.noise
 
     def draw(self, columns: np.ndarray, normals: np.ndarray) -> np.ndarray:
         """Return values (p, n_draws) at `columns` (p, width), drawn jointly by standard normal `normals`."""

@@ -71,9 +71,8 @@ class Maximisation:
         if not len(units):
             return np.empty(0)
         columns = self.encoding.of_snapped(self.encoding.quantiles.snapped(units))
-        values = self._acquisition(columns)
-        if self._space.n_points is None:  # else its points lie apart by themselves
-            values[self._acquisition.values.knows(columns)] = -np.inf
+        is_finite = self._space.n_points is not None  # its points lie apart by themselves
+        values = self._acquisition(columns) if is_finite else self._acquisition.of_new(columns)
         if self._space.constraint is not None and not are_feasible:
             points = map(self._space.from_unit, units.tolist())
             values[[not self._space.is_feasible(point) for point in points]] = -np.inf
