@@ -15,6 +15,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ import harness as h
 import numpy as np
 import search_engines as engines
 import search_tasks as tasks
+
+import nnlo_opt
+from nnlo_opt.space import Categorical, Integer, Real
 
 ENGINES = ("bayesian", "optuna-gp", "optuna-tpe", "skopt", "deephyper", "random")
 #: ended trials before the suggestions whose cost is measured, and how many of these
@@ -48,11 +52,14 @@ def main() -> None:
                 key = ("search", task, engine, seed, arguments.evaluations, arguments.pending)
                 if not results.has(key):
                     results.add(key, search(engine, task, seed, arguments.evaluations, arguments.pending))
-    for engine in compared if arguments.lengths else ():
-        for length in arguments.lengths:
-            key = ("cost", COST_TASK, engine, length, N_MEASURED, arguments.pending)
-            if not results.has(key):
-                results.add(key, {"cpu_s": cost(engine, length, arguments.pending)})
+    for engine in compared:
+        for task in arguments.cost_tasks:
+            for length in arguments.lengths:
+                key = ("cost", task, engine, length, N_MEASURED, arguments.pending)
+                if not results.has(key):
+                    results.add(key, {"cpu_s": cost(engine, task, length, arguments.pending)})
+    if arguments.whole and not results.has(("whole", arguments.whole)):
+        results.add(("whole", arguments.whole), {"cpu_s": whole(arguments.whole)})
     print(json.dumps(_summary(results, arguments)))
 
 
@@ -75,9 +82,9 @@ def search(engine_name: str, task_name: str, seed: int, n_evaluations: int, n_pe
     return {"regret": min(regrets), "cpu_s": cpu_s / n_evaluations}
 
 
-def cost(engine_name: str, length: int, n_pending: int) -> float:
+def cost(engine_name: str, task_name: str, length: int, n_pending: int) -> float:
     """Mean CPU seconds of a suggestion after `length` ended trials, over the `N_MEASURED` that come then."""
-    task = tasks.task(COST_TASK)
+    task = tasks.task(task_name)
     engine = engines.make_engine(engine_name, task.space, 0)
     rng = np.random.default_rng(0)
     points: list[Any] = [task.space.sample(rng) for _ in range(length)]
@@ -88,6 +95,25 @@ def cost(engine_name: str, length: int, n_pending: int) -> float:
         engine.tell(ended, task.regret(points[ended]))
         points.append(engine.ask())
     return (time.process_time() - before_s) / N_MEASURED
+
+
+def whole(n_trials: int) -> float:
+    """CPU seconds of a trial in a whole search from Python, with everything that it writes: four parameters."""
+    kinds = {"a": 0.0, "b": 0.1, "c": 0.3}
+    space = {
+        "x": Real(0.0, 1.0),
+        "rate": Real(1e-5, 1.0, "log-uniform"),
+        "n": Integer(1, 64),
+        "kind": Categorical(list(kinds)),
+    }
+
+    def objective(x: float, rate: float, n: int, kind: str) -> float:
+        return (x - 0.3) ** 2 + 0.1 * (math.log10(rate) + 3.0) ** 2 + 0.001 * (n - 20) ** 2 + kinds[kind]
+
+    with h.temporary_folder() as folder:
+        before_s = time.process_time()
+        nnlo_opt.optimize(objective, space, num_iterations=n_trials, checkpoint=str(folder / "run"), progress=False)
+        return (time.process_time() - before_s) / n_trials
 
 
 class _Results:
@@ -140,12 +166,14 @@ def _summary(results: _Results, arguments: argparse.Namespace) -> dict[str, Any]
             ranks.setdefault(engine, []).append(rank)
     costs = {
         engine: {
-            str(n): round(results.get(key)["cpu_s"], 4)
+            str(n) if task == COST_TASK else f"{task}, {n}": round(results.get(key)["cpu_s"], 4)
+            for task in arguments.cost_tasks
             for n in arguments.lengths
-            if results.has(key := ("cost", COST_TASK, engine, n, N_MEASURED, arguments.pending))
+            if results.has(key := ("cost", task, engine, n, N_MEASURED, arguments.pending))
         }
         for engine in arguments.engines
     }
+    key = ("whole", arguments.whole)
     return {
         "benchmark": "search",
         "evaluations": arguments.evaluations,
@@ -155,6 +183,7 @@ def _summary(results: _Results, arguments: argparse.Namespace) -> dict[str, Any]
         "average_rank": {e: round(float(np.mean(values)), 2) for e, values in ranks.items()},
         "average_rank_interval": {e: np.round(h.interval(v)[1:], 2).tolist() for e, v in ranks.items()},
         "cpu_s_per_suggestion": {engine: row for engine, row in costs.items() if row},
+        "cpu_s_per_trial": {str(arguments.whole): round(results.get(key)["cpu_s"], 4)} if results.has(key) else {},
     }
 
 
@@ -179,6 +208,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pending", type=int, default=4)
     parser.add_argument(
         "--lengths", type=int, nargs="*", default=list(LENGTHS), help="ended trials before a cost is measured"
+    )
+    parser.add_argument(
+        "--cost-tasks", nargs="*", default=[COST_TASK], metavar="TASK", help=f"tasks of the costs ({COST_TASK})"
+    )
+    parser.add_argument(
+        "--whole", type=int, default=0, metavar="N", help="also the cost of a trial in a whole search of N trials"
     )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="results, those of earlier runs too; added to")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="print what --keep has kept in these")

@@ -31,35 +31,37 @@ class Acquisition:
 
     def __call__(self, columns: np.ndarray) -> np.ndarray:
         """Return the acquisition, (m,) float64, for `columns` (m, width)."""
-        means, variances = self.values.predict(columns)
+        return self._of(columns, *self.values.predict(columns))
+
+    def of_new(self, columns: np.ndarray) -> np.ndarray:
+        """Return the acquisition as above, but minus infinity for near copies of observed points."""
+        means, variances, is_known = self.values.predict_with_known(columns)
+        return np.where(is_known, -np.inf, self._of(columns, means, variances))
+
+    def _of(self, columns: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
         std = np.sqrt(variances)
         result = np.log(std) + _log_mean_exp(log_improvement((self.values.least - means) / std[:, None])[0])
         if self.failures is not None:
             result = np.logaddexp(result, _LOG_NEGLIGIBLE) + log_ndtr(_confidence(self.failures, columns))
         return result
 
-    def with_gradient(self, row: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the acquisition and its gradient (width,) at `row` (width,)."""
-        means, variance, d_means, d_variance = self.values.predict_with_gradient(row)
-        std = float(np.sqrt(variance))
-        z = (self.values.least - means) / std
+    def with_gradient(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the acquisition, (m,), and its gradient, (m, width), at `columns` (m, width)."""
+        means, variances, pullback = self.values.predict_with_pullback(columns)
+        std = np.sqrt(variances)
+        z = (self.values.least - means) / std[:, None]
         logs, slopes = log_improvement(z)
-        value = float(np.log(std) + _log_mean_exp(logs))
-        shares = np.exp(logs - logs.max())
-        shares *= slopes / shares.sum()
-        d_std = d_variance / (2.0 * std)
-        gradient = (d_std - d_means @ shares - float(shares @ z) * d_std) / std
+        values = np.log(std) + _log_mean_exp(logs)
+        shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+        by_z = slopes * shares / shares.sum(axis=1, keepdims=True)
+        by_std = (1.0 - (by_z * z).sum(axis=1)) / std
+        gradients = pullback(-by_z / std[:, None], by_std / (2.0 * std))
         if self.failures is not None:
-            failing, variance, d_failing, d_variance = self.failures.predict_with_gradient(row)
-            width = float(np.sqrt(variance + _LABEL_NOISE))
-            t = -float(failing[0]) / width
-            log_chance = float(log_ndtr(t))
-            slope = float(np.exp(-0.5 * t * t - _LOG_SQRT_2PI - log_chance))
-            with_floor = float(np.logaddexp(value, _LOG_NEGLIGIBLE))
-            d_t = -d_failing[:, 0] / width - t * d_variance / (2.0 * width**2)
-            gradient = np.exp(value - with_floor) * gradient + slope * d_t
-            value = with_floor + log_chance
-        return value, gradient
+            with_floor = np.logaddexp(values, _LOG_NEGLIGIBLE)
+            log_chances, of_chances = _log_chances_with_gradient(self.failures, columns)
+            gradients = np.exp(values - with_floor)[:, None] * gradients + of_chances
+            values = with_floor + log_chances
+        return values, gradients
 
 
 def chance_of_success(failures: Posterior, columns: np.ndarray) -> np.ndarray:
@@ -70,6 +72,15 @@ def chance_of_success(failures: Posterior, columns: np.ndarray) -> np.ndarray:
 def _confidence(failures: Posterior, columns: np.ndarray) -> np.ndarray:
     failing, variances = failures.predict(columns)
     return -failing[:, 0] / np.sqrt(variances + _LABEL_NOISE)
+
+
+def _log_chances_with_gradient(failures: Posterior, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    failing, variances, pullback = failures.predict_with_pullback(columns)
+    width = np.sqrt(variances + _LABEL_NOISE)
+    t = -failing[:, 0] / width
+    log_chances = log_ndtr(t)
+    by_t = np.exp(-0.5 * t * t - _LOG_SQRT_2PI - log_chances)
+    return log_chances, pullback((-by_t / width)[:, None], -by_t * t / (2.0 * width**2))
 
 
 def log_improvement(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,12 +94,17 @@ def log_improvement(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     below = np.maximum(-z, 0.0)
     near = np.minimum(below, _FAR)
     mills = _SQRT_HALF_PI * erfcx(_SQRT_HALF * near)
-    rest = np.where(below < _FAR, 1.0 - near * mills, 1.0 / np.maximum(below, 1.0) ** 2)
-    above = np.maximum(z, 0.0)
-    phi, ndtr = np.exp(-0.5 * above**2 - _LOG_SQRT_2PI), np.exp(log_ndtr(above))
-    h = phi + above * ndtr
-    logs = np.where(z < 0.0, -0.5 * below**2 - _LOG_SQRT_2PI + np.log(rest), np.log(h))
-    return logs, np.where(z < 0.0, np.where(below < _FAR, mills / rest, below), ndtr / h)
+    rest = 1.0 - near * mills
+    slopes = mills / rest
+    if (is_far := below >= _FAR).any():
+        rest[is_far], slopes[is_far] = 1.0 / below[is_far] ** 2, below[is_far]
+    logs = -0.5 * below**2 - _LOG_SQRT_2PI + np.log(rest)
+    if (is_above := z >= 0.0).any():
+        above = z[is_above]
+        phi, chance = np.exp(-0.5 * above**2 - _LOG_SQRT_2PI), ndtr(above)
+        h = phi + above * chance
+        logs[is_above], slopes[is_above] = np.log(h), chance / h
+    return logs, slopes
 
 
 def _log_mean_exp(logs: np.ndarray) -> np.ndarray:

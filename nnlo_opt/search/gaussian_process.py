@@ -6,6 +6,7 @@ gradients. Inputs are rows of columns of order one. An unordered parameter has s
 parameter of each column, and all columns of a parameter share its length scale.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,9 @@ from scipy.linalg import lapack
 from scipy.optimize import minimize
 
 from nnlo_opt.records import Value
+
+#: derivatives of a value with respect to means and variances -> its derivatives with respect to columns
+Pullback = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 _SQRT5 = float(np.sqrt(5.0))
 #: normal priors as (mean, standard deviation): of the logarithms of a length scale, of the variance of the process and
@@ -169,32 +173,39 @@ class Posterior:
 
     def predict(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means (m, n_fantasies) and variances (m,) of the process at `columns` (m, width)."""
-        covariance = self._covariance(columns / self._lengths, self._seen)
-        explained = ((covariance @ self._inverse_factor.T) ** 2).sum(axis=1)
-        return self._mean + covariance @ self._alpha, self._positive(self._hyperparameters.scale - explained)
+        return self._predicted(self._covariance(columns / self._lengths, self._seen))
 
-    def predict_with_gradient(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return means, variance and their gradients at `row` (width,).
-
-        Returns:
-            Means (n_fantasies,), variance (), gradients of the means (width, n_fantasies) and of the variance (width,).
-        """
-        away = row / self._lengths - self._seen
-        correlation, slope = _matern((away**2).sum(axis=1))
-        scale = self._hyperparameters.scale
-        jacobian = (2.0 * scale / self._lengths) * away * slope[:, None]
-        half = self._inverse_factor @ (scale * correlation)
-        solved = self._inverse_factor.T @ half
-        means, variance = self._mean + scale * (correlation @ self._alpha), self._positive(scale - half @ half)
-        return means, variance, jacobian.T @ self._alpha, -2.0 * (jacobian.T @ solved)
-
-    def knows(self, columns: np.ndarray) -> np.ndarray:
-        """Return True, (m,), for each row of `columns` (m, width) that is a near copy of an observed point.
+    def predict_with_known(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return means and variances as `predict` does, and True, (m,), for near copies of observed points.
 
         The process differs between the two by less than the noise of one value, so a trial would tell hardly anything.
         """
-        covariance = self._covariance(columns / self._lengths, self._seen).max(axis=1)
-        return 2.0 * (self._hyperparameters.scale - covariance) < self._hyperparameters.noise
+        covariance = self._covariance(columns / self._lengths, self._seen)
+        apart = 2.0 * (self._hyperparameters.scale - covariance.max(axis=1))
+        return *self._predicted(covariance), apart < self._hyperparameters.noise
+
+    def _predicted(self, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        explained = ((covariance @ self._inverse_factor.T) ** 2).sum(axis=1)
+        return self._mean + covariance @ self._alpha, self._positive(self._hyperparameters.scale - explained)
+
+    def predict_with_pullback(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, Pullback]:
+        """Return means (m, n_fantasies) and variances (m,) at `columns` (m, width), with their gradients.
+
+        The gradients come as a function. It takes the derivatives of a value with respect to the means and to the
+        variances, of the same shapes, and returns those with respect to `columns`, (m, width).
+        """
+        scale = self._hyperparameters.scale
+        away = columns[:, None] / self._lengths - self._seen
+        correlation, slope = _matern(np.einsum("mnw,mnw->mn", away, away))
+        half = scale * (correlation @ self._inverse_factor.T)
+
+        def pullback(by_means: np.ndarray, by_variances: np.ndarray) -> np.ndarray:
+            by_covariance = by_means @ self._alpha.T - 2.0 * by_variances[:, None] * (half @ self._inverse_factor)
+            by_squares = scale * by_covariance * slope
+            return 2.0 * np.matmul(by_squares[:, None], away)[:, 0] / self._lengths
+
+        means = self._mean + scale * (correlation @ self._alpha)
+        return means, self._positive(scale - (half**2).sum(axis=1)), pullback
 
     def draw(self, columns: np.ndarray, normals: np.ndarray) -> np.ndarray:
         """Return values (p, n_draws) at `columns` (p, width), drawn jointly by standard normal `normals`."""
