@@ -1,15 +1,15 @@
-"""Acquisition of a point: its expected improvement, with the chance that its trial succeeds."""
+"""Acquisition of a point: its expected improvement, with the chances that its trial succeeds and keeps its bounds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.special import erfcx, log_ndtr
 
 from nnlo_opt.search.gaussian_process import Posterior
+from nnlo_opt.search.margins import Bounded
 
 _LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
-#: variance added to the variance of the labels -1 and 1; the larger, the softer the border between success and failure
-_LABEL_NOISE = 0.1
 #: log of the expected improvement, in standard deviations of the values, that does not justify any risk of failure
 _LOG_NEGLIGIBLE = float(np.log(1e-3))
 #: standard deviations below the mean beyond which an asymptote is exact to 1e-6
@@ -19,23 +19,25 @@ _SQRT_HALF, _SQRT_HALF_PI = float(np.sqrt(0.5)), float(np.sqrt(0.5 * np.pi))
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """Expected improvement, averaged over the fantasies of `values`, times the chance of success by `failures`.
+    """Expected improvement, averaged over the fantasies of `values`, times the chances of all `constraints`.
 
     Args:
-        values: posterior of the warped values to minimise. failures: posterior fitted to -1 for a trial that succeeded
-            and 1 for a trial that failed; None if no trial failed.
+        values: posterior of the warped values to minimise.
+        constraints: what a trial must keep, independent of each other.
     """
 
     values: Posterior
-    failures: Posterior | None = None
+    constraints: Sequence[Bounded] = ()
 
     def __call__(self, columns: np.ndarray) -> np.ndarray:
         """Return the acquisition, (m,) float64, for `columns` (m, width)."""
         means, variances = self.values.predict(columns)
         std = np.sqrt(variances)
         result = np.log(std) + _log_mean_exp(log_improvement((self.values.least - means) / std[:, None])[0])
-        if self.failures is not None:
-            result = np.logaddexp(result, _LOG_NEGLIGIBLE) + log_ndtr(_confidence(self.failures, columns))
+        if self.constraints:
+            result = np.logaddexp(result, _LOG_NEGLIGIBLE)
+        for constraint in self.constraints:
+            result = result + constraint.log_chance(columns)
         return result
 
     def with_gradient(self, row: np.ndarray) -> tuple[float, np.ndarray]:
@@ -49,27 +51,13 @@ class Acquisition:
         shares *= slopes / shares.sum()
         d_std = d_variance / (2.0 * std)
         gradient = (d_std - d_means @ shares - float(shares @ z) * d_std) / std
-        if self.failures is not None:
-            failing, variance, d_failing, d_variance = self.failures.predict_with_gradient(row)
-            width = float(np.sqrt(variance + _LABEL_NOISE))
-            t = -float(failing[0]) / width
-            log_chance = float(log_ndtr(t))
-            slope = float(np.exp(-0.5 * t * t - _LOG_SQRT_2PI - log_chance))
+        if self.constraints:
             with_floor = float(np.logaddexp(value, _LOG_NEGLIGIBLE))
-            d_t = -d_failing[:, 0] / width - t * d_variance / (2.0 * width**2)
-            gradient = np.exp(value - with_floor) * gradient + slope * d_t
-            value = with_floor + log_chance
+            value, gradient = with_floor, np.exp(value - with_floor) * gradient
+        for constraint in self.constraints:
+            log_chance, d_log_chance = constraint.log_chance_with_gradient(row)
+            value, gradient = value + log_chance, gradient + d_log_chance
         return value, gradient
-
-
-def chance_of_success(failures: Posterior, columns: np.ndarray) -> np.ndarray:
-    """Return the chance of success, (m,) float64 in 0..1, for `columns` (m, width); `failures` as in `Acquisition`."""
-    return ndtr(_confidence(failures, columns))
-
-
-def _confidence(failures: Posterior, columns: np.ndarray) -> np.ndarray:
-    failing, variances = failures.predict(columns)
-    return -failing[:, 0] / np.sqrt(variances + _LABEL_NOISE)
 
 
 def log_improvement(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnlo_opt.search.acquisition import Acquisition, chance_of_success
+from nnlo_opt.search.acquisition import Acquisition
 from nnlo_opt.search.base import History, Measured
 from nnlo_opt.search.design import design_size, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
+from nnlo_opt.search.margins import Bounded, breaks_a_bound, margins_of, nearest_first
 from nnlo_opt.search.maximisation import Maximisation
 from nnlo_opt.search.random import SeededSearch, first_new
 from nnlo_opt.search.targets import relative_noise, standardise, warp, without_penalties
@@ -23,6 +24,8 @@ MAX_FITTED, MAX_SEEN = 128, 400
 MAX_PENDING = 100
 #: values imagined for each pending trial; even, because they come in pairs of opposite signs
 _N_FANTASIES = 16
+#: variance added to the variance of the labels -1 and 1; the larger, the softer the border between success and failure
+_LABEL_NOISE = 0.1
 #: number of best trials around which the acquisition is evaluated
 _N_BEST = 4
 
@@ -76,7 +79,7 @@ class BayesianSearch(SeededSearch):
         complete = history.rows(TrialState.COMPLETE)
         if history.n_adopted + history.n_suggested < len(self._design):
             return self._space.from_unit(self._design[history.n_suggested])
-        if len(complete):
+        if len(complete) or history.outcomes:
             return self._most_promising(history, complete, rng)
         # No value yet: there are many blocks, or trials failed.
         from nnlo_opt.search.sobol import sobol_sequence  # takes longer to import than everything else
@@ -91,8 +94,11 @@ class BayesianSearch(SeededSearch):
         try:
             failures = self._failures(history, complete, encoding)
             values = self._values(history, failures, encoding, rng)
+            margins = self._margins(history, encoding)
         except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
             return None
+        if not len(complete):  # no trial has kept its bounds yet: those that came near are the best
+            complete = nearest_first(history)[:_N_BEST]
         ranking = history.values[complete]
         if has_shares:
             ends = values.predict(encoding.columns_of(history, complete))[0]
@@ -100,12 +106,12 @@ class BayesianSearch(SeededSearch):
             # To improve on is what has come to its end, and what is expected of the others as long as nothing has.
             values.least = (ends[np.isin(complete, whole)] if whole else ends).min(axis=0)
         best = [history.points[row] for row in complete[np.argsort(ranking, kind="stable")][:_N_BEST]]
-        acquisition = Acquisition(values, failures)
+        acquisition = Acquisition(values, [*([failures] if failures else []), *margins])
         new = Maximisation(acquisition, encoding, history, rng).run(best)
         return _sooner(new, acquisition, encoding, history) if history.max_epochs and history.waiting else new
 
     def _values(
-        self, history: History, failures: Posterior | None, encoding: Encoding, rng: np.random.Generator
+        self, history: History, failures: Bounded | None, encoding: Encoding, rng: np.random.Generator
     ) -> Posterior:
         """Return the posterior of the warped values, with fantasies for pending trials."""
         failed = history.rows(TrialState.FAILED)
@@ -129,19 +135,47 @@ class BayesianSearch(SeededSearch):
             posterior = posterior.with_values(columns, posterior.draw(columns, np.concatenate([half, -half], axis=1)))
         return posterior
 
-    def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Posterior | None:
-        """Return the posterior of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed."""
-        if not len(history.rows(TrialState.FAILED)):
+    def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Bounded | None:
+        """Return the process of failures; None without one.
+
+        It is fitted to -1 for a complete trial and 1 for a failed one, but a trial has not failed whose outcomes tell
+        which bound it has broken.
+        """
+        failed = history.rows(TrialState.FAILED)
+        explained = failed[[breaks_a_bound(history, row) for row in failed.tolist()]]
+        if len(explained) == len(failed):
             return None
-        ended = np.sort(np.concatenate([complete, history.rows(TrialState.FAILED)]))
-        labels = np.where(np.isin(ended, complete), -1.0, 1.0)
-        fitted = representative(-labels[: scheduled(len(ended))], MAX_FITTED)
-        seen = representative(-labels, MAX_SEEN)
+        ended = np.sort(np.concatenate([complete, failed]))
+        labels = np.where(np.isin(ended, complete) | np.isin(ended, explained), -1.0, 1.0)
+        n_fitted = scheduled(len(ended))
         of_fitted, of_seen = (
-            Observations(encoding.columns_of(history, ended[some]), encoding.groups, labels[some], np.ones(len(some)))
-            for some in (fitted, seen)
+            _plain(history, ended[:n], labels[:n], -labels[:n], most, encoding)
+            for n, most in ((n_fitted, MAX_FITTED), (len(ended), MAX_SEEN))
         )
-        return Posterior(self._fit("failures", of_fitted), of_seen)
+        return Bounded(process=Posterior(self._fit("failures", of_fitted), of_seen), high=0.0, noise=_LABEL_NOISE)
+
+    def _margins(self, history: History, encoding: Encoding) -> list[Bounded]:
+        """Return a process for each figure that outcome constraints bound, as far as figures are known."""
+        names = dict.fromkeys(bound.name for bound in history.bounds)
+        return [margin for name in names if (margin := self._margin(name, history, encoding)) is not None]
+
+    def _margin(self, name: str, history: History, encoding: Encoding) -> Bounded | None:
+        """Return the process of one figure, which pending trials are expected to follow; None if none is known."""
+        rows = np.array([row for row, outcomes in sorted(history.outcomes.items()) if name in outcomes], dtype=int)
+        if not len(rows):
+            return None
+        fitted, seen = (margins_of(history, name, rows[:n]) for n in (scheduled(len(rows)), len(rows)))
+        of_fitted, of_seen = (
+            _plain(history, rows[: len(of.figures)], of.figures, of.urgency, most, encoding)
+            for of, most in ((fitted, MAX_FITTED), (seen, MAX_SEEN))
+        )
+        fit = self._fit(f"margin of {name}", of_fitted)
+        process = Posterior(fit, of_seen)
+        pending = history.rows(TrialState.PENDING)[-MAX_PENDING:]
+        if len(pending):
+            columns = encoding.columns_of(history, pending)
+            process = process.with_values(columns, process.predict(columns)[0])
+        return Bounded(process=process, low=seen.low, high=seen.high, noise=fit.noise)
 
     def _fit(self, what: str, observations: Observations) -> Hyperparameters:
         parts = (observations.columns, observations.values, observations.relative_noise)
@@ -166,9 +200,19 @@ def _sooner(new: Point | None, acquisition: Acquisition, encoding: Encoding, his
     return dict(history.points[rows[int(scores.argmax())]])
 
 
-def _lifted(values: np.ndarray, median: float, failures: Posterior, columns: np.ndarray) -> np.ndarray:
+def _lifted(values: np.ndarray, median: float, failures: Bounded, columns: np.ndarray) -> np.ndarray:
     """Return values (n, k) of failed trials at `columns`, moved to the median by the chance of failure, never down."""
-    return values + (1.0 - chance_of_success(failures, columns)[:, None]) * np.maximum(median - values, 0.0)
+    chance = np.exp(failures.log_chance(columns))
+    return values + (1.0 - chance[:, None]) * np.maximum(median - values, 0.0)
+
+
+def _plain(  # noqa: PLR0913
+    history: History, rows: np.ndarray, values: np.ndarray, urgency: np.ndarray, n_rows: int, encoding: Encoding
+) -> Observations:
+    """Return `values` (n,) of the trials in `rows`, equally noisy: at most `n_rows`, half with the least `urgency`."""
+    some = representative(urgency, n_rows)
+    columns = encoding.columns_of(history, rows[some])
+    return Observations(columns, encoding.groups, values[some], np.ones(len(some)))
 
 
 def _observed(history: History, measured: Sequence[Measured], n_rows: int, encoding: Encoding) -> Observations:

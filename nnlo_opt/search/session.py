@@ -15,6 +15,7 @@ from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_constraint, load_space
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Observation
+from nnlo_opt.trials.objectives import OutcomeConstraint
 
 #: values of `op`
 _REQUESTS = ("load_space", "start", "adopt", "record", "enqueue", "suggest")
@@ -45,8 +46,9 @@ class SearchSession:
     | `enqueue` | `point`, or a part of one, as `check_start_points` returns it: to be suggested next | none |
     | `suggest` | `request`: any number | `request` and the other fields of a `Suggestion`; else `error` |
 
-    The option `n_objectives` is the number of `losses` of a complete trial, and `max_epochs` the epochs of a whole
-    training if they are known; all other options belong to the algorithm.
+    The option `n_objectives` is the number of `losses` of a complete trial, `max_epochs` the epochs of a whole training
+    if they are known, and `outcome_constraints` the bounds of `outcomes` as text; all other options belong to the
+    algorithm.
 
     Spaces travel as plain data, without the function of a constraint. The session keeps the function from `load_space`,
     or executes the module at `start` if a trainer rank has read the space from a model module.
@@ -88,6 +90,7 @@ class SearchSession:
             points = Space(points.parameters, self._with_function(points.constraint))
         own = dict(options)
         n_objectives, max_epochs = own.pop("n_objectives", 1), own.pop("max_epochs", None)
+        bounds = own.pop("outcome_constraints", ())
 
         def make() -> SearchAlgorithm:
             return make_search(algorithm, points, seed, own)
@@ -95,7 +98,7 @@ class SearchSession:
         search, history = make(), History(points)
         if n_objectives > 1:
             search, history = ScalarisedSearch(make, seed, n_objectives), VectorHistory(points, n_objectives)
-        history.max_epochs = max_epochs or 0
+        history.max_epochs, history.bounds = max_epochs or 0, tuple(map(OutcomeConstraint.parse, bounds))
         self._search = StartPointSearch(search, self._enqueued), history
         return {}
 

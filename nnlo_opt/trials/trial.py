@@ -146,6 +146,9 @@ class Trial:
     #: the same for every objective by name; empty without several objectives, or before the trial is complete
     objectives: dict[str, float] = field(default_factory=dict)
     objectives_std: dict[str, float] = field(default_factory=dict)
+    #: mean over the folds of every value that an outcome constraint bounds, NaN if a fold lacks it; empty before the
+    #: trial is complete
+    outcomes: dict[str, float] = field(default_factory=dict)
     #: True if it keeps all outcome constraints; None before the trial is complete
     feasible: bool | None = None
     #: mean over the folds when it was last paused or pruned, after fewer epochs than a whole training; None before
