@@ -142,12 +142,16 @@ def _fast_enough() -> Task:
         factor = {"small": 1.0, "middle": 2.2, "large": 5.0}[p["kind"]]
         capacity = factor * p["layers"] * p["share"]
         accuracy = 1 - 0.6 / (1 + capacity) - 0.05 * (p["share"] - 0.6) ** 2
-        return {"loss": factor**0.8 * p["layers"] * (0.5 + p["share"]), "accuracy": accuracy}
+        return {"loss": factor**0.8 * p["layers"] * (0.5 + p["share"]), "acc": accuracy}
 
     return _task(
-        [Categorical(["small", "middle", "large"], name="kind"), Integer(1, 24, name="layers"), Real(0.1, 1, name="share")],
+        [
+            Categorical(["small", "middle", "large"], name="kind"),
+            Integer(1, 24, name="layers"),
+            Real(0.1, 1, name="share"),
+        ],
         shown,
-        "accuracy>=0.9",
+        "acc>=0.9",
     )
 
 
@@ -272,9 +276,9 @@ class _Engine(Protocol):
 class _Ours:
     def __init__(self, name: str, task: Task, seed: int, n_trials: int) -> None:
         algorithm, self._task, self._history = name.replace("yes-no", "bayesian"), task, History(task.space)
-        options = {"n_initial_points": design_size(task.space, n_trials)} if algorithm == "bayesian" else {}
-        self._search = make_search(algorithm, task.space, seed, options)
         self._tells_figures = name != "yes-no"
+        size = design_size(task.space, n_trials, has_bounds=self._tells_figures)
+        self._search = make_search(algorithm, task.space, seed, {"n_initial_points": size} if name != "random" else {})
         self._history.bounds = task.bounds
 
     def ask(self) -> Point:

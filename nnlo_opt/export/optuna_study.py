@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import began_at_s, plain_value, results_of, trials_of
 from nnlo_opt.safe_path import SafePath
-from nnlo_opt.search.warm_start import standard_error
+from nnlo_opt.search.warm_start import metrics_of, standard_error
 from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials import trial as ours
@@ -169,7 +169,7 @@ class StudyFile:
             params={name: _encoded(self._parameters[name], value) for name, value in known.items()},
             distributions={name: self._distributions[name] for name in known},
             user_attrs=others | {"state": trial.state.value} | measured,
-            system_attrs={_CONSTRAINTS: [float(not trial.feasible)]} if "feasible" in measured else {},
+            system_attrs={_CONSTRAINTS: _excesses(trial, ledger)} if "feasible" in measured else {},
             intermediate_values=trial.curve if not ledger.objectives else {},
         )
         if state is not TrialState.WAITING:
@@ -178,6 +178,12 @@ class StudyFile:
         if state.is_finished():
             frozen.datetime_complete = _time(ledger, trial.ended_at_s)
         return frozen
+
+
+def _excesses(trial: ours.Trial, ledger: Ledger) -> list[float]:
+    """Return how far each bounded value of a complete trial is on the wrong side; 1 if the value is not known."""
+    known = trial.finite_outcomes
+    return [bound.excess(known[bound.name]) if bound.name in known else 1.0 for bound in ledger.constraints]
 
 
 def _figure(ledger: Ledger) -> Objective:
@@ -281,4 +287,5 @@ def _storage(address: str) -> BaseStorage:
 def _observation(trial: FrozenTrial) -> Observation:
     error = standard_error(trial.user_attrs.get("figure_of_merit_std"), trial.user_attrs.get("n_folds"))
     is_feasible = all(excess <= 0 for excess in trial.system_attrs.get(_CONSTRAINTS) or ())
-    return Observation(point=trial.params, value=trial.values[0], std=error, feasible=is_feasible)
+    outcomes = metrics_of(trial.user_attrs)
+    return Observation(point=trial.params, value=trial.values[0], std=error, feasible=is_feasible, outcomes=outcomes)

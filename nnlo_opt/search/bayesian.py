@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from nnlo_opt.search.base import History, Measured
 from nnlo_opt.search.design import design_size, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
-from nnlo_opt.search.margins import Bounded, breaks_a_bound, margins_of, nearest_first
+from nnlo_opt.search.margins import Bounded, Scale, breaks_a_bound, margins_of, nearest_first, rows_with
 from nnlo_opt.search.maximisation import Maximisation
 from nnlo_opt.search.random import SeededSearch, first_new
 from nnlo_opt.search.targets import relative_noise, standardise, warp, without_penalties
@@ -79,7 +80,7 @@ class BayesianSearch(SeededSearch):
         complete = history.rows(TrialState.COMPLETE)
         if history.n_adopted + history.n_suggested < len(self._design):
             return self._space.from_unit(self._design[history.n_suggested])
-        if len(complete) or history.outcomes:
+        if len(complete) or len(nearest_first(history)):
             return self._most_promising(history, complete, rng)
         # No value yet: there are many blocks, or trials failed.
         from nnlo_opt.search.sobol import sobol_sequence  # takes longer to import than everything else
@@ -136,10 +137,9 @@ class BayesianSearch(SeededSearch):
         return posterior
 
     def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Bounded | None:
-        """Return the process of failures; None without one.
+        """Return the process of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed.
 
-        It is fitted to -1 for a complete trial and 1 for a failed one, but a trial has not failed whose outcomes tell
-        which bound it has broken.
+        A trial has not failed in this sense if its outcomes tell which bound it has broken.
         """
         failed = history.rows(TrialState.FAILED)
         explained = failed[[breaks_a_bound(history, row) for row in failed.tolist()]]
@@ -147,34 +147,35 @@ class BayesianSearch(SeededSearch):
             return None
         ended = np.sort(np.concatenate([complete, failed]))
         labels = np.where(np.isin(ended, complete) | np.isin(ended, explained), -1.0, 1.0)
-        n_fitted = scheduled(len(ended))
-        of_fitted, of_seen = (
-            _plain(history, ended[:n], labels[:n], -labels[:n], most, encoding)
-            for n, most in ((n_fitted, MAX_FITTED), (len(ended), MAX_SEEN))
-        )
+        fitted = representative(-labels[: scheduled(len(ended))], MAX_FITTED)
+        seen = representative(-labels, MAX_SEEN)
+        of_fitted, of_seen = (_plain(history, ended[some], labels[some], encoding) for some in (fitted, seen))
         return Bounded(process=Posterior(self._fit("failures", of_fitted), of_seen), high=0.0, noise=_LABEL_NOISE)
 
     def _margins(self, history: History, encoding: Encoding) -> list[Bounded]:
-        """Return a process for each figure that outcome constraints bound, as far as figures are known."""
+        """Return the process of each bounded figure that is known of a trial; it expects the mean of pending ones."""
         names = dict.fromkeys(bound.name for bound in history.bounds)
-        return [margin for name in names if (margin := self._margin(name, history, encoding)) is not None]
-
-    def _margin(self, name: str, history: History, encoding: Encoding) -> Bounded | None:
-        """Return the process of one figure, which pending trials are expected to follow; None if none is known."""
-        rows = np.array([row for row, outcomes in sorted(history.outcomes.items()) if name in outcomes], dtype=int)
-        if not len(rows):
-            return None
-        fitted, seen = (margins_of(history, name, rows[:n]) for n in (scheduled(len(rows)), len(rows)))
-        of_fitted, of_seen = (
-            _plain(history, rows[: len(of.figures)], of.figures, of.urgency, most, encoding)
-            for of, most in ((fitted, MAX_FITTED), (seen, MAX_SEEN))
-        )
-        fit = self._fit(f"margin of {name}", of_fitted)
-        process = Posterior(fit, of_seen)
+        margins = [self._margin(name, history, encoding) for name in names if len(rows_with(history, name))]
         pending = history.rows(TrialState.PENDING)[-MAX_PENDING:]
-        if len(pending):
-            columns = encoding.columns_of(history, pending)
-            process = process.with_values(columns, process.predict(columns)[0])
+        if not len(pending):
+            return margins
+        columns = encoding.columns_of(history, pending)
+        return [replace(m, process=m.process.with_values(columns, m.process.predict(columns)[0])) for m in margins]
+
+    def _margin(self, name: str, history: History, encoding: Encoding) -> Bounded:
+        """Return the process of a figure on the scale on which it tells best which trials keep the bounds."""
+        rows = rows_with(history, name)
+        known = margins_of(history, name, rows)
+        fits: dict[Scale, tuple[float, Hyperparameters]] = {}
+        for scale, margins in margins_of(history, name, rows[: scheduled(len(rows))]).items():
+            if scale in known:
+                fitted = margins.part(representative(margins.distances, MAX_FITTED))
+                observations = _plain(history, fitted.rows, fitted.figures, encoding)
+                fit = self._fit(f"{scale} of {name}", observations)
+                fits[scale] = fitted.credibility(Posterior(fit, observations)), fit
+        scale = max(fits, key=lambda scale: fits[scale][0])
+        seen, fit = known[scale].part(representative(known[scale].distances, MAX_SEEN)), fits[scale][1]
+        process = Posterior(fit, _plain(history, seen.rows, seen.figures, encoding))
         return Bounded(process=process, low=seen.low, high=seen.high, noise=fit.noise)
 
     def _fit(self, what: str, observations: Observations) -> Hyperparameters:
@@ -206,13 +207,9 @@ def _lifted(values: np.ndarray, median: float, failures: Bounded, columns: np.nd
     return values + (1.0 - chance[:, None]) * np.maximum(median - values, 0.0)
 
 
-def _plain(  # noqa: PLR0913
-    history: History, rows: np.ndarray, values: np.ndarray, urgency: np.ndarray, n_rows: int, encoding: Encoding
-) -> Observations:
-    """Return `values` (n,) of the trials in `rows`, equally noisy: at most `n_rows`, half with the least `urgency`."""
-    some = representative(urgency, n_rows)
-    columns = encoding.columns_of(history, rows[some])
-    return Observations(columns, encoding.groups, values[some], np.ones(len(some)))
+def _plain(history: History, rows: np.ndarray, values: np.ndarray, encoding: Encoding) -> Observations:
+    """Return `values` of the trials in `rows`, equally noisy."""
+    return Observations(encoding.columns_of(history, rows), encoding.groups, values, np.ones(len(rows)))
 
 
 def _observed(history: History, measured: Sequence[Measured], n_rows: int, encoding: Encoding) -> Observations:

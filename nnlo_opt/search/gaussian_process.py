@@ -215,6 +215,10 @@ class Posterior:
         """
         return self._values - self._alpha / (self._inverse_factor**2).sum(axis=0)[:, None]
 
+    def left_out_variances(self) -> np.ndarray:
+        """Return the variance of each observation, noise included, as all others predict it, (n,); eq. 12 there."""
+        return 1.0 / (self._inverse_factor**2).sum(axis=0)
+
     def with_values(self, columns: np.ndarray, values: np.ndarray) -> "Posterior":
         """Return a posterior that has also seen `values` (p, n_fantasies) at `columns` (p, width)."""
         seen, n = self._observations, values.shape[1]

@@ -4,9 +4,9 @@ Whether a trial keeps a bound is one bit; by how much is a number, from which a 
 runs (Gardner et al., 2014, ICML). Two bounds of one figure share a process.
 """
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -17,27 +17,59 @@ from nnlo_opt.search.targets import without_penalties
 from nnlo_opt.trials.objectives import OutcomeConstraint
 
 _LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
-#: quotient of the largest and the median distance from a bound above which distances count by their logarithms
+#: quotient of the largest and the median distance from a bound, or of two figures, above which they span decades
 _DECADES = 10.0
-#: least difference of two logarithms of a chance, whose difference would be rounding
-_LEAST = 1e-300
-MODE = os.environ.get("MODE", "slog")
+#: least chance of what a trial has shown, so that one outlier does not choose the scale
+_UNLIKELY = 1e-3
+
+
+class Scale(Enum):
+    """Scale on which a surrogate sees figures."""
+
+    LINEAR = auto()
+    #: logarithm of the distance from the bound, with its sign; linear near the bound
+    SIGNED_LOG = auto()
+    #: logarithm of positive figures
+    LOG = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
     """Figures of trials, and their bounds, on a scale on which the figures have mean 0 and standard deviation 1."""
 
+    #: row of each trial in the history, (n,) int
+    rows: np.ndarray
     #: (n,) float64
     figures: np.ndarray
+    #: True for each figure that keeps its bounds, (n,) bool
+    kept: np.ndarray
     #: bounds, minus or plus infinity without one
     low: float
     high: float
 
     @property
-    def urgency(self) -> np.ndarray:
-        """Distance to the nearest bound, (n,) float64: what is known there decides."""
+    def distances(self) -> np.ndarray:
+        """Distance of each figure to the nearest bound, (n,) float64."""
         return np.minimum(np.abs(self.figures - self.low), np.abs(self.figures - self.high))
+
+    def part(self, some: np.ndarray) -> "Margins":
+        """Return the margins of some of the trials, by their indices here."""
+        return replace(self, rows=self.rows[some], figures=self.figures[some], kept=self.kept[some])
+
+    def credibility(self, process: Posterior) -> float:
+        """Return the mean log chance of the side of its bounds on which each figure lies, as all others predict it.
+
+        Args:
+            process: has seen these figures.
+        """
+        means, std = process.left_out()[:, 0], np.sqrt(process.left_out_variances())
+        chance = np.exp(_log_between((self.low - means) / std, (self.high - means) / std))
+        return float(np.log(np.clip(np.where(self.kept, chance, 1.0 - chance), _UNLIKELY, 1.0)).mean())
+
+
+def rows_with(history: History, name: str) -> np.ndarray:
+    """Return the rows whose outcome `name` is known, (n,) int, ascending."""
+    return np.array([row for row, outcomes in sorted(history.outcomes.items()) if name in outcomes], dtype=int)
 
 
 def breaks_a_bound(history: History, row: int) -> bool:
@@ -47,43 +79,53 @@ def breaks_a_bound(history: History, row: int) -> bool:
 
 
 def nearest_first(history: History) -> np.ndarray:
-    """Return the rows with outcomes, (n,) int, those first whose farthest outcome is nearest to its bound."""
-    rows = np.array(sorted(history.outcomes), dtype=int)
-    excess = np.zeros((len(rows), 1))
+    """Return the rows with a value and an outcome, (n,) int, those first whose worst outcome is nearest to its bound.
+
+    The unit of an outcome is the median distance of those that break the bound.
+    """
+    rows = np.array([row for row in sorted(history.outcomes) if np.isfinite(history.values[row])], dtype=int)
+    worst = np.zeros(len(rows))
     for bound in history.bounds:
-        of_bound = np.array([max(0.0, bound.excess(history.outcomes[r].get(bound.name, bound.bound))) for r in rows])
-        excess = np.column_stack([excess, of_bound / (np.median(of_bound) or of_bound.max() or 1.0)])
-    return rows[np.argsort(excess.max(axis=1), kind="stable")]
+        known = (history.outcomes[row].get(bound.name, bound.bound) for row in rows.tolist())
+        excess = np.array([max(0.0, bound.excess(figure)) for figure in known])
+        worst = np.maximum(worst, excess / (np.median(excess[excess > 0.0]) if (excess > 0.0).any() else 1.0))
+    return rows[np.argsort(worst, kind="stable")]
 
 
-def margins_of(history: History, name: str, rows: np.ndarray) -> Margins:
-    """Return the outcomes `name` of the trials in `rows`, of which there is one at least, with one or two bounds.
+def margins_of(history: History, name: str, rows: np.ndarray) -> dict[Scale, Margins]:
+    """Return the outcomes `name` of the trials in `rows`, of which there is one at least, on one or more scales.
 
-    Distances are taken from the bound, or from the middle of two, and penalties among them moved. If they span decades,
-    they are compressed by a signed logarithm.
+    Penalties are told by their distances from the bound, or from the middle of two. If figures span decades, there are
+    logarithmic scales besides the linear one.
     """
     figures = np.array([history.outcomes[row][name] for row in rows.tolist()])
     bounds = [bound for bound in history.bounds if bound.name == name]
     limits = np.array([bound.bound for bound in bounds])
+    kept = np.all([[bound.allows(figure) for figure in figures.tolist()] for bound in bounds], axis=0)
     centre = float(0.5 * limits.min() + 0.5 * limits.max())
-    away = np.concatenate([figures, limits]) - centre
-    n = len(figures)
-    if len(bounds) == 1:
-        sign = 1.0 if bounds[0].is_upper else -1.0
-        away[:n] = sign * without_penalties(sign * away[:n], rows)
-    else:
-        away[:n] = np.sign(away[:n]) * without_penalties(np.abs(away[:n]), rows)
-    distances = np.abs(away[:n])
-    unit = float(np.median(distances)) or float(distances.mean()) or 1.0
-    if MODE == "slog" and distances.max() > _DECADES * unit or MODE == "always":
-        away = np.sign(away) * np.log1p(np.abs(away) / unit)
-    elif MODE == "log":
-        both = np.concatenate([figures, limits])
-        if both.min() > 0 and both.max() > 10 * both.min():
-            away = np.log(both)
-    away = (away - away[:n].mean()) / (float(away[:n].std()) or 1.0)
-    by_side = {bound.is_upper: float(limit) for bound, limit in zip(bounds, away[n:], strict=True)}
-    return Margins(figures=away[:n], low=by_side.get(False, -np.inf), high=by_side.get(True, np.inf))
+    distances = np.abs(figures - centre)
+    # A penalty stays on its side of the bounds.
+    regular = np.minimum(distances, np.maximum(without_penalties(distances, rows), limits.max() - limits.min()))
+    away = np.sign(figures - centre) * regular
+    unit = float(np.median(np.abs(away))) or float(np.abs(away).mean()) or 1.0
+    both, positive = np.append(away, limits - centre), np.append(away + centre, limits)
+    scaled = {Scale.LINEAR: both}
+    if np.abs(away).max() > _DECADES * unit:
+        scaled[Scale.SIGNED_LOG] = np.sign(both) * np.log1p(np.abs(both) / unit)
+    if positive.min() > 0.0 and positive.max() > _DECADES * positive.min():
+        scaled[Scale.LOG] = np.log(positive)
+    return {scale: _standardised(values, rows, kept, bounds) for scale, values in scaled.items()}
+
+
+def _standardised(
+    scaled: np.ndarray, rows: np.ndarray, kept: np.ndarray, bounds: Sequence[OutcomeConstraint]
+) -> Margins:
+    """Return margins from figures, followed by the bounds, on one scale."""
+    figures = scaled[: len(rows)]
+    scaled = (scaled - figures.mean()) / (float(figures.std()) or 1.0)
+    limits = dict(zip((bound.is_upper for bound in bounds), scaled[len(rows) :].tolist(), strict=True))
+    low, high = limits.get(False, -np.inf), limits.get(True, np.inf)
+    return Margins(rows=rows, figures=scaled[: len(rows)], kept=kept, low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +135,7 @@ class Bounded:
     Args:
         process: its first column counts.
         low, high: bounds; minus or plus infinity without one.
-        noise: variance of what a trial shows beside the variance of the process.
+        noise: variance of what a trial shows, beside the variance of the process.
     """
 
     process: Posterior
@@ -110,14 +152,15 @@ class Bounded:
     def log_chance_with_gradient(self, row: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the logarithm of the chance and its gradient (width,) at `row` (width,)."""
         means, variance, d_means, d_variance = self.process.predict_with_gradient(row)
-        mean, std, d_mean = float(means[0]), float(np.sqrt(variance + self.noise)), d_means[:, 0]
-        low, high = (self.low - mean) / std, (self.high - mean) / std
-        result = float(_log_between(np.array([low]), np.array([high]))[0])
+        mean, std = float(means[0]), float(np.sqrt(variance + self.noise))
+        ends = np.array([self.low, self.high])
+        z = (ends - mean) / std
+        result = float(_log_between(z[:1], z[1:])[0])
         gradient = np.zeros(len(row))
-        for sign, z in ((-1.0, low), (1.0, high)):
-            if np.isfinite(z):
-                density = float(np.exp(-0.5 * z * z - _LOG_SQRT_2PI - result))
-                gradient -= sign * density * (d_mean / std + z * d_variance / (2.0 * std**2))
+        for sign, at in zip((-1.0, 1.0), z.tolist(), strict=True):
+            if np.isfinite(at):
+                slope = sign * float(np.exp(-0.5 * at * at - _LOG_SQRT_2PI - result))
+                gradient -= slope * (d_means[:, 0] / std + at * d_variance / (2.0 * std**2))
         return result, gradient
 
 
@@ -126,4 +169,5 @@ def _log_between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     swap = low + high > 0.0  # in the upper tail the difference of two chances near 1 would be rounding
     low, high = np.where(swap, -high, low), np.where(swap, -low, high)
     logs = log_ndtr(high)
-    return logs + np.log(-np.expm1(np.minimum(log_ndtr(low) - logs, -_LEAST)))
+    # Far out, two logarithms may be equal by rounding.
+    return logs + np.log(-np.expm1(np.minimum(log_ndtr(low) - logs, -np.finfo(float).tiny)))

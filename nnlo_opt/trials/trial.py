@@ -163,6 +163,11 @@ class Trial:
         return [assignment for assignment in self.assignments if assignment.end is None]
 
     @property
+    def finite_outcomes(self) -> dict[str, float]:
+        """Those of its outcomes that are known."""
+        return {name: value for name, value in self.outcomes.items() if math.isfinite(value)}
+
+    @property
     def standing(self) -> str:
         """Its state, or `infeasible` if it is complete and breaks an outcome constraint."""
         return "infeasible" if self.feasible is False else self.state.value
