@@ -104,8 +104,9 @@ def margins_of(history: History, name: str, rows: np.ndarray) -> dict[Scale, Mar
     kept = np.all([[bound.allows(figure) for figure in figures.tolist()] for bound in bounds], axis=0)
     centre = float(0.5 * limits.min() + 0.5 * limits.max())
     distances = np.abs(figures - centre)
+    moved = without_penalties(np.append(distances, 0.0), np.append(rows, rows.max()))[:-1]
     # A penalty stays on its side of the bounds.
-    regular = np.minimum(distances, np.maximum(without_penalties(distances, rows), limits.max() - limits.min()))
+    regular = np.minimum(distances, np.maximum(moved, limits.max() - limits.min()))
     away = np.sign(figures - centre) * regular
     unit = float(np.median(np.abs(away))) or float(np.abs(away).mean()) or 1.0
     both, positive = np.append(away, limits - centre), np.append(away + centre, limits)
@@ -166,7 +167,7 @@ class Bounded:
 
 def _log_between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return log(Phi(high) - Phi(low)), (m,), for low < high; exact in both tails."""
-    swap = low + high > 0.0  # in the upper tail the difference of two chances near 1 would be rounding
+    swap = low > -high  # in the upper tail the difference of two chances near 1 would be rounding
     low, high = np.where(swap, -high, low), np.where(swap, -low, high)
     logs = log_ndtr(high)
     # Far out, two logarithms may be equal by rounding.

@@ -71,7 +71,7 @@ class VectorHistory(History):
         """Return the same trials with the augmented Tchebycheff function of their normalised losses as values.
 
         At most one objective of a pruned trial is known, so a pruned trial counts as the worst complete one. As long as
-        every trial is infeasible, losses are normalised by all of them.
+        every trial is infeasible, losses are normalised by all of them if their outcomes are known.
 
         Args:
             weights: (n_objectives,) float64, at least 0, with sum 1.
@@ -79,7 +79,7 @@ class VectorHistory(History):
         values = np.full(max(1, self.n_suggested), np.nan)
         pruned = self.rows(TrialState.PRUNED)
         values[pruned] = 0.0
-        if self._losses:
+        if self._pareto.trials or (self._losses and self._outcomes):
             trials = sorted(self._losses)
             rows = np.array([self._rows[trial] for trial in trials])
             losses = np.array([self._losses[trial] for trial in trials])

@@ -76,10 +76,9 @@ def unknown_outcomes(observations: Sequence[Observation], bounds: Sequence[Outco
     """Return a remark for each bounded value that some of the observations lack."""
     remarks = []
     for name in dict.fromkeys(bound.name for bound in bounds):
-        if n_without := sum(name not in observation.get("outcomes", {}) for observation in observations):
-            remarks.append(
-                f"{n_without} of {len(observations)} trials have no `m:{name}`: only their feasibility counts"
-            )
+        n_all, n_known = len(observations), sum(name in o.get("outcomes", {}) for o in observations)
+        if n_known < n_all:
+            remarks.append(f"{n_all - n_known} of {n_all} trials have no `m:{name}`, and only their feasibility counts")
     return remarks
 
 
