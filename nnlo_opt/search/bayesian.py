@@ -42,6 +42,9 @@ class BayesianSearch(SeededSearch):
     to be improved on (Gelbart, Snoek and Adams, 2014, UAI). Both are lifted towards the median by the chance of
     failure, but not where hyperparameters are fitted to them.
 
+    Each figure that outcome constraints bound has a process (`search.margins`), and its chance of keeping the
+    bounds is one more factor. A trial that broke a bound by a known figure is not a failed one for the second process.
+
     If trials were pruned, the share of a whole training is one more input of the process (Swersky, Snoek and Adams,
     2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end. A
     paused trial goes on instead of a new one if its expected improvement is larger for each second that is left of its
