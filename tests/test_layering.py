@@ -84,7 +84,7 @@ PURE = ["space", "update_rules", *modules_of(PURE_DATA), *DECISIONS]
 DOORS: dict[str, list[str]] = {
     "mpi4py": ["comm.mpi"],
     "skopt": ["search.skopt_search"],
-    "scipy": ["search.acquisition", "search.gaussian_process", "search.maximisation", "search.sobol"],
+    "scipy": ["search.acquisition", "search.gaussian_process", "search.margins", "search.maximisation", "search.sobol"],
     "threadpoolctl": ["search.process", "reporting.page_data"],
     "optuna": ["search.optuna_search", "export.optuna_study"],
     "yaml": ["cli.best", "cli.driver_options"],

@@ -193,6 +193,9 @@ def _replay(arguments: argparse.Namespace, given: Collection[str]) -> Replay:
     run = checked_run(run_named(arguments.run))
     ledger = read_ledger(run)
     workload = Replay.of(run, ledger)
+    if ledger.constraints:
+        bounds = " and ".join(map(str, ledger.constraints))
+        print(f"Bounds are not simulated: trials that break {bounds} count like the others.", file=sys.stderr)
     n_trials = len(workload.trials)
     if "trials" not in given:
         arguments.trials = n_trials

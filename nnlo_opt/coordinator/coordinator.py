@@ -223,6 +223,8 @@ class Coordinator:
             record["progress"] = tell.progress
         if tell.losses is not None:
             record["losses"] = list(tell.losses)
+        if tell.outcomes:
+            record["outcomes"] = dict(tell.outcomes)
         return record
 
     def _write(self, events: Sequence[Event], *, durable: bool) -> None:

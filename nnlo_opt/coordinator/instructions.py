@@ -209,6 +209,8 @@ class Tell(Value):
     progress: TrialProgress | None = None
     #: values to be minimised, one for each of several objectives, in their order; None for a single objective
     losses: tuple[float, ...] | None = None
+    #: finite values that outcome constraints bound, by name; empty unless it is complete
+    outcomes: Mapping[str, float] = field(default_factory=dict)
 
 
 class Propose(Value):

@@ -100,6 +100,7 @@ def report_of(trial: Trial, plan: SearchPlan, *, taken: bool = False) -> Tell:
         curve=() if plan.pruning is None else curve_of(trial, plan.n_fold),
         progress=None if plan.pruning is None else progress_of(trial, waits=not taken),
         losses=trial_losses(trial, plan.objectives, plan.direction) if plan.objectives else None,
+        outcomes=trial.finite_outcomes,
     )
 
 

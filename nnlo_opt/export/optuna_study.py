@@ -164,7 +164,7 @@ class StudyFile:
             params={name: _encoded(self._parameters[name], value) for name, value in known.items()},
             distributions={name: self._distributions[name] for name in known},
             user_attrs=others | {"state": trial.state.value} | measured,
-            system_attrs={CONSTRAINTS: [float(not trial.feasible)]} if "feasible" in measured else {},
+            system_attrs={CONSTRAINTS: _excesses(trial, ledger)} if "feasible" in measured else {},
             intermediate_values=trial.curve if not ledger.objectives else {},
         )
         if state is not TrialState.WAITING:
@@ -173,6 +173,12 @@ class StudyFile:
         if state.is_finished():
             frozen.datetime_complete = _time(ledger, trial.ended_at_s)
         return frozen
+
+
+def _excesses(trial: ours.Trial, ledger: Ledger) -> list[float]:
+    """Return how far each bounded value of a complete trial is on the wrong side; 1 if the value is not known."""
+    known = trial.finite_outcomes
+    return [bound.excess(known[bound.name]) if bound.name in known else 1.0 for bound in ledger.constraints]
 
 
 def _figure(ledger: Ledger) -> Objective:

@@ -1,15 +1,15 @@
-"""Acquisition of a point: its expected improvement, with the chance that its trial succeeds."""
+"""Acquisition of a point: its expected improvement, with the chances that its trial succeeds and keeps its bounds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.special import erfcx, ndtr
 
 from nnlo_opt.search.gaussian_process import Posterior
+from nnlo_opt.search.margins import Bounded
 
 _LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
-#: variance added to the variance of the labels -1 and 1; the larger, the softer the border between success and failure
-_LABEL_NOISE = 0.1
 #: log of the expected improvement, in standard deviations of the values, that does not justify any risk of failure
 _LOG_NEGLIGIBLE = float(np.log(1e-3))
 #: standard deviations below the mean beyond which an asymptote is exact to 1e-6
@@ -19,15 +19,15 @@ _SQRT_HALF, _SQRT_HALF_PI = float(np.sqrt(0.5)), float(np.sqrt(0.5 * np.pi))
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """Expected improvement, averaged over the fantasies of `values`, times the chance of success by `failures`.
+    """Expected improvement, averaged over the fantasies of `values`, times the chances of all `constraints`.
 
     Args:
-        values: posterior of the warped values to minimise. failures: posterior fitted to -1 for a trial that succeeded
-            and 1 for a trial that failed; None if no trial failed.
+        values: posterior of the warped values to minimise.
+        constraints: what a trial must keep, independent of each other.
     """
 
     values: Posterior
-    failures: Posterior | None = None
+    constraints: Sequence[Bounded] = ()
 
     def __call__(self, columns: np.ndarray) -> np.ndarray:
         """Return the acquisition, (m,) float64, for `columns` (m, width)."""
@@ -41,8 +41,10 @@ class Acquisition:
     def _of(self, columns: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
         std = np.sqrt(variances)
         result = np.log(std) + _log_mean_exp(log_improvement((self.values.least - means) / std[:, None])[0])
-        if self.failures is not None:
-            result = np.logaddexp(result, _LOG_NEGLIGIBLE) + log_ndtr(_confidence(self.failures, columns))
+        if self.constraints:
+            result = np.logaddexp(result, _LOG_NEGLIGIBLE)
+        for constraint in self.constraints:
+            result = result + constraint.log_chance(columns)
         return result
 
     def with_gradient(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -56,31 +58,13 @@ class Acquisition:
         by_z = slopes * shares / shares.sum(axis=1, keepdims=True)
         by_std = (1.0 - (by_z * z).sum(axis=1)) / std
         gradients = pullback(-by_z / std[:, None], by_std / (2.0 * std))
-        if self.failures is not None:
+        if self.constraints:
             with_floor = np.logaddexp(values, _LOG_NEGLIGIBLE)
-            log_chances, of_chances = _log_chances_with_gradient(self.failures, columns)
-            gradients = np.exp(values - with_floor)[:, None] * gradients + of_chances
-            values = with_floor + log_chances
+            values, gradients = with_floor, np.exp(values - with_floor)[:, None] * gradients
+        for constraint in self.constraints:
+            log_chances, of_chances = constraint.log_chance_with_gradient(columns)
+            values, gradients = values + log_chances, gradients + of_chances
         return values, gradients
-
-
-def chance_of_success(failures: Posterior, columns: np.ndarray) -> np.ndarray:
-    """Return the chance of success, (m,) float64 in 0..1, for `columns` (m, width); `failures` as in `Acquisition`."""
-    return ndtr(_confidence(failures, columns))
-
-
-def _confidence(failures: Posterior, columns: np.ndarray) -> np.ndarray:
-    failing, variances = failures.predict(columns)
-    return -failing[:, 0] / np.sqrt(variances + _LABEL_NOISE)
-
-
-def _log_chances_with_gradient(failures: Posterior, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    failing, variances, pullback = failures.predict_with_pullback(columns)
-    width = np.sqrt(variances + _LABEL_NOISE)
-    t = -failing[:, 0] / width
-    log_chances = log_ndtr(t)
-    by_t = np.exp(-0.5 * t * t - _LOG_SQRT_2PI - log_chances)
-    return log_chances, pullback((-by_t / width)[:, None], -by_t * t / (2.0 * width**2))
 
 
 def log_improvement(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """Interface of a search algorithm, which maps a history of trials to the next point."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, NotRequired, Protocol, TypedDict
 
 import numpy as np
@@ -11,6 +11,7 @@ from nnlo_opt.search.targets import without_penalties
 from nnlo_opt.space.quantiles import snapped_row
 from nnlo_opt.space.space import Point, PointKey, Space
 from nnlo_opt.trials.events import Observation
+from nnlo_opt.trials.objectives import OutcomeConstraint
 from nnlo_opt.trials.trial import TrialState
 
 #: states of a trial with a finite value: its figure, or its figure when it was ended or paused before its last epoch
@@ -36,6 +37,8 @@ class TrialRecord(TypedDict):
     progress: NotRequired["TrialProgress"]
     #: losses of several objectives, in the order of the objectives; for `search.scalarisation.VectorHistory` only
     losses: NotRequired[list[float]]
+    #: finite values that outcome constraints bound, by name; missing without such constraints
+    outcomes: NotRequired[Mapping[str, float]]
 
 
 class TrialProgress(TypedDict):
@@ -125,6 +128,10 @@ class History:
         self._curves: dict[int, dict[int, float]] = {}
         #: row -> progress; trials of a search with a pruner only
         self._progress: dict[int, TrialProgress] = {}
+        #: row -> finite values that outcome constraints bound, by name; rows with such values only
+        self._outcomes: dict[int, dict[str, float]] = {}
+        #: outcome constraints of the search
+        self.bounds: tuple[OutcomeConstraint, ...] = ()
         #: see `measured`
         self._measured: list[Measured] = []
         #: number of rows without a trial, which come first; fixed once the first trial is recorded
@@ -145,10 +152,13 @@ class History:
         self.space.key(observation["point"])  # raises ValueError if the point lies outside
         if not np.isfinite(observation["value"]):
             raise ValueError(f"The value of an observation must be finite. Received: {observation}.")
+        outcomes = _finite(observation.get("outcomes"))
         is_feasible = observation.get("feasible", True)
         row = self._append(observation["point"], TrialState.COMPLETE if is_feasible else TrialState.FAILED)
         self._values[row] = observation["value"]
         self._stds[row] = _std_of(observation.get("std"))
+        if outcomes:
+            self._outcomes[row] = outcomes
         self.n_adopted += 1
 
     def record(  # noqa: PLR0913  (those by keyword are of some searches only)
@@ -161,6 +171,7 @@ class History:
         std: float | None = None,
         curve: Iterable[tuple[int, float]] = (),
         progress: TrialProgress | None = None,
+        outcomes: Mapping[str, float] | None = None,
     ) -> None:
         """Add a trial, or record how a pending trial ended; recording the same data again changes nothing.
 
@@ -173,6 +184,7 @@ class History:
             std: standard error of the value, if known.
             curve: (number of epochs, value) in ascending order, as far as all folds have come.
             progress: None without a pruner.
+            outcomes: finite values of a complete trial, or of one that has broken an outcome constraint, by name.
 
         Raises:
             ValueError: for any other value, a number out of order, a changed point, or a changed end of an ended trial.
@@ -188,7 +200,7 @@ class History:
         number = np.nan if value is None else float(value)
         if value is not None and not np.isfinite(number):
             raise ValueError(f"The value of a {state} trial must be finite. Received: {value} for trial {trial}.")
-        error = _std_of(std)
+        error, known_outcomes = _std_of(std), _finite(outcomes)
         row = self._rows.get(trial)
         if row is None:
             row = self._add_trial(trial, point)
@@ -201,6 +213,8 @@ class History:
             self._curves[row] = {int(epoch): float(at_epoch) for epoch, at_epoch in curve}
         if progress is not None:
             self._progress[row] = progress
+        if known_outcomes:
+            self._outcomes[row] = known_outcomes
 
     def _add_trial(self, trial: int, point: Point) -> int:
         if self._rows and trial <= next(reversed(self._rows)):
@@ -237,6 +251,7 @@ class History:
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
         other._curves, other._progress, other.max_epochs = self._curves, self._progress, self.max_epochs
         other._snapped = self._snapped  # one list for all, which grows with the points
+        other._outcomes, other.bounds = self._outcomes, self.bounds
         other._values, other._stds = values, np.full(len(values), np.nan)
         return other
 
@@ -332,6 +347,11 @@ class History:
         """Standard errors of the values, (n_adopted + n_suggested,) float64, read only; NaN if not known."""
         return _read_only(self._stds[: len(self._points)])
 
+    @property
+    def outcomes(self) -> Mapping[int, Mapping[str, float]]:
+        """Row -> values that outcome constraints bound, by name; rows and names of which values are known."""
+        return self._outcomes
+
     def rows(self, state: TrialState) -> np.ndarray:
         """Return the rows in `state`, (n,) int, ascending."""
         return np.array([row for row, known in enumerate(self._states) if known is state], dtype=int)
@@ -360,6 +380,14 @@ class History:
 def _std_of(std: float | None) -> float:
     """Return a standard error as a column stores it: positive or NaN; 0, which equal folds give, is no information."""
     return float(std) if std is not None and np.isfinite(std) and std > 0.0 else np.nan
+
+
+def _finite(outcomes: Mapping[str, float] | None) -> dict[str, float]:
+    """Return values of outcome constraints as floats; ValueError if one is not finite."""
+    values = {name: float(value) for name, value in (outcomes or {}).items()}
+    if not all(map(math.isfinite, values.values())):
+        raise ValueError(f"The outcomes of a trial must be finite. Received: {values}.")
+    return values
 
 
 def _regular(values: dict[int, float]) -> dict[int, float]:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from nnlo_opt.search.acquisition import Acquisition, chance_of_success
+from nnlo_opt.search.acquisition import Acquisition
 from nnlo_opt.search.base import History, Measured
 from nnlo_opt.search.design import design_size, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
+from nnlo_opt.search.margins import Bounded, Scale, breaks_a_bound, margins_of, nearest_first, rows_with
 from nnlo_opt.search.maximisation import Maximisation
 from nnlo_opt.search.random import SeededSearch, first_new
 from nnlo_opt.search.targets import relative_noise, standardise, warp, without_penalties
@@ -24,6 +25,8 @@ MAX_FITTED, MAX_SEEN = 128, 400
 MAX_PENDING = 100
 #: values imagined for each pending trial; even, because they come in pairs of opposite signs
 _N_FANTASIES = 16
+#: variance added to the variance of the labels -1 and 1; the larger, the softer the border between success and failure
+_LABEL_NOISE = 0.1
 #: number of best trials around which the acquisition is evaluated
 _N_BEST = 4
 #: least number of complete trials of which the best expected one is told
@@ -43,6 +46,9 @@ class BayesianSearch(SeededSearch):
     ICML). A failed trial also counts with the expected value at its point, an infeasible one with its own, which is not
     to be improved on (Gelbart, Snoek and Adams, 2014, UAI). Both are lifted towards the median by the chance of
     failure, but not where hyperparameters are fitted to them.
+
+    Each figure that outcome constraints bound has a process (`search.margins`), and its chance of keeping the
+    bounds is one more factor. A trial that broke a bound by a known figure is not a failed one for the second process.
 
     If trials were pruned, the share of a whole training is one more input of the process (Swersky, Snoek and Adams,
     2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end. A
@@ -121,7 +127,7 @@ class BayesianSearch(SeededSearch):
         complete = history.rows(TrialState.COMPLETE)
         if (units := self.design_at(history)) is not None:
             return self._space.from_unit(units)
-        if len(complete):
+        if len(complete) or len(nearest_first(history)):
             return self._most_promising(history, complete, rng)
         # No value yet: there are many blocks, or trials failed.
         from nnlo_opt.search.sobol import sobol_sequence  # takes longer to import than everything else
@@ -135,8 +141,11 @@ class BayesianSearch(SeededSearch):
         try:
             failures = self._failures(history, complete, encoding)
             values = self._values(history, failures, encoding, rng)
+            margins = self._margins(history, encoding)
         except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
             return None
+        if not len(complete):  # no trial has kept its bounds yet: those that came near are the best
+            complete = nearest_first(history)[:_N_BEST]
         ranking = history.values[complete]
         if encoding.has_shares:
             ends = values.predict(encoding.columns_of(history, complete))[0]
@@ -144,12 +153,12 @@ class BayesianSearch(SeededSearch):
             # To improve on is what has come to its end, and what is expected of the others as long as nothing has.
             values.least = (ends[np.isin(complete, whole)] if whole else ends).min(axis=0)
         best = [history.points[row] for row in complete[np.argsort(ranking, kind="stable")][:_N_BEST]]
-        acquisition = Acquisition(values, failures)
+        acquisition = Acquisition(values, [*([failures] if failures else []), *margins])
         new = Maximisation(acquisition, encoding, history, rng).run(best)
         return _sooner(new, acquisition, encoding, history) if history.max_epochs and history.waiting else new
 
     def _values(
-        self, history: History, failures: Posterior | None, encoding: Encoding, rng: np.random.Generator
+        self, history: History, failures: Bounded | None, encoding: Encoding, rng: np.random.Generator
     ) -> Posterior:
         """Return the posterior of the warped values, with fantasies for pending trials."""
         posterior, median = self._of_measured(history, failures, encoding)
@@ -166,7 +175,7 @@ class BayesianSearch(SeededSearch):
             posterior = posterior.with_values(columns, posterior.draw(columns, np.concatenate([half, -half], axis=1)))
         return posterior
 
-    def _of_measured(self, history: History, failures: Posterior | None, encoding: Encoding) -> tuple[Posterior, float]:
+    def _of_measured(self, history: History, failures: Bounded | None, encoding: Encoding) -> tuple[Posterior, float]:
         """Return the posterior of the warped values that were measured, and the median of these."""
         fitted, measured = self._to_fit(history, encoding)
         known = _observed(history, measured, MAX_SEEN, encoding)
@@ -183,19 +192,47 @@ class BayesianSearch(SeededSearch):
         measured = sorted([*history.measured, *infeasible])
         return _observed(history, measured[: scheduled(len(measured))], MAX_FITTED, encoding), measured
 
-    def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Posterior | None:
-        """Return the posterior of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed."""
-        if not len(history.rows(TrialState.FAILED)):
+    def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Bounded | None:
+        """Return the process of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed.
+
+        A trial has not failed in this sense if its outcomes tell which bound it has broken.
+        """
+        failed = history.rows(TrialState.FAILED)
+        explained = failed[[breaks_a_bound(history, row) for row in failed.tolist()]]
+        if len(explained) == len(failed):
             return None
-        ended = np.sort(np.concatenate([complete, history.rows(TrialState.FAILED)]))
-        labels = np.where(np.isin(ended, complete), -1.0, 1.0)
+        ended = np.sort(np.concatenate([complete, failed]))
+        labels = np.where(np.isin(ended, complete) | np.isin(ended, explained), -1.0, 1.0)
         fitted = representative(-labels[: scheduled(len(ended))], MAX_FITTED)
         seen = representative(-labels, MAX_SEEN)
-        of_fitted, of_seen = (
-            Observations(encoding.columns_of(history, ended[some]), encoding.groups, labels[some], np.ones(len(some)))
-            for some in (fitted, seen)
-        )
-        return Posterior(self._fit("failures", of_fitted), of_seen)
+        of_fitted, of_seen = (_plain(history, ended[some], labels[some], encoding) for some in (fitted, seen))
+        return Bounded(process=Posterior(self._fit("failures", of_fitted), of_seen), high=0.0, noise=_LABEL_NOISE)
+
+    def _margins(self, history: History, encoding: Encoding) -> list[Bounded]:
+        """Return the process of each bounded figure that is known of a trial; it expects the mean of pending ones."""
+        names = dict.fromkeys(bound.name for bound in history.bounds)
+        margins = [self._margin(name, history, encoding) for name in names if len(rows_with(history, name))]
+        pending = history.rows(TrialState.PENDING)[-MAX_PENDING:]
+        if not len(pending):
+            return margins
+        columns = encoding.columns_of(history, pending)
+        return [replace(m, process=m.process.with_values(columns, m.process.predict(columns)[0])) for m in margins]
+
+    def _margin(self, name: str, history: History, encoding: Encoding) -> Bounded:
+        """Return the process of a figure on the scale on which it tells best which trials keep the bounds."""
+        rows = rows_with(history, name)
+        known = margins_of(history, name, rows)
+        fits: dict[Scale, tuple[float, Hyperparameters]] = {}
+        for scale, margins in margins_of(history, name, rows[: scheduled(len(rows))]).items():
+            if scale in known:
+                fitted = margins.part(representative(margins.distances, MAX_FITTED))
+                observations = _plain(history, fitted.rows, fitted.figures, encoding)
+                fit = self._fit(f"{scale} of {name}", observations)
+                fits[scale] = fitted.credibility(Posterior(fit, observations)), fit
+        scale = max(fits, key=lambda scale: fits[scale][0])
+        seen, fit = known[scale].part(representative(known[scale].distances, MAX_SEEN)), fits[scale][1]
+        process = Posterior(fit, _plain(history, seen.rows, seen.figures, encoding))
+        return Bounded(process=process, low=seen.low, high=seen.high, noise=fit.noise)
 
     def _fit(self, what: str, observations: Observations) -> Hyperparameters:
         parts = (observations.columns, observations.values, observations.relative_noise)
@@ -220,9 +257,15 @@ def _sooner(new: Point | None, acquisition: Acquisition, encoding: Encoding, his
     return dict(history.points[rows[int(scores.argmax())]])
 
 
-def _lifted(values: np.ndarray, median: float, failures: Posterior, columns: np.ndarray) -> np.ndarray:
+def _lifted(values: np.ndarray, median: float, failures: Bounded, columns: np.ndarray) -> np.ndarray:
     """Return values (n, k) of failed trials at `columns`, moved to the median by the chance of failure, never down."""
-    return values + (1.0 - chance_of_success(failures, columns)[:, None]) * np.maximum(median - values, 0.0)
+    chance = np.exp(failures.log_chance(columns))
+    return values + (1.0 - chance[:, None]) * np.maximum(median - values, 0.0)
+
+
+def _plain(history: History, rows: np.ndarray, values: np.ndarray, encoding: Encoding) -> Observations:
+    """Return `values` of the trials in `rows`, equally noisy."""
+    return Observations(encoding.columns_of(history, rows), encoding.groups, values, np.ones(len(rows)))
 
 
 def _observed(history: History, measured: Sequence[Measured], n_rows: int, encoding: Encoding) -> Observations:

@@ -20,13 +20,15 @@ def has_many_values(parameter: Parameter) -> bool:
     return not isinstance(parameter, Categorical) and (n_values is None or n_values > FEW_VALUES)
 
 
-def design_size(space: Space | None, n_trials: int | None = None) -> int:
+def design_size(space: Space | None, n_trials: int | None = None, *, has_bounds: bool = False) -> int:
     """Return the number of initial points of a Bayesian search; it grows with the number of parameters of many values.
 
-    At most half of `n_trials` (but at least 3) are initial points, so that a short search is not spent on them.
+    At most half of `n_trials` (but at least 3) are initial points, so that a short search is not spent on them. Half as
+    many suffice with outcome constraints: most points of a design break them, and each figure tells by how much.
     """
     n_many = sum(map(has_many_values, space.parameters)) if space is not None else 0
     n_points = min(_N_MOST, max(_N_LEAST, _N_EACH * n_many))
+    n_points = n_points // 2 if has_bounds else n_points
     return n_points if n_trials is None else min(n_points, max(3, n_trials // 2))
 
 

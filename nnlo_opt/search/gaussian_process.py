@@ -54,7 +54,7 @@ class Observations:
     values: np.ndarray
     #: variance of the noise of each value, as a multiple of `Hyperparameters.noise`, (n,) float64
     relative_noise: np.ndarray
-    #: rows whose values are not to be improved on, as their points are infeasible; not all
+    #: rows whose values are not to be improved on, as their points are infeasible
     infeasible: tuple[int, ...] = ()
 
 
@@ -168,8 +168,11 @@ class Posterior:
         self._mean = mean
         #: covariance^-1 (values - mean), (n, n_fantasies)
         self._alpha = self._inverse_factor.T @ (self._inverse_factor @ (self._values - mean))
-        #: least value of the process itself at the observed feasible points, (n_fantasies,)
-        self.least = np.delete(self._values - noise[:, None] * self._alpha, observations.infeasible, 0).min(axis=0)
+        own = self._values - noise[:, None] * self._alpha
+        feasible = np.delete(own, observations.infeasible, 0)
+        #: least value of the process itself at the observed feasible points, (n_fantasies,); the largest one of all if
+        #: none is feasible
+        self.least = feasible.min(axis=0) if len(feasible) else own.max(axis=0)
 
     def predict(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means (m, n_fantasies) and variances (m,) of the process at `columns` (m, width)."""
@@ -228,6 +231,10 @@ class Posterior:
         """Logarithm of the density of the observed values, the first of each row, up to a constant of their number."""
         first = self._values[:, 0] - self._mean
         return float(np.log(self._inverse_factor.diagonal()).sum() - 0.5 * first @ self._alpha[:, 0])
+
+    def left_out_variances(self) -> np.ndarray:
+        """Return the variance of each observation, noise included, as all others predict it, (n,); eq. 12 there."""
+        return 1.0 / (self._inverse_factor**2).sum(axis=0)
 
     def with_values(self, columns: np.ndarray, values: np.ndarray) -> "Posterior":
         """Return a posterior that has also seen `values` (p, n_fantasies) at `columns` (p, width)."""

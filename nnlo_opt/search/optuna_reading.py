@@ -9,7 +9,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.warm_start import standard_error
+from nnlo_opt.search.warm_start import metrics_of, standard_error
 from nnlo_opt.trials.events import Observation
 
 #: attribute by which Optuna knows infeasible trials: a number above 0 for a bound that is not kept
@@ -77,4 +77,5 @@ def _storage(address: str) -> BaseStorage:
 def _observation(trial: FrozenTrial) -> Observation:
     error = standard_error(trial.user_attrs.get("figure_of_merit_std"), trial.user_attrs.get("n_folds"))
     is_feasible = all(excess <= 0 for excess in trial.system_attrs.get(CONSTRAINTS) or ())
-    return Observation(point=trial.params, value=trial.values[0], std=error, feasible=is_feasible)
+    outcomes = metrics_of(trial.user_attrs)
+    return Observation(point=trial.params, value=trial.values[0], std=error, feasible=is_feasible, outcomes=outcomes)

@@ -70,7 +70,8 @@ class VectorHistory(History):
     def scalarised(self, weights: np.ndarray) -> History:
         """Return the same trials with the augmented Tchebycheff function of their normalised losses as values.
 
-        At most one objective of a pruned trial is known, so a pruned trial counts as the worst complete one.
+        At most one objective of a pruned trial is known, so a pruned trial counts as the worst complete one. As long as
+        every trial is infeasible, losses are normalised by all of them if their outcomes are known.
 
         Args:
             weights: (n_objectives,) float64, at least 0, with sum 1.
@@ -78,14 +79,14 @@ class VectorHistory(History):
         values = np.full(max(1, self.n_suggested), np.nan)
         pruned = self.rows(TrialState.PRUNED)
         values[pruned] = 0.0
-        if self._pareto.trials:
+        if self._pareto.trials or (self._losses and self._outcomes):
             trials = sorted(self._losses)
             rows = np.array([self._rows[trial] for trial in trials])
             losses = np.array([self._losses[trial] for trial in trials])
             is_complete = np.array([self._states[row] is TrialState.COMPLETE for row in rows])
             # A penalty in one objective may be in the Pareto set by another one, and would be the scale of the first.
             losses = np.column_stack([without_penalties(column, rows, is_complete) for column in losses.T])
-            front = losses[np.isin(trials, self._pareto.trials)]
+            front = losses[np.isin(trials, self._pareto.trials)] if self._pareto.trials else losses
             values[rows] = tchebycheff(normalised(losses, front), weights)
             values[pruned] = values[rows].max()
         return self.with_values(values).settled()

@@ -22,6 +22,7 @@ from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_constraint, load_space
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Observation
+from nnlo_opt.trials.objectives import OutcomeConstraint
 
 #: values of `op`
 _REQUESTS = ("load_space", "start", "adopt", "record", "enqueue", "suggest", "expect")
@@ -54,8 +55,9 @@ class SearchSession:
     | `suggest` | `request`: any number | `request` and the other fields of a `Suggestion`; else `error` |
 
     The option `n_objectives` is the number of `losses` of a complete trial, `max_epochs` the epochs of a whole training
-    if they are known, `start_points` a list of points to be tried first, and `likely_first` True if the point of all
-    likely values follows them; all other options belong to the algorithm.
+    if they are known, `start_points` a list of points to be tried first, `likely_first` True if the point of all likely
+    values follows them, and `outcome_constraints` the bounds of `outcomes` as text; all other options belong to the
+    algorithm.
 
     Spaces travel as plain data, without the function of a constraint. The session keeps the function from `load_space`,
     or executes the module at `start` if a trainer rank has read the space from a model module.
@@ -98,7 +100,7 @@ class SearchSession:
         own = dict(options)
         n_objectives, max_epochs = own.pop("n_objectives", 1), own.pop("max_epochs", None)
         first = {ENQUEUED: self._enqueued, START_POINT: check_start_points(points, own.pop("start_points", []))}
-        likely_first = own.pop("likely_first", False)
+        likely_first, bounds = own.pop("likely_first", False), own.pop("outcome_constraints", ())
         refusal = likely_refusal(points) if likely_first else ""
 
         def make() -> SearchAlgorithm:
@@ -107,7 +109,7 @@ class SearchSession:
         search, history = make(), History(points)
         if n_objectives > 1:
             search, history = ScalarisedSearch(make, seed, n_objectives), VectorHistory(points, n_objectives)
-        history.max_epochs = max_epochs or 0
+        history.max_epochs, history.bounds = max_epochs or 0, tuple(map(OutcomeConstraint.parse, bounds))
         likely = likely_values(points) if likely_first and not refusal else {}
         self._search = StartPointSearch(search, first, likely), history
         return {"remark": refusal}

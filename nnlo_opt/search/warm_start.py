@@ -3,11 +3,16 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from nnlo_opt.records import Value
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.events import Observation
+from nnlo_opt.trials.objectives import OutcomeConstraint
 from nnlo_opt.trials.trial import Trial
+
+#: how the columns of metrics begin in results.csv
+_METRIC = "m:"
 
 
 class Earlier(Value):
@@ -36,9 +41,45 @@ def observations_of(trials: Iterable[Trial]) -> list[Observation]:
     return [
         Observation(point=trial.point, value=trial.figure_of_merit, std=trial.standard_error)
         | ({"feasible": False} if trial.feasible is False else {})
+        | ({"outcomes": trial.finite_outcomes} if trial.finite_outcomes else {})
         for trial in trials
         if trial.figure_of_merit is not None
     ]
+
+
+def metrics_of(columns: Mapping[str, object]) -> dict[str, float]:
+    """Return the finite metrics among columns of results.csv by name; they may be text."""
+    found: dict[str, float] = {}
+    for name, value in columns.items():
+        if name.startswith(_METRIC) and isinstance(value, int | float | str):
+            with suppress(ValueError, OverflowError):
+                found[name.removeprefix(_METRIC)] = float(value)
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def judged(observations: Iterable[Observation], bounds: Sequence[OutcomeConstraint]) -> list[Observation]:
+    """Return observations with the outcomes that `bounds` concern; if all are known, these say what is feasible."""
+    names = {bound.name for bound in bounds}
+    found = []
+    for observation in observations:
+        own = observation.copy()
+        outcomes = {name: x for name, x in own.pop("outcomes", {}).items() if name in names}
+        if outcomes:
+            own["outcomes"] = outcomes
+        if bounds and outcomes.keys() == names:
+            own["feasible"] = all(bound.allows(outcomes[bound.name]) for bound in bounds)
+        found.append(own)
+    return found
+
+
+def unknown_outcomes(observations: Sequence[Observation], bounds: Sequence[OutcomeConstraint]) -> list[str]:
+    """Return a remark for each bounded value that some of the observations lack."""
+    remarks = []
+    for name in dict.fromkeys(bound.name for bound in bounds):
+        n_all, n_known = len(observations), sum(name in o.get("outcomes", {}) for o in observations)
+        if n_known < n_all:
+            remarks.append(f"{n_all - n_known} of {n_all} trials have no `m:{name}`, and only their feasibility counts")
+    return remarks
 
 
 def standard_error(std: object, n_folds: object) -> float | None:

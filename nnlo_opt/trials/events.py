@@ -23,6 +23,8 @@ class Observation(TypedDict):
     std: NotRequired[float | None]
     #: False if the trial has broken an outcome constraint
     feasible: NotRequired[bool]
+    #: values that outcome constraints bound, by name, as far as they are known
+    outcomes: NotRequired[dict[str, float]]
 
 
 class Event(Record, tag_field="event"):

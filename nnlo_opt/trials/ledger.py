@@ -315,7 +315,8 @@ class Ledger:
         trial.figure_of_merit_std = event.figure_of_merit_std
         trial.objectives = event.objectives
         trial.objectives_std = event.objectives_std
-        trial.feasible = all(bound.allows(_mean_of(trial, bound.name)) for bound in self.constraints)
+        trial.outcomes = {bound.name: _mean_of(trial, bound.name) for bound in self.constraints}
+        trial.feasible = all(bound.allows(trial.outcomes[bound.name]) for bound in self.constraints)
         if not trial.feasible:
             return
         for direction, sign in _SIGNS.items():

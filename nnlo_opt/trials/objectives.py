@@ -100,6 +100,16 @@ class OutcomeConstraint:
         """Return True for a value that keeps the bound; False for NaN."""
         return bool(_KEEPS[self.sign](value, self.bound))
 
+    @property
+    def is_upper(self) -> bool:
+        """True if values must be below the bound."""
+        return self.sign in ("<", "<=")
+
+    def excess(self, value: float) -> float:
+        """Return how far a value is on the wrong side: above 0 if it breaks the bound, at most 0 if it keeps it."""
+        excess = value - self.bound if self.is_upper else self.bound - value
+        return excess if excess > 0.0 or self.allows(value) else math.ulp(0.0)
+
     def __str__(self) -> str:
         return f"{self.name}{self.sign}{repr(self.bound).removesuffix('.0')}"
 

@@ -148,6 +148,9 @@ class Trial:
     #: the same for every objective by name; empty without several objectives, or before the trial is complete
     objectives: dict[str, float] = field(default_factory=dict)
     objectives_std: dict[str, float] = field(default_factory=dict)
+    #: mean over the folds of every value that an outcome constraint bounds, NaN if a fold lacks it; empty before the
+    #: trial is complete
+    outcomes: dict[str, float] = field(default_factory=dict)
     #: True if it keeps all outcome constraints; None before the trial is complete
     feasible: bool | None = None
     #: mean over the folds when it was last paused or pruned, after fewer epochs than a whole training; None before
@@ -160,6 +163,11 @@ class Trial:
     def running(self) -> list[Assignment]:
         """Assignments under way."""
         return [assignment for assignment in self.assignments if assignment.end is None]
+
+    @property
+    def finite_outcomes(self) -> dict[str, float]:
+        """Those of its outcomes that are known."""
+        return {name: value for name, value in self.outcomes.items() if math.isfinite(value)}
 
     @property
     def standing(self) -> str:

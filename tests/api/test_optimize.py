@@ -138,6 +138,19 @@ def test_only_a_trial_that_keeps_the_outcome_constraints_is_the_best(here):
     check_refused("with the same constraints", nnlo_opt.optimize, near_but_large, SPACE, **other, **FEW)
 
 
+def test_the_search_learns_by_how_much_trials_keep_a_bound_and_a_resumed_one_suggests_the_same(here):
+    def loss(w, b):
+        return {"loss": 1 / w + 1 / b, "memory": w * b / 1000}
+
+    space = {"w": Integer(1, 512), "b": Integer(1, 512)}
+    bounded = {"objective": "loss:min", "outcome_constraint": "memory<=20", "num_iterations": 16}
+    whole = nnlo_opt.optimize(loss, space, **bounded)
+    assert sum(trial.feasible for trial in whole.trials[5:]) >= 8
+    nnlo_opt.optimize(loss, space, checkpoint="parts", **bounded | {"num_iterations": 10})
+    resumed = nnlo_opt.optimize(loss, space, checkpoint="parts", opt_restore=True, **bounded)
+    assert points(resumed) == points(whole)
+
+
 def test_where_no_trial_keeps_them_there_is_no_best():
     result = nnlo_opt.optimize(near_but_large, SPACE, outcome_constraint="size<0", **FEW)
     assert (result.best, result.trials[0].state) == (None, "complete")

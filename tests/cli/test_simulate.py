@@ -3,7 +3,8 @@ import json
 import pytest
 
 import nnlo_opt
-from nnlo_opt.errors import EXIT_FAILURE
+from nnlo_opt.cli import tool
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.random import RandomSearch
 
@@ -67,6 +68,17 @@ def test_a_pruner_pauses_trials_in_virtual_time(here, results):
     n_promoted = 3 + 1
     assert 9 * 3.0 + 3 * 2.0 + 6.0 <= pruned["makespan_s"] <= 9 * 3.0 + 3 * 2.0 + 6.0 + n_promoted * 2.0
     assert plain["best"][-1]["figure_of_merit"] == pruned["best"][-1]["figure_of_merit"]
+
+
+def test_a_run_with_bounds_is_simulated_without_them_and_a_line_says_so(here, capsys):
+    run = {"checkpoint": "checkpoints/R", "hyper_opt": "random", "objective": "loss:min"}
+    space, bounds = {"x": nnlo_opt.Real(0, 1)}, ["size<=5", "size>1"]
+    shown = nnlo_opt.optimize(
+        lambda x: {"loss": x, "size": 9 * x}, space, outcome_constraint=bounds, num_iterations=9, **run
+    )
+    assert 0 < sum(trial.feasible for trial in shown.trials) < 9
+    assert tool.main(["simulate", "--run", "R", "--blocks", "1"], "nnlo-opt") == EXIT_OK
+    assert "Bounds are not simulated: trials that break size<=5 and size>1 count" in capsys.readouterr().err
 
 
 def test_the_trials_of_a_run_are_searched_again_with_their_figures_and_times(here, results, printed, refused):

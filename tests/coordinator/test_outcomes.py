@@ -1,10 +1,12 @@
 """Which lost attempts count, told by hand; `test_coordinator_machine` has all orders of things."""
 
+import math
+
 import pytest
 
-from nnlo_opt.coordinator.instructions import LastEnd
-from nnlo_opt.coordinator.outcomes import curve_of, fold_to_give_up, loss_of, losses_without_progress
-from nnlo_opt.trials.trial import AssignmentEnd, FoldResult, Loss, Trial
+from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
+from nnlo_opt.coordinator.outcomes import curve_of, fold_to_give_up, loss_of, losses_without_progress, report_of
+from nnlo_opt.trials.trial import AssignmentEnd, FoldResult, Loss, Trial, TrialState
 from tests.helpers.starts import assignment_of
 
 LOST, PREEMPTED, PAUSED = AssignmentEnd.LOST, AssignmentEnd.PREEMPTED, AssignmentEnd.PAUSED
@@ -34,6 +36,14 @@ def test_a_curve_is_the_mean_as_far_as_all_folds_have_come():
     known = trial(reports={0: {1: 0.5, 2: 0.25}, 1: {1: 1.0}})
     assert curve_of(known, 2) == ((1, 0.75),)
     assert curve_of(known, 3) == ()
+
+
+@pytest.mark.parametrize(("feasible", "state"), [(True, "complete"), (False, "failed")])
+def test_the_search_is_told_the_outcomes_that_are_known(feasible, state):
+    ended = {"state": TrialState.COMPLETE, "figure_of_merit": 0.5, "feasible": feasible}
+    told = report_of(trial(outcomes={"size": 3.0, "memory": math.nan}, **ended), SearchPlan(num_iterations=1))
+    assert (told.state, told.value, told.outcomes) == (state, 0.5, {"size": 3.0})
+    assert report_of(trial(), SearchPlan(num_iterations=1)).outcomes == {}
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 import json
+import math
 
 import numpy as np
 import pytest
 
 from nnlo_opt.export.exporter import make_exporter
+from nnlo_opt.run.start.earlier import read_earlier
 from nnlo_opt.safe_path import SafePath
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from tests.helpers import stories
 from tests.helpers.exported import ENDS, REASON, SPACE, UNIX_S, started, story, take_in_parts
 
 pytestmark = pytest.mark.needs("optuna")
@@ -87,6 +90,22 @@ def test_several_objectives_are_values(tmp_path):
     assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
     assert {trial.number for trial in study.best_trials} == {*Ledger(events).pareto.trials}
     assert study.metric_names == ["val_loss", "n_weights"]
+
+
+def test_bounds_are_constraints_of_a_study_and_come_back_as_figures(tmp_path):
+    first = started()
+    events = [first.replaced(identity=first.identity | {"constraints": ["size<5", "acc>=0.5"]})]
+    shown = [{"size": 3.0, "acc": 0.75}, {"size": 9.0, "acc": 0.5}, {"size": 5.0, "acc": 0.25}, {"acc": 0.5}]
+    for trial, metrics in enumerate(shown):
+        point = SPACE.sample(np.random.default_rng(trial))
+        end = stories.finished(trial, 0.5, 1.0, metrics=metrics, n_epochs=1, train_s=0.5)
+        events += [stories.suggested(trial, point), stories.assigned(trial, trial), end, stories.completed(trial, 0.5)]
+    place = written(tmp_path / "study", events)
+    excesses = [trial.system_attrs["constraints"] for trial in study_of(place).trials]
+    assert excesses == [[-2.0, -0.25], [4.0, 0.0], [math.ulp(0.0), 0.25], [1.0, 0.0]]
+    observations = read_earlier(place).observations
+    assert [o["outcomes"] for o in observations] == shown
+    assert [o["feasible"] for o in observations] == [True, False, False, False]
 
 
 def test_a_mirror_that_begins_again_has_nothing_to_add(tmp_path):

@@ -8,11 +8,13 @@ import pytest
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, SearchPlan, Send
+from nnlo_opt.coordinator.outcomes import report_of
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.reporting.results import read_ledger, summarise, write_results
 from nnlo_opt.reporting.table import trials_table
 from nnlo_opt.run.start.identity import check_same
 from nnlo_opt.search.base import History
+from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.run_directory import RunRequest, open_run
@@ -110,3 +112,25 @@ def test_the_golden_journal_is_continued_wherever_it_was_cut(run, n_lines):
     # Each open trial goes on, and the search does unless it was over.
     assert {order.trial for order in orders} == {trial.number for trial in ledger.trials if not trial.state.ended}
     assert orders or isinstance(instructions[-1], Ask | Finish)
+
+
+def test_a_run_with_a_bound_from_before_figures_were_told_is_continued_with_its_figures(tmp_path):
+    """Ten trials of two integers, whose product is bounded: six are infeasible."""
+    shutil.copy(HERE / "journal-bounds.jsonl", tmp_path / "journal.jsonl")
+    ledger = read_ledger(tmp_path)
+    told = [report_of(trial, SearchPlan(num_iterations=30)) for trial in ledger.trials]
+    assert [tell.outcomes for tell in told] == [{"memory": t.point["w"] * t.point["b"] / 1000} for t in ledger.trials]
+    assert [tell.state for tell in told].count("failed") == 6
+    search = InlineSearch()
+    options = {"n_initial_points": ledger.identity.n_initial_points, "outcome_constraints": ledger.identity.constraints}
+    search.start("bayesian", ledger.identity.space, ledger.identity.seed, options)
+    for tell in told:
+        search.record(
+            [
+                {"trial": tell.trial, "point": tell.point, "state": tell.state, "value": tell.value}
+                | {"outcomes": tell.outcomes}
+            ]
+        )
+    search.request_suggestion(0)
+    point = search.poll().point
+    assert 10 < point["w"] * point["b"] / 1000 <= 20

@@ -99,6 +99,22 @@ def test_a_table_of_ones_own_needs_a_figure_and_parameters(tmp_path, mark):
     ]
 
 
+def test_figures_of_a_table_say_which_trials_keep_the_bounds_and_what_has_none_is_told(tmp_path):
+    names = "figure_of_merit,p:x,p:n,p:c,feasible,m:size,m:acc"
+    rows = f"{names}\n0.5,0.25,3,a,True,9,0.5\n0.4,0.5,3,a,False,,\n0.3,1,4,a,,2,1\n"
+    identity = RunIdentity(figure_of_merit="val_loss", direction="max", constraints=["size<5"])
+    observations, lines = observations_of_runs([table(tmp_path, rows)], identity, OURS)
+    assert [(o["feasible"], o.get("outcomes")) for o in observations] == [
+        (False, {"size": 9.0}),
+        (False, None),
+        (True, {"size": 2.0}),
+    ]
+    assert lines[0].endswith(": 1 of 3 trials have no `m:size`, and only their feasibility counts.")
+    unbounded, lines = observations_of_runs([table(tmp_path, rows)], IDENTITY, OURS)
+    assert not any("outcomes" in observation for observation in unbounded)
+    assert len(lines) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -4,6 +4,7 @@ from scipy.optimize import approx_fprime
 
 from nnlo_opt.search.acquisition import Acquisition, log_improvement
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, _Likelihood, fit_hyperparameters
+from nnlo_opt.search.margins import Bounded
 
 GROUPS = np.array([0, 1, 1, 2])
 HYPERPARAMETERS = Hyperparameters(lengths=np.array([0.5, 1.2, 0.8]), scale=1.4, noise=0.01)
@@ -95,7 +96,7 @@ def test_gradient_of_the_acquisition_is_the_difference_quotient(with_failures):
     values = posterior.with_values(pending, posterior.draw(pending, np.random.default_rng(3).normal(size=(3, 6))))
     labels = np.where(observations().columns[:, 0] > 0.5, 1.0, -1.0)
     failing = Posterior(HYPERPARAMETERS, Observations(observations().columns, GROUPS, labels, np.ones(20)))
-    acquisition = Acquisition(values, failing if with_failures else None)
+    acquisition = Acquisition(values, [Bounded(process=failing, high=0.0, noise=0.1)] * with_failures)
     rows = np.random.default_rng(4).random((5, 4))
     values, gradients = acquisition.with_gradient(rows)
     np.testing.assert_allclose(values, acquisition(rows), rtol=1e-6)

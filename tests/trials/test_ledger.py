@@ -394,6 +394,7 @@ def test_only_a_trial_whose_mean_keeps_the_constraints_is_the_best_or_in_the_par
     ledger = replayed(events)
     assert [trial.feasible for trial in ledger.trials] == [False, False, True, True, False, None]
     assert [trial.standing for trial in ledger.trials[3:]] == ["complete", "infeasible", "failed"]
+    assert [trial.finite_outcomes.get("size") for trial in ledger.trials] == [6.0, 5.0, 4.5, 4.5, None, None]
     assert (ledger.best().number, ledger.pareto.trials) == (3, [3])
     assert kept_trials(ledger, 2) == {2, 3}
     assert [trial.number for trial in ranked(ledger)] == [3, 2, 4, 0, 1, 5]

@@ -84,6 +84,7 @@ def test_a_constraint_is_a_metric_and_its_bound(text, written, kept, broken):
     bound = OutcomeConstraint.parse(text)
     assert str(bound) == written
     assert (bound.allows(kept), bound.allows(broken)) == (True, False)
+    assert bound.excess(kept) <= 0.0 < bound.excess(broken)
     assert Comparison(constraints=(bound, OutcomeConstraint.parse("other>0"))).needed[-1].name == "other"
 
 

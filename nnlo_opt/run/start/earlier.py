@@ -11,12 +11,21 @@ from nnlo_opt.analysis.frames import text_of
 from nnlo_opt.errors import ConfigurationError, require_package
 from nnlo_opt.files import regular
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.search.warm_start import Earlier, adopted_observations, observations_of, standard_error
+from nnlo_opt.search.warm_start import (
+    Earlier,
+    adopted_observations,
+    judged,
+    metrics_of,
+    observations_of,
+    standard_error,
+    unknown_outcomes,
+)
 from nnlo_opt.space.fixing import value_of
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.identity import RunIdentity
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.objectives import OutcomeConstraint
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ def observations_of_runs(
     """
     observations: list[Observation] = []
     lines = []
+    bounds = [OutcomeConstraint.parse(text) for text in identity.constraints]
     for place in places:
         earlier = read_earlier(place)
         for name in (_FIGURE, "direction", "constraints"):
@@ -48,7 +58,8 @@ def observations_of_runs(
         known = earlier.observations
         if earlier.is_foreign:
             known = [Observation(**o | {"point": _as_ours(o["point"], space)}) for o in known]
-        found, remarks = adopted_observations(known, earlier.names, space)
+        found, remarks = adopted_observations(judged(known, bounds), earlier.names, space)
+        remarks += unknown_outcomes(found, bounds)
         observations += found
         lines += [f"Warm start from `{place}`: {remark}." for remark in remarks]
         lines.append(f"Warm start from `{place}`: {len(found)} of {len(known)} complete trials are used.")
@@ -164,7 +175,8 @@ def _observation(row: Mapping[str, str], names: Sequence[str]) -> Observation:
         raise ValueError(f"a {_FIGURE} of {value} ± {std} over {n_folds} folds")
     point: Point = {name: text_of(row[f"p:{name}"]) for name in names}
     is_feasible = row.get("feasible") != "False"
-    return Observation(point=point, value=value, std=standard_error(std, n_folds), feasible=is_feasible)
+    error, outcomes = standard_error(std, n_folds), metrics_of(row)
+    return Observation(point=point, value=value, std=error, feasible=is_feasible, outcomes=outcomes)
 
 
 def _as_ours(point: Mapping[str, object], space: Space) -> Point:

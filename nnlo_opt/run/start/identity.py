@@ -67,7 +67,9 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         "seed": options.seed,
         "training": options.training.to_json() | {"mode": name_of(options.training.mode)},
         "point": options.point,
-        "n_initial_points": design_size(findings.space, options.plan.num_iterations or None),
+        "n_initial_points": design_size(
+            findings.space, options.plan.num_iterations or None, has_bounds=bool(options.comparison.constraints)
+        ),
         **({"likely_first": True} if _tries_likely(options, findings) else {}),
         "figure_of_merit": findings.figure,
         # Their observations are in the journal, so that the runs need not exist when this run is resumed.

@@ -174,6 +174,8 @@ class SearchSession(Session):
         settings = options.to_json()
         if self.options.plan.objectives:
             settings["n_objectives"] = len(self.options.plan.objectives)
+        if self.options.comparison.constraints:
+            settings["outcome_constraints"] = list(map(str, self.options.comparison.constraints))
         if "n_initial_points" in options_of(options.algorithm) and identity.n_initial_points is not None:
             settings["n_initial_points"] = identity.n_initial_points
         if self._pruning is not None:
