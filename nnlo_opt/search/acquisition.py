@@ -62,6 +62,19 @@ class Acquisition:
         return value, gradient
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere(Acquisition):
+    """Acquisition that is minus infinity for points with a category: those for which the column `barred` is not 0."""
+
+    barred: int = 0
+
+    def __call__(self, columns: np.ndarray) -> np.ndarray:
+        """Return the acquisition, (m,) float64, for `columns` (m, width)."""
+        result = Acquisition.__call__(self, columns)  # a class with slots has no `super()`
+        result[columns[:, self.barred] > 0.0] = -np.inf
+        return result
+
+
 def chance_of_success(failures: Posterior, columns: np.ndarray) -> np.ndarray:
     """Return the chance of success, (m,) float64 in 0..1, for `columns` (m, width); `failures` as in `Acquisition`."""
     return ndtr(_confidence(failures, columns))

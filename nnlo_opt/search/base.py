@@ -124,6 +124,8 @@ class History:
         self.n_adopted = 0
         #: epochs of a whole training; 0 if not known, and the longest so far counts as whole
         self.max_epochs = 0
+        #: False if the values change from suggestion to suggestion, like weighted sums of several objectives
+        self.has_fixed_values = True
         #: keys of the points of all rows, in any state
         self._keys: set[PointKey] = set()
 
@@ -230,6 +232,7 @@ class History:
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
         other._curves, other._progress, other.max_epochs = self._curves, self._progress, self.max_epochs
         other._values, other._stds = values, np.full(len(values), np.nan)
+        other.has_fixed_values = self.has_fixed_values
         return other
 
     def settled(self) -> "History":
