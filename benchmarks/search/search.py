@@ -28,7 +28,9 @@ import search_tasks as tasks
 ENGINES = ("bayesian", "optuna-gp", "optuna-tpe", "skopt", "deephyper", "random")
 #: ended trials before the suggestions whose cost is measured, and how many of these
 LENGTHS, N_MEASURED = (20, 50, 100, 200, 500), 10
+#: task on which all these lengths are measured, and one length on each of these tasks
 COST_TASK = "hartmann6"
+COST_TASKS, COST_LENGTH = ("mixed12", "mixed30"), 60
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.space import Categorical, Integer, Parameter, Point, Real, Space
+from nnlo_opt.space import Categorical, Integer, Parameter, Point, Real, Space, When
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,80 @@ def _network() -> Task:
     return Task(space, regret)
 
 
+def _mixed(n_copies: int, n_that_matter: int) -> Task:
+    """Copies of six parameters of different kinds, of which the first `n_that_matter` parameters matter.
+
+    A Real, a logarithmic Real, an Integer, a logarithmic Integer and two Categoricals. What the first category adds
+    goes to a Real, and the two logarithms of a copy act together.
+    """
+    kinds = ("a", "b", "c", "d", "e")
+    space = Space(
+        parameter
+        for i in range(n_copies)
+        for parameter in (
+            Categorical(kinds, name=f"kind{i}"),
+            Real(0.0, 1.0, name=f"real{i}"),
+            Real(1e-5, 1.0, "log-uniform", name=f"rate{i}"),
+            Integer(1, 12, name=f"depth{i}"),
+            Integer(8, 1024, "log-uniform", name=f"width{i}"),
+            Categorical(["x", "y", "z"], name=f"way{i}"),
+        )
+    )
+
+    def losses(i: int, point: Any) -> tuple[float, ...]:
+        kind = kinds.index(point[f"kind{i}"])
+        away = math.log10(point[f"rate{i}"]) + 3.0 - 0.3 * (i % 3)
+        wide = math.log2(point[f"width{i}"]) - 6.0 - i % 2
+        return (
+            0.1 * ((kind + 2 * i) % 5),
+            2.0 * (point[f"real{i}"] - 0.15 - 0.17 * kind) ** 2,
+            0.2 * away**2,
+            0.02 * (point[f"depth{i}"] - 4 - i) ** 2,
+            0.05 * (wide + 0.5 * away) ** 2,
+            0.15 * abs("xyz".index(point[f"way{i}"]) - i % 3),
+        )
+
+    def regret(point: Any) -> float:
+        loss = sum([each for i in range(n_copies) for each in losses(i, point)][:n_that_matter])
+        return loss / (1 + 0.3 * loss)
+
+    return Task(space, regret)
+
+
+def _branches() -> Task:
+    """A choice of three models, each with a choice and numbers of its own."""
+    space = Space(
+        [
+            Categorical(["trees", "network", "kernel"], name="model"),
+            Real(1e-4, 1.0, "log-uniform", name="penalty"),
+            *(Integer(1, 20, name=name, condition=When("model", "trees")) for name in ("tree_depth", "n_leaves")),
+            Categorical(["gini", "entropy"], name="criterion", condition=When("model", "trees")),
+            Real(1e-5, 1.0, "log-uniform", name="rate", condition=When("model", "network")),
+            Integer(1, 8, name="n_layers", condition=When("model", "network")),
+            Real(0.0, 0.9, name="dropout", condition=When("model", "network")),
+            Categorical(["relu", "tanh", "elu", "gelu"], name="activation", condition=When("model", "network")),
+            Real(1e-3, 1e3, "log-uniform", name="gamma", condition=When("model", "kernel")),
+            Integer(2, 5, name="degree", condition=When("model", "kernel")),
+        ]
+    )
+
+    def regret(point: Any) -> float:
+        loss = 0.1 * (math.log10(point["penalty"]) + 2.0) ** 2
+        match point["model"]:
+            case "trees":
+                loss += 0.06 + 0.004 * (point["tree_depth"] - 9) ** 2 + 0.002 * (point["n_leaves"] - 6) ** 2
+                loss += 0.02 * (point["criterion"] != "gini")
+            case "network":
+                away = math.log10(point["rate"]) + 3.2
+                loss += 0.2 * away**2 + 0.02 * (point["n_layers"] - 4) ** 2 + (point["dropout"] - 0.2) ** 2
+                loss += {"relu": 0.05, "tanh": 0.15, "elu": 0.08, "gelu": 0.0}[point["activation"]]
+            case _:
+                loss += 0.1 + 0.1 * math.log10(point["gamma"]) ** 2 + 0.03 * (point["degree"] - 3) ** 2
+        return loss
+
+    return Task(space, regret)
+
+
 _FUNCTIONS: dict[str, Callable[[], Task]] = {
     "branin": lambda: _box(2, 0, 1, _branin),
     "hartmann6": lambda: _box(6, 0, 1, _hartmann6),
@@ -106,6 +180,10 @@ _FUNCTIONS: dict[str, Callable[[], Task]] = {
     "rosenbrock4": lambda: _box(4, -5, 10, _rosenbrock),
     "griewank6": lambda: _box(6, -600, 400, _griewank),
     "sphere20": lambda: _box(20, -5, 10, lambda x: float((x**2).sum())),
+    "mixed12": lambda: _mixed(2, 12),
+    "mixed30": lambda: _mixed(5, 30),
+    "mixed30-3": lambda: _mixed(5, 3),
+    "branches": _branches,
 }
 
 # ---------------------------------------------------------------- tables, and BBOB
@@ -157,6 +235,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "functions": ("branin", "hartmann6", "ackley10", "network", "levy5", "rosenbrock4"),
     "tables": TABLES,
     "bbob": ("bbob1-5", "bbob3-5", "bbob8-5", "bbob15-5"),
+    "mixed": ("mixed12", "mixed30", "mixed30-3", "branches"),
     "holdout": HOLDOUT,
 }
 

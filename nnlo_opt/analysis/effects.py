@@ -26,8 +26,8 @@ from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
 from nnlo_opt.search.targets import standardise, unwarp, warp
 from nnlo_opt.space.parameters import Constant, Parameter
-from nnlo_opt.space.space import Point, Space, parents_first
-from nnlo_opt.space.values import Value, thawed
+from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.values import Value
 
 #: fewer complete trials say nothing about a parameter
 MIN_TRIALS = 5
@@ -164,25 +164,8 @@ def _columns_of(encoding: Encoding, units: np.ndarray) -> tuple[np.ndarray, np.n
     Returns:
         (m, width) float64 and (m, n_parameters) bool.
     """
-    space, encoded = encoding.space, np.zeros((len(units), len(encoding.groups)))
-    active = np.ones(units.shape, dtype=bool)
-    keys: dict[str, np.ndarray] = {}
-    for i in parents_first(space.parameters):
-        parameter = space.parameters[i]
-        # Few quantiles of a parameter are different, so each is mapped to its value once.
-        quantiles, rows = np.unique(units[:, i], return_inverse=True)
-        values = [parameter.from_unit(unit) for unit in quantiles.tolist()]
-        keys[parameter.name] = np.array([parameter.key(value) for value in values], dtype=float)[rows]
-        if (condition := parameter.condition) is not None:
-            wanted = [space[condition.parent].key(thawed(value)) for value in condition.values]
-            is_met = np.isin(keys[condition.parent], wanted)
-            active[:, i] = active[:, space.names.index(condition.parent)] & is_met
-        own = np.flatnonzero(encoding.groups == i)
-        if len(own) and not isinstance(parameter, Constant):
-            present = encoding.columns([{parameter.name: value} for value in values])[:, own][rows]
-            absent = encoding.columns([{}])[:, own]
-            encoded[:, own] = np.where(active[:, i, None], present, absent)
-    return encoded, active
+    snapped = encoding.quantiles.snapped(units)
+    return encoding.of_snapped(snapped), ~np.isnan(snapped)
 
 
 def _effect(surrogate: _Surrogate, i: int, base: np.ndarray, variance: np.ndarray) -> Effect:

@@ -8,6 +8,7 @@ import numpy as np
 
 from nnlo_opt.records import Value
 from nnlo_opt.search.targets import without_penalties
+from nnlo_opt.space.quantiles import snapped_row
 from nnlo_opt.space.space import Point, PointKey, Space
 from nnlo_opt.trials.events import Observation
 from nnlo_opt.trials.trial import TrialState
@@ -108,6 +109,8 @@ class History:
         self._rows: dict[int, int] = {}
         #: one point for each row; never changed after it was recorded
         self._points: list[Point] = []
+        #: snapped quantiles of the first points, as far as they were asked for; see `snapped`
+        self._snapped: list[np.ndarray] = []
         #: one state for each row; only pending and pruned states change
         self._states: list[TrialState] = []
         #: one value for each row; the first `len(self._points)` are in use; NaN if pending, or failed without a value
@@ -231,6 +234,7 @@ class History:
         other = History(self.space)
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
         other._curves, other._progress, other.max_epochs = self._curves, self._progress, self.max_epochs
+        other._snapped = self._snapped  # one list for all, which grows with the points
         other._values, other._stds = values, np.full(len(values), np.nan)
         other.has_fixed_values = self.has_fixed_values
         return other
@@ -304,6 +308,11 @@ class History:
         """The n_adopted + n_suggested points, read only."""
         return self._points
 
+    def snapped(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return the snapped quantiles (`space.quantiles`) of the points in `rows`, (len(rows), n_parameters)."""
+        self._snapped += [np.array(snapped_row(self.space, point)) for point in self._points[len(self._snapped) :]]
+        return np.array([self._snapped[row] for row in rows]).reshape(len(rows), len(self.space.parameters))
+
     @property
     def states(self) -> Sequence[TrialState]:
         """The n_adopted + n_suggested states, read only."""
@@ -335,7 +344,11 @@ class History:
 
     def contains(self, point: Point) -> bool:
         """Return True if `point` was tried: by a trial in any state, or by another run."""
-        return self.space.key(point) in self._keys
+        return self.contains_key(self.space.key(point))
+
+    def contains_key(self, key: PointKey) -> bool:
+        """Return True if the point with this key of the space was tried."""
+        return key in self._keys
 
     @property
     def n_distinct(self) -> int:

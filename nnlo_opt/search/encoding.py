@@ -1,12 +1,14 @@
 """Encoding of points for surrogates: rows of columns of order one, for all kinds of parameters."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from nnlo_opt.search.base import History
 from nnlo_opt.space.parameters import Categorical, Constant
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.quantiles import Quantiles, snapped_row
+from nnlo_opt.space.space import Point, PointKey, Space
 
 
 class Encoding:
@@ -24,6 +26,7 @@ class Encoding:
 
     def __init__(self, space: Space, *, has_shares: bool = False) -> None:
         self.space = space
+        self.quantiles = Quantiles(space)
         self.has_shares = has_shares
         #: index of the parameter of each column, (width,) int
         groups = [i for i, p in enumerate(space.parameters) for _ in range(_n_columns(p))]
@@ -33,27 +36,38 @@ class Encoding:
         self.unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
         #: index of the first column of each parameter
         self.first = np.searchsorted(self.groups, np.arange(len(space.parameters)))
+        kept = [not isinstance(parameter, (Categorical, Constant)) for parameter in space.parameters]
+        #: the parameters whose column is their quantile, and these columns
+        self._ordered = np.flatnonzero(kept)
+        self._ordered_columns = self.first[self._ordered]
+
+    @cached_property
+    def all_points(self) -> tuple[list[Point], list[PointKey], np.ndarray]:
+        """All feasible points of a finite space, their keys, and their rows."""
+        points = list(self.space.iter_points())
+        return points, [self.space.key(point) for point in points], self.columns(points)
 
     def columns(self, points: Sequence[Point]) -> np.ndarray:
-        """Return the rows of `points`, (n, width) float64."""
-        encoded = np.zeros((len(points), len(self.groups)))
-        if self.has_shares:
-            encoded[:, -1] = 1.0
-        for first, parameter in zip(self.first.tolist(), self.space.parameters, strict=True):
-            name = parameter.name
-            if isinstance(parameter, Constant):
-                continue
-            if isinstance(parameter, Categorical):
-                for row, point in enumerate(points):
-                    if name in point:
-                        encoded[row, first + parameter.key(point[name])] = np.sqrt(0.5)
-            else:
-                encoded[:, first] = [parameter.to_unit(p[name]) if name in p else 0.5 for p in points]
-        return encoded
+        """Return the rows of `points`, or of parts of points, (n, width) float64."""
+        rows = [snapped_row(self.space, point) for point in points]
+        return self.of_snapped(np.array(rows).reshape(len(rows), len(self.space.parameters)))
 
     def columns_of(self, history: History, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the rows of the points in `rows` of a history, (len(rows), width) float64."""
-        return self.columns([history.points[row] for row in rows])
+        return self.of_snapped(history.snapped(rows))
+
+    def of_snapped(self, snapped: np.ndarray) -> np.ndarray:
+        """Return the rows of points with these snapped quantiles (n, n_parameters), (n, width) float64."""
+        encoded = np.zeros((len(snapped), len(self.groups)))
+        if self.has_shares:
+            encoded[:, -1] = 1.0
+        is_missing = np.isnan(snapped)
+        encoded[:, self._ordered_columns] = np.where(is_missing, 0.5, snapped)[:, self._ordered]
+        for row in np.flatnonzero(self.unordered):
+            has = np.flatnonzero(~is_missing[:, row])
+            index = np.floor(snapped[has, row] * self.space.parameters[row].n_values).astype(int)
+            encoded[has, self.first[row] + index] = np.sqrt(0.5)
+        return encoded
 
 
 def _n_columns(parameter: object) -> int:

@@ -27,7 +27,10 @@ _N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
 
 
 class Maximisation:
-    """One search for the maximum of `acquisition` over unseen points."""
+    """One search for the maximum of `acquisition` over unseen points.
+
+    Points are rows of quantiles (`space.quantiles`), and the values of one are made when it is chosen.
+    """
 
     def __init__(
         self, acquisition: Acquisition, encoding: Encoding, history: History, rng: np.random.Generator
@@ -37,40 +40,54 @@ class Maximisation:
         self._space = encoding.space
         self.history = history
         self._rng = rng
-        #: every point evaluated, and its acquisition; minus infinity if the point is not feasible or near a tried one
-        self._points: list[Point] = []
+        #: quantiles of every point evaluated, and its acquisition; minus infinity if the point is not feasible or near
+        #: a tried one
+        self._units: list[np.ndarray] = []
         self._values: list[float] = []
+        many = np.array([has_many_values(parameter) for parameter in self._space.parameters])
+        #: the parameters of many values, and those of few
+        self._many, self._few = np.flatnonzero(many), np.flatnonzero(~many)
 
     def run(self, best_trials: Sequence[Point]) -> Point | None:
         """Return the best point found that is new and no near copy of a point tried; None if there is none."""
         n_points = self._space.n_points
         if n_points is not None and n_points <= _MAX_ENUMERATED:
-            self._look_at([p for p in self._space.iter_points() if not self.history.contains(p)])
-            return self._best_unseen()
-        self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng))
-        self._look_at([point for center in best_trials for point in self._near(center)])
-        for point, value in self._starts():
-            self._climb(point, value)
+            return self._best_of_all()
+        self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng), are_feasible=True)
+        if best_trials:
+            self._look_at(np.concatenate([self._near(center) for center in best_trials]))
+        for chosen in self._starts():
+            self._climb(self._units[chosen], self._values[chosen])
         return self._best_unseen()
 
-    def _look_at(self, points: list[Point]) -> np.ndarray:
-        if not points:
+    def _best_of_all(self) -> Point | None:
+        points, keys, columns = self.encoding.all_points
+        unseen = [i for i, key in enumerate(keys) if not self.history.contains_key(key)]
+        if not unseen:
+            return None
+        return dict(points[unseen[int(self._acquisition(columns[unseen]).argmax())]])
+
+    def _look_at(self, units: np.ndarray, *, are_feasible: bool = False) -> np.ndarray:
+        """Evaluate the points at `units` (n, n_parameters); return their acquisition, (n,)."""
+        if not len(units):
             return np.empty(0)
-        columns = self.encoding.columns(points)
+        columns = self.encoding.of_snapped(self.encoding.quantiles.snapped(units))
         values = self._acquisition(columns)
         if self._space.n_points is None:  # else its points lie apart by themselves
             values[self._acquisition.values.knows(columns)] = -np.inf
-        values[[not self._space.is_feasible(point) for point in points]] = -np.inf
-        self._points += points
+        if self._space.constraint is not None and not are_feasible:
+            points = map(self._space.from_unit, units.tolist())
+            values[[not self._space.is_feasible(point) for point in points]] = -np.inf
+        self._units += list(units)
         self._values += values.tolist()
         return values
 
     def _best_unseen(self) -> Point | None:
         order = np.argsort(-np.array(self._values), kind="stable").tolist()
-        ranking = (self._points[i] for i in order if self._values[i] > -np.inf)
+        ranking = (self._space.from_unit(self._units[i].tolist()) for i in order if self._values[i] > -np.inf)
         return next((point for point in ranking if not self.history.contains(point)), None)
 
-    def _near(self, center: Point) -> list[Point]:
+    def _near(self, center: Point) -> np.ndarray:
         """Return points around `center`: some ordered values move, and one unordered value in five is drawn again."""
         rng, parameters = self._rng, self._space.parameters
         units = np.tile(self._space.to_unit(center), (_N_NEAR, 1))
@@ -81,9 +98,9 @@ class Maximisation:
         radii = rng.choice(_RADII, size=(_N_NEAR, 1))
         steps = np.clip(units + radii * rng.normal(size=units.shape), 0.0, 1.0)
         drawn = np.where(unordered, rng.random(units.shape), steps)
-        return [self._space.from_unit(row) for row in np.where(moved, drawn, units).tolist()]
+        return np.where(moved, drawn, units)
 
-    def _starts(self) -> list[tuple[Point, float]]:
+    def _starts(self) -> list[int]:
         """Return the best point, and further points drawn with a probability that grows with their acquisition."""
         values = np.array(self._values)
         if not np.isfinite(values).any():
@@ -95,29 +112,30 @@ class Maximisation:
         n_more = min(_N_STARTS - 1, int(np.count_nonzero(weights)))
         if n_more:
             chosen += self._rng.choice(order, n_more, replace=False, p=weights / weights.sum()).tolist()
-        return [(self._points[i], self._values[i]) for i in chosen]
+        return chosen
 
-    def _climb(self, point: Point, value: float) -> None:
+    def _climb(self, units: np.ndarray, value: float) -> None:
+        """Climb from the point at `units` (n_parameters,), which has this acquisition."""
         for _ in range(_N_ROUNDS):
             before = value
-            point, value = self._ascend(point, value)
-            neighbours = self._neighbours(point)
+            units, value = self._ascend(units, value)
+            neighbours = self._neighbours(units)
             values = self._look_at(neighbours)
             if len(values) and values.max() > value:
-                point, value = neighbours[int(values.argmax())], float(values.max())
+                units, value = neighbours[int(values.argmax())], float(values.max())
             elif value < before + 1e-3:
                 break
             if not len(values):
                 break
 
-    def _ascend(self, point: Point, value: float) -> tuple[Point, float]:
+    def _ascend(self, units: np.ndarray, value: float) -> tuple[np.ndarray, float]:
         """Follow the gradient along those parameters of many values that the point has."""
-        parameters = self._space.parameters
-        moved = [i for i, p in enumerate(parameters) if p.name in point and has_many_values(p)]
-        if not moved:
-            return point, value
+        snapped = self.encoding.quantiles.snapped(units[None])
+        moved = self._many[~np.isnan(snapped[0, self._many])]
+        if not len(moved):
+            return units, value
         columns = self.encoding.first[moved]
-        row, units = self.encoding.columns([point])[0], np.array(self._space.to_unit(point))
+        row = self.encoding.of_snapped(snapped)[0]
 
         def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
             row[columns] = x
@@ -128,20 +146,26 @@ class Maximisation:
             loss, row[columns], jac=True, method="L-BFGS-B", bounds=[(0.0, 1.0)] * len(moved),
             options={"maxiter": _N_STEPS},
         )  # fmt: skip
-        units[moved] = np.clip(result.x, 0.0, 1.0)
-        climbed = self._space.from_unit(units.tolist())
-        reached = float(self._look_at([climbed])[0])
-        return (climbed, reached) if reached > value else (point, value)
+        climbed = _whole(snapped[0])
+        climbed[moved] = np.clip(result.x, 0.0, 1.0)
+        reached = float(self._look_at(climbed[None])[0])
+        return (climbed, reached) if reached > value else (units, value)
 
-    def _neighbours(self, point: Point) -> list[Point]:
-        """Return the points that differ from `point` in the value of one parameter of few values."""
-        units = self._space.to_unit(point)
-        neighbours = []
-        for i, parameter in enumerate(self._space.parameters):
-            if parameter.name in point and not has_many_values(parameter):
-                for index in range(parameter.n_values or 0):
-                    value = parameter.value_at(index)
-                    if value != point[parameter.name]:
-                        moved = [*units[:i], parameter.to_unit(value), *units[i + 1 :]]
-                        neighbours.append(self._space.from_unit(moved))
+    def _neighbours(self, units: np.ndarray) -> np.ndarray:
+        """Return the points that differ from the one at `units` in the value of one parameter of few values."""
+        snapped = self.encoding.quantiles.snapped(units[None])[0]
+        others: dict[int, np.ndarray] = {}
+        for row in self._few[~np.isnan(snapped[self._few])].tolist():
+            values = self.encoding.quantiles.values(row)
+            others[row] = values[values != snapped[row]]
+        neighbours = np.tile(_whole(snapped), (sum(map(len, others.values())), 1))
+        first = 0
+        for row, values in others.items():
+            neighbours[first : first + len(values), row] = values
+            first += len(values)
         return neighbours
+
+
+def _whole(snapped: np.ndarray) -> np.ndarray:
+    """Return quantiles at which `Space.from_unit` makes the point with these snapped ones."""
+    return np.where(np.isnan(snapped), 0.5, snapped)

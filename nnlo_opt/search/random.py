@@ -88,12 +88,16 @@ def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Po
     return None  # the feasible points are few, and all were tried
 
 
-def feasible_draws(space: Space, n_points: int, rng: np.random.Generator) -> list[Point]:
-    """Return up to `n_points` feasible points drawn by the priors; fewer if the constraint refuses most points."""
+def feasible_draws(space: Space, n_points: int, rng: np.random.Generator) -> np.ndarray:
+    """Return quantiles of up to `n_points` feasible points drawn by the priors, (n, n_parameters) float64.
+
+    They are fewer if the constraint refuses most points.
+    """
     if space.constraint is None:
-        return [space.from_unit(units) for units in rng.random((n_points, len(space.parameters))).tolist()]
-    drawn = (space.draw(rng) for _ in range(_DRAWS_A_POINT * n_points))
-    return list(islice((point for point in drawn if space.is_feasible(point)), n_points))
+        return rng.random((n_points, len(space.parameters)))
+    drawn = (rng.random(len(space.parameters)).tolist() for _ in range(_DRAWS_A_POINT * n_points))
+    accepted = list(islice((units for units in drawn if space.is_feasible(space.from_unit(units))), n_points))
+    return np.array(accepted).reshape(len(accepted), len(space.parameters))
 
 
 def _walk_to_unseen(space: Space, n_points: int, history: History, rng: np.random.Generator) -> Point | None:

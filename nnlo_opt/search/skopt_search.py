@@ -94,7 +94,8 @@ class SkoptSearch(SeededSearch):
         except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
             return None
         candidates = _Candidates(history, surrogate, self._acquisition)
-        candidates.add(feasible_draws(self._space, _N_DRAWN, rng))
+        drawn = feasible_draws(self._space, _N_DRAWN, rng)
+        candidates.add([self._space.from_unit(units) for units in drawn.tolist()])
         candidates.add(neighbours(self._encoding, surrogate.ranking[:_N_CENTERS], _RADII[0], _N_NEAR, rng))
         for radius in _RADII:
             candidates.add(neighbours(self._encoding, candidates.best(_N_CENTERS), radius, _N_ROUND, rng))

@@ -19,6 +19,8 @@ from nnlo_opt.space.values import Value, frozen, is_number, not_contained, plain
 
 Prior = Literal["uniform", "log-uniform"]
 
+#: types of which two values are the same if they are equal; a float is not one of them, as 0.0 equals -0.0
+_PLAIN = (str, int, bool, type(None))
 
 #: argument of other packages -> ours
 _OTHER_ARGUMENTS = {
@@ -178,9 +180,9 @@ class _Range:
         return self._of_kind(number)
 
     def from_unit(self, unit: float) -> Any:
-        position = unit if self.likely is None else position_of(unit, self._position(self.likely))
-        low, high = self._edges
-        if self._is_logarithmic:
+        position = unit if self.likely is None else position_of(unit, self.position(self.likely))
+        low, high = self.edges
+        if self.is_logarithmic:
             number = math.exp(math.log(low) + position * (math.log(high) - math.log(low)))
         elif self._grid is None:
             number = low * (1.0 - position) + high * position
@@ -193,16 +195,16 @@ class _Range:
         return self.value_at(min(max(round((number - self.low) / step), 0), n_values - 1))
 
     def to_unit(self, value: object) -> float:
-        position = self._position(_Range.key(self, value))
-        return position if self.likely is None else quantile_of(position, self._position(self.likely))
+        position = self.position(_Range.key(self, value))
+        return position if self.likely is None else quantile_of(position, self.position(self.likely))
 
-    def _position(self, number: float) -> float:
+    def position(self, number: float) -> float:
         """Return the position of a value on its scale, 0 to 1.
 
         The middle of the part of the scale that rounds to it.
         """
-        low, high = self._edges
-        if self._is_logarithmic:
+        low, high = self.edges
+        if self.is_logarithmic:
             position = (math.log(number) - math.log(low)) / (math.log(high) - math.log(low))
         elif self._grid is None:
             position = (number - low) / (high - low)
@@ -211,12 +213,12 @@ class _Range:
         return min(max(position, 0.0), 1.0)
 
     @property
-    def _is_logarithmic(self) -> bool:
+    def is_logarithmic(self) -> bool:
         # If the bounds have the same logarithm in floating point, all scales between them are the same.
         return self.prior == "log-uniform" and math.log(self.low) < math.log(self.high)
 
     @property
-    def _edges(self) -> tuple[float, float]:
+    def edges(self) -> tuple[float, float]:
         """Ends of the scale: half a step beyond the bounds of a grid, so that the outer values have an equal share."""
         if self._grid is None:
             return self.low, self.high
@@ -337,6 +339,9 @@ class _Choice:
     name: str = ""
     condition: When | None = field(default=None, kw_only=True)
 
+    #: index of each value by its JSON text, and by type and value if it is of `_PLAIN`, which saves to write the text
+    _indices: Mapping[object, int] = field(init=False, repr=False, compare=False)
+
     #: name of the class in JSON
     KIND: ClassVar[str]
 
@@ -364,7 +369,13 @@ class _Choice:
                 f"The categories of {titled(name)} must be different. Received: {repeated[0]} more than once. "
                 "Remove the repetition."
             )
+        self._settle(values)
+
+    def _settle(self, values: tuple[Any, ...]) -> None:
         object.__setattr__(self, "categories", values)
+        by_text = {text(value): index for index, value in enumerate(values)}
+        by_value = {(type(value), value): index for index, value in enumerate(values) if type(value) in _PLAIN}
+        object.__setattr__(self, "_indices", by_text | by_value)
 
     @property
     def n_values(self) -> int:
@@ -393,11 +404,12 @@ class _Choice:
         return self.index(value)
 
     def _index_of(self, value: object) -> int | None:
+        if type(value) in _PLAIN and (index := self._indices.get((type(value), value))) is not None:
+            return index
         try:
-            wanted = text(thawed(plain(value)))
+            return self._indices.get(text(thawed(plain(value))))
         except (TypeError, ValueError, RecursionError):
             return None
-        return next((i for i, category in enumerate(self.categories) if text(category) == wanted), None)
 
     def to_json(self) -> dict[str, Any]:
         data = {"kind": self.KIND, "name": self.name, "categories": [thawed(c) for c in self.categories]}
@@ -460,14 +472,14 @@ class Ordinal(_Choice):
             object.__setattr__(self, "likely", frozen(self.likely, titled(self.name)))
 
     def from_unit(self, unit: float) -> Value:
-        position = unit if self.likely is None else position_of(unit, self._position(self.likely))
+        position = unit if self.likely is None else position_of(unit, self.position(self.likely))
         return _Choice.from_unit(self, position)
 
     def to_unit(self, value: object) -> float:
-        position = self._position(value)
-        return position if self.likely is None else quantile_of(position, self._position(self.likely))
+        position = self.position(value)
+        return position if self.likely is None else quantile_of(position, self.position(self.likely))
 
-    def _position(self, value: object) -> float:
+    def position(self, value: object) -> float:
         return _Choice.to_unit(self, value)
 
     def to_json(self) -> dict[str, Any]:
@@ -498,9 +510,9 @@ class Constant(_Choice):
 
     def __init__(self, value: Any, name: str = "", *, condition: When | None = None) -> None:
         check_condition(condition, name)
-        object.__setattr__(self, "categories", (frozen(value, titled(name)),))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "condition", condition)
+        self._settle((frozen(value, titled(name)),))
 
     @property
     def value(self) -> Value:

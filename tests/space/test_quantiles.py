@@ -1,0 +1,78 @@
+"""Rows of quantiles are, to the last bit, those of the points that `Space.from_unit` makes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
+from nnlo_opt.space.quantiles import Quantiles, snapped_row
+from tests.helpers.effort import examples
+from tests.helpers.random_spaces import parameters, spaces
+
+units = st.floats(0.0, 1.0)
+
+
+def of_points(space, rows):
+    """The same by the points, one after another."""
+    return np.array([snapped_row(space, space.from_unit(row)) for row in rows])
+
+
+@settings(max_examples=examples(300))
+@given(st.data())
+def test_rows_are_those_of_the_points(data):
+    space = data.draw(spaces())
+    rows = data.draw(st.lists(st.lists(units, min_size=len(space.names), max_size=len(space.names)), min_size=1))
+    np.testing.assert_array_equal(Quantiles(space).snapped(np.array(rows)), of_points(space, rows))
+
+
+@settings(max_examples=examples(300))
+@given(parameters, st.lists(units, min_size=1))
+def test_rows_of_one_parameter_of_any_kind_are_those_of_the_points(parameter, column):
+    space, rows = Space([parameter]), [[unit] for unit in column]
+    np.testing.assert_array_equal(Quantiles(space).snapped(np.array(rows)), of_points(space, rows))
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        Real(1e-7, 1e3, "log-uniform", name="p"),
+        Real(-3.0, 0.1, name="p"),
+        Real(0.0, 1.0, likely=0.2, name="p"),
+        Real(0.01, 2.0, "log-uniform", step=0.01, name="p"),
+        Integer(1, 10**6, "log-uniform", name="p"),
+        Integer(1, 512, "log-uniform", likely=64, name="p"),
+        Integer(-5, 300, step=5, name="p"),
+        Ordinal([1, 2, 4, 8], likely=4, name="p"),
+        Categorical(["a", 1, True, None], name="p"),
+        Constant("a", "p"),
+    ],
+    ids=str,
+)
+def test_thousands_of_quantiles_of_a_usual_parameter_are_those_of_its_values(parameter):
+    rows = np.random.default_rng(0).random((3000, 1))
+    rows[:4, 0] = 0.0, 1.0, 0.5, np.nextafter(1.0, 0.0)
+    space = Space([parameter])
+    quantiles = Quantiles(space)
+    for _ in range(2):  # the second time from what was kept
+        np.testing.assert_array_equal(quantiles.snapped(rows), of_points(space, rows.tolist()))
+
+
+@given(st.data())
+def test_values_of_a_finite_parameter_are_all_its_values(data):
+    space = data.draw(spaces(finite=True))
+    for row, parameter in enumerate(space.parameters):
+        expected = [parameter.to_unit(parameter.value_at(index)) for index in range(parameter.n_values)]
+        assert Quantiles(space).values(row).tolist() == expected
+
+
+def test_a_parameter_under_an_absent_one_is_absent():
+    space = Space(
+        [
+            Real(0, 1, name="third", condition=When("second", 2)),
+            Integer(1, 2, name="second", condition=When("first", "b", "c")),
+            Categorical(["a", "b", "c"], name="first"),
+        ]
+    )
+    snapped = Quantiles(space).snapped(np.array([[0.3, 0.9, 0.1], [0.3, 0.9, 0.5], [0.3, 0.1, 0.9]]))
+    np.testing.assert_allclose(snapped, [[np.nan, np.nan, 1 / 6], [0.3, 0.75, 0.5], [np.nan, 0.25, 5 / 6]], rtol=1e-12)
