@@ -35,7 +35,7 @@ MAX_PENDING = 100
 _N_FANTASIES = 16
 #: number of best trials around which the acquisition is evaluated
 _N_BEST = 4
-#: largest `span` of values that are not compressed where there are categories or conditions
+#: largest `span` of values that are not compressed, if there are categories, conditions or noise
 _WIDE = 8.0
 #: suggestions of which the last one leaves a category of the best trial
 _N_ELSEWHERE = 4
@@ -78,9 +78,9 @@ class BayesianSearch(SeededSearch):
     is not to be improved on (Gelbart, Snoek and Adams, 2014, UAI). Both are lifted towards the median by the chance of
     failure, but not where hyperparameters are fitted to them.
 
-    Values are compressed by `targets.warp`, unless noise was found in them. In a space with categories or conditions
-    only values that span decades are compressed, since compressed ones keep a search in one category; otherwise the
-    kernel has an additive part. Every fourth suggestion leaves a category of the best trial.
+    Values are compressed by `targets.warp` if they span decades, and in continuous spaces unless noise is found in
+    them. In spaces with categories or conditions compressed values keep a search in one category; there the kernel has
+    an additive part, and every fourth suggestion leaves a category of the best trial.
 
     If trials were pruned, the share of a whole training is one more input of the process (Swersky, Snoek and Adams,
     2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end. A
@@ -222,12 +222,12 @@ class BayesianSearch(SeededSearch):
             observed = first.observed(MAX_FITTED, encoding, is_warped=is_warped)
             return self._fit(f"{what}, {purpose}", observed, assumed)
 
-        if may_be_raw and self._is_mixed and span(first.regular) <= _WIDE:
+        may_be_raw = may_be_raw and span(first.regular) <= _WIDE
+        if may_be_raw and self._is_mixed:
             return False, fit("raw", Assumptions(is_additive=True), is_warped=False)
         compressed = fit("compressed", PLAIN, is_warped=True)
         if may_be_raw and compressed.noise > _NOISY:
-            noisy = Assumptions(is_additive=self._is_mixed, log_noise=NOISY_LOG_NOISE)
-            return False, fit("noisy", noisy, is_warped=False)
+            return False, fit("noisy", Assumptions(log_noise=NOISY_LOG_NOISE), is_warped=False)
         return True, compressed
 
     def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Posterior | None:

@@ -95,8 +95,9 @@ class Segments:
         return bool(farthest < _NEGLIGIBLE * np.median(values[: self._n_points]))
 
     def _made(self, number: int) -> Sequence[Point]:
-        units = latin_hypercube(self._n_points, len(self._space.parameters), self._seed, number)
-        points = [point for point in map(self._space.from_unit, units.tolist()) if self._space.is_feasible(point)]
+        units = latin_hypercube(self._n_points, len(self._space.parameters), self._seed, number).tolist()
+        points = [point for point in map(self._space.from_unit, units) if self._space.is_feasible(point)]
         if missing := self._n_points - len(points):
-            points += feasible_draws(self._space, missing, np.random.default_rng((self._seed, number)))
+            drawn = feasible_draws(self._space, missing, np.random.default_rng((self._seed, number)))
+            points += [self._space.from_unit(row) for row in drawn.tolist()]
         return [point for point in points if self._telling & point.keys()]
