@@ -7,7 +7,7 @@ import numpy as np
 
 from nnlo_opt.search.acquisition import Acquisition, Elsewhere, chance_of_success
 from nnlo_opt.search.base import History, Measured
-from nnlo_opt.search.design import design_size, latin_hypercube
+from nnlo_opt.search.design import design_size, has_many_values, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import (
     NOISY_LOG_NOISE,
@@ -37,6 +37,7 @@ _N_FANTASIES = 16
 _N_BEST = 4
 #: largest `span` of values that are not compressed, if there are categories, conditions or noise
 _WIDE = 8.0
+_WIDE_NOISY = 8.0
 #: suggestions of which the last one leaves a category of the best trial
 _N_ELSEWHERE = 4
 #: variance of the noise, relative to that of the compressed values, above which values are noisy: fits have found less
@@ -103,8 +104,10 @@ class BayesianSearch(SeededSearch):
         #: quantiles of the first suggestions, indexed by the number of the suggestion
         self._design = latin_hypercube(n_initial_points or design_size(space), len(space.parameters), seed).tolist()
         self._segments = Segments(space, len(self._design), seed)
-        #: True if a point may be a stranger to all others but for what its single parameters tell
-        self._is_mixed = any(isinstance(p, Categorical) or p.condition is not None for p in space.parameters)
+        #: True if a search may polish within one category or branch for ever: there are points enough in it
+        self._is_mixed = any(map(has_many_values, space.parameters)) and any(
+            isinstance(parameter, Categorical) or parameter.condition is not None for parameter in space.parameters
+        )
         #: purpose -> last fit: digest of all its inputs, and its result
         self._memo: dict[str, tuple[bytes, Hyperparameters]] = {}
 
@@ -172,7 +175,8 @@ class BayesianSearch(SeededSearch):
         turn, rest = divmod(history.n_suggested - len(self._design), _N_ELSEWHERE)
         parameters = self._space.parameters
         chosen = [i for i, p in enumerate(parameters) if isinstance(p, Categorical) and p.name in best]
-        if rest != _N_ELSEWHERE - 1 or not chosen or encoding.has_shares or not history.has_fixed_values:
+        may_leave = self._is_mixed and history.has_fixed_values and not encoding.has_shares
+        if rest != _N_ELSEWHERE - 1 or not chosen or not may_leave:
             return None
         chosen.sort(key=lambda i: values.hyperparameters.lengths[i])
         parameter = chosen[min(_trailing_zeros(turn + 1), len(chosen) - 1)]
@@ -190,8 +194,8 @@ class BayesianSearch(SeededSearch):
         failed = _among(own, history.rows(TrialState.FAILED))
         is_unknown = np.isnan(history.values[failed])
         infeasible = [Measured(row, 1.0, float(history.values[row])) for row in failed[~is_unknown].tolist()]
-        whole = history.measured if own is None else [m for m in history.measured if m.row in set(own.tolist())]
-        measured = sorted([*whole, *infeasible])
+        kept = range(len(history.points)) if own is None else set(own.tolist())
+        measured = sorted([*(one for one in history.measured if one.row in kept), *infeasible])
         start, what = (0, "whole") if own is None else (int(own[0]), "segment")
         first, every = (_Targets(history, some, start) for some in (measured[: scheduled(len(measured))], measured))
         # Values of trainings that were ended early, and of changing objectives, are compressed as they always were.
@@ -222,11 +226,11 @@ class BayesianSearch(SeededSearch):
             observed = first.observed(MAX_FITTED, encoding, is_warped=is_warped)
             return self._fit(f"{what}, {purpose}", observed, assumed)
 
-        may_be_raw = may_be_raw and span(first.regular) <= _WIDE
-        if may_be_raw and self._is_mixed:
+        spanned = span(first.regular)
+        if may_be_raw and self._is_mixed and spanned <= _WIDE:
             return False, fit("raw", Assumptions(is_additive=True), is_warped=False)
         compressed = fit("compressed", PLAIN, is_warped=True)
-        if may_be_raw and compressed.noise > _NOISY:
+        if may_be_raw and compressed.noise > _NOISY and spanned <= _WIDE_NOISY:
             return False, fit("noisy", Assumptions(log_noise=NOISY_LOG_NOISE), is_warped=False)
         return True, compressed
 
