@@ -37,7 +37,6 @@ _N_FANTASIES = 16
 _N_BEST = 4
 #: largest `span` of values that are not compressed, if there are categories, conditions or noise
 _WIDE = 8.0
-_WIDE_NOISY = 8.0
 #: suggestions of which the last one leaves a category of the best trial
 _N_ELSEWHERE = 4
 #: variance of the noise, relative to that of the compressed values, above which values are noisy: fits have found less
@@ -172,7 +171,7 @@ class BayesianSearch(SeededSearch):
         It is that of the parameter with the shortest length scale every second time, of the next one every fourth
         time, and so on.
         """
-        turn, rest = divmod(history.n_suggested - len(self._design), _N_ELSEWHERE)
+        turn, rest = divmod(len(history.points) - len(self._design), _N_ELSEWHERE)
         parameters = self._space.parameters
         chosen = [i for i, p in enumerate(parameters) if isinstance(p, Categorical) and p.name in best]
         may_leave = self._is_mixed and history.has_fixed_values and not encoding.has_shares
@@ -226,11 +225,11 @@ class BayesianSearch(SeededSearch):
             observed = first.observed(MAX_FITTED, encoding, is_warped=is_warped)
             return self._fit(f"{what}, {purpose}", observed, assumed)
 
-        spanned = span(first.regular)
-        if may_be_raw and self._is_mixed and spanned <= _WIDE:
+        may_be_raw = may_be_raw and span(first.regular) <= _WIDE
+        if may_be_raw and self._is_mixed:
             return False, fit("raw", Assumptions(is_additive=True), is_warped=False)
         compressed = fit("compressed", PLAIN, is_warped=True)
-        if may_be_raw and compressed.noise > _NOISY and spanned <= _WIDE_NOISY:
+        if may_be_raw and compressed.noise > _NOISY:
             return False, fit("noisy", Assumptions(log_noise=NOISY_LOG_NOISE), is_warped=False)
         return True, compressed
 
