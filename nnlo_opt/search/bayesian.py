@@ -179,7 +179,7 @@ class BayesianSearch(SeededSearch):
             return None
         chosen.sort(key=lambda i: values.hyperparameters.lengths[i])
         parameter = chosen[min(_trailing_zeros(turn + 1), len(chosen) - 1)]
-        return int(encoding.first[parameter]) + parameters[parameter].key(best[parameters[parameter].name])
+        return int(encoding.first[parameter] + parameters[parameter].key(best[parameters[parameter].name]))
 
     def _values(
         self,
