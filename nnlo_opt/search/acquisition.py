@@ -67,6 +67,18 @@ class Acquisition:
         return values, gradients
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere(Acquisition):
+    """Acquisition that is minus infinity for points with a category: those for which the column `barred` is not 0."""
+
+    barred: int = 0
+
+    def _of(self, columns: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
+        result = Acquisition._of(self, columns, means, variances)  # a class with slots has no `super()`
+        result[columns[:, self.barred] > 0.0] = -np.inf
+        return result
+
+
 def log_improvement(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return log(phi(z) + z Phi(z)) and its derivative, exact even if the argument of the logarithm would underflow.
 

@@ -138,6 +138,8 @@ class History:
         self.n_adopted = 0
         #: epochs of a whole training; 0 if not known, and the longest so far counts as whole
         self.max_epochs = 0
+        #: False if the values change from suggestion to suggestion, like weighted sums of several objectives
+        self.has_fixed_values = True
         #: keys of the points of all rows, in any state
         self._keys: set[PointKey] = set()
 
@@ -253,6 +255,7 @@ class History:
         other._snapped = self._snapped  # one list for all, which grows with the points
         other._outcomes, other.bounds = self._outcomes, self.bounds
         other._values, other._stds = values, np.full(len(values), np.nan)
+        other.has_fixed_values = self.has_fixed_values
         return other
 
     def settled(self) -> "History":

@@ -2,19 +2,29 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnlo_opt.search.acquisition import Acquisition
+from nnlo_opt.search.acquisition import Acquisition, Elsewhere
 from nnlo_opt.search.base import History, Measured
-from nnlo_opt.search.design import design_size, latin_hypercube
+from nnlo_opt.search.design import design_size, has_many_values, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
+from nnlo_opt.search.gaussian_process import (
+    NOISY_LOG_NOISE,
+    PLAIN,
+    Assumptions,
+    Hyperparameters,
+    Observations,
+    Posterior,
+    fit_hyperparameters,
+)
 from nnlo_opt.search.margins import Bounded, Scale, breaks_a_bound, margins_of, nearest_first, rows_with
 from nnlo_opt.search.maximisation import Maximisation
 from nnlo_opt.search.random import SeededSearch, first_new
-from nnlo_opt.search.targets import relative_noise, standardise, warp, without_penalties
+from nnlo_opt.search.segments import Segments
+from nnlo_opt.search.targets import above_best, relative_noise, span, standardise, warp, without_penalties
+from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.trial import TrialState
 
@@ -34,18 +44,63 @@ _N_TOLD = 10
 #: noise that is worth a second look, as a part of the standard deviation of all values, and the logarithm of how much
 #: more probable it must make the values than the best process without noise
 _LEAST_NOISE, _EVIDENCE = 0.03, 2.0
+#: largest `span` of values that are not compressed, if there are categories, conditions or noise
+_WIDE = 8.0
+#: suggestions of which the last one leaves a category of the best trial
+_N_ELSEWHERE = 4
+#: variance of the noise, relative to that of the compressed values, above which values are noisy: fits have found less
+#: than 2e-4 in functions without noise, and more than 8e-3 with noise
+_NOISY = 2.5e-3
+
+
+class _Targets:
+    """Measured values of a search or of a segment, which begins in row `start`, as targets of a process."""
+
+    def __init__(self, history: History, measured: Sequence[Measured], start: int) -> None:
+        self._history = history
+        self._rows, self._shares, values = (np.array(column) for column in zip(*measured, strict=True))
+        self._barred = np.array([history.states[row] is TrialState.FAILED for row in self._rows])
+        #: values without penalties, and their standard errors
+        self.regular = without_penalties(values, self._rows - start, ~self._barred)
+        self._stds = np.where(self.regular < values, np.nan, history.stds[self._rows])  # folds differ by the penalty
+
+    def observed(self, n_rows: int, encoding: Encoding, *, is_warped: bool) -> Observations:
+        """Return representative ones of the values; the result depends on these and the arguments only."""
+        targets = warp(self.regular) if is_warped else above_best(self.regular)
+        noise = relative_noise(self.regular, self._stds, is_warped=is_warped)
+        some = representative(np.where(self._barred, np.inf, targets), n_rows)
+        columns = encoding.columns_of(self._history, self._rows[some])
+        if encoding.has_shares:
+            columns[:, -1] = self._shares[some]
+        infeasible = tuple(np.flatnonzero(self._barred[some]).tolist())
+        return Observations(columns, encoding.groups, standardise(targets[some]), noise[some], infeasible)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """Process fitted to some of the values, which are compressed or raw."""
+
+    is_warped: bool
+    assumed: Assumptions
+    #: values to which it is fitted
+    observed: Observations
+    hyperparameters: Hyperparameters
 
 
 class BayesianSearch(SeededSearch):
     """Expected improvement on a Gaussian process (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
 
-    The first `n_initial_points` suggestions are a Latin hypercube, regardless of the values that come back. Values are
-    compressed by `targets.warp`. A pending trial counts with several imagined values, over which the expected
-    improvement is averaged (Snoek, Larochelle and Adams, 2012, NeurIPS, section 3.2). A second process is fitted to
-    which trials failed, and the expected improvement is multiplied by its chance of success (Gardner et al., 2014,
-    ICML). A failed trial also counts with the expected value at its point, an infeasible one with its own, which is not
-    to be improved on (Gelbart, Snoek and Adams, 2014, UAI). Both are lifted towards the median by the chance of
+    The first `n_initial_points` suggestions are a Latin hypercube, regardless of the values that come back. A search
+    that has stalled begins again (`segments`). A pending trial counts with several imagined values, over which the
+    expected improvement is averaged (Snoek, Larochelle and Adams, 2012, NeurIPS, section 3.2). A second process is
+    fitted to which trials failed, and the expected improvement is multiplied by its chance of success (Gardner et al.,
+    2014, ICML). A failed trial also counts with the expected value at its point, an infeasible one with its own, which
+    is not to be improved on (Gelbart, Snoek and Adams, 2014, UAI). Both are lifted towards the median by the chance of
     failure, but not where hyperparameters are fitted to them.
+
+    Values are compressed by `targets.warp` if they span decades, and in continuous spaces unless noise is found in
+    them. In spaces with categories or conditions compressed values keep a search in one category; there the kernel has
+    an additive part, and every fourth suggestion leaves a category of the best trial.
 
     Each figure that outcome constraints bound has a process (`search.margins`), and its chance of keeping the
     bounds is one more factor. A trial that broke a bound by a known figure is not a failed one for the second process.
@@ -70,6 +125,11 @@ class BayesianSearch(SeededSearch):
         self._encodings = Encoding(space), Encoding(space, has_shares=True)
         #: quantiles of the first suggestions, indexed by the number of the suggestion
         self._design = latin_hypercube(n_initial_points or design_size(space), len(space.parameters), seed).tolist()
+        self._segments = Segments(space, len(self._design), seed)
+        #: True if a search may polish within one category or branch for ever: there are points enough in it
+        self._is_mixed = any(map(has_many_values, space.parameters)) and any(
+            isinstance(parameter, Categorical) or parameter.condition is not None for parameter in space.parameters
+        )
         #: purpose -> last fit: digest of all its inputs, and its result
         self._memo: dict[str, tuple[bytes, Hyperparameters]] = {}
 
@@ -100,20 +160,20 @@ class BayesianSearch(SeededSearch):
         try:
             if not self._finds_noise(history, encoding):
                 return None
-            posterior = self._of_measured(history, None, encoding)[0]
+            posterior = self._of_measured(history, None, None, encoding)[0]
             return int(rows[posterior.predict(encoding.columns_of(history, rows))[0][:, 0].argmin()])
         except np.linalg.LinAlgError:
             return None
 
     def _finds_noise(self, history: History, encoding: Encoding) -> bool:
         """Return True if a process without noise explains the values worse: no rough function has them."""
-        fitted = self._to_fit(history, encoding)[0]
-        found = self._fit("values", fitted)
+        fitted = self._fitted(history, None, encoding)[0]
+        found, observed = fitted.hyperparameters, fitted.observed
         if np.sqrt(found.noise) < _LEAST_NOISE:
             return False
-        exact = replace(fitted, relative_noise=1e-9 * fitted.relative_noise)
-        without = Posterior(self._fit("values without noise", exact), exact)
-        return Posterior(found, fitted).log_likelihood - without.log_likelihood > _EVIDENCE
+        exact = replace(observed, relative_noise=1e-9 * observed.relative_noise)
+        without = Posterior(self._fit("values without noise", exact, fitted.assumed), exact)
+        return Posterior(found, observed).log_likelihood - without.log_likelihood > _EVIDENCE
 
     def _encoding_of(self, history: History) -> Encoding:
         return self._encodings[any(measured.share < 1.0 for measured in history.measured)]
@@ -127,23 +187,33 @@ class BayesianSearch(SeededSearch):
         complete = history.rows(TrialState.COMPLETE)
         if (units := self.design_at(history)) is not None:
             return self._space.from_unit(units)
-        if len(complete) or len(nearest_first(history)):
-            return self._most_promising(history, complete, rng)
+        segment = self._segments.of(history)
+        if segment is not None and (point := self._segments.point(segment, history)) is not None:
+            return point
+        own = None if segment is None else segment.rows(len(history.points))
+        if len(_among(own, complete)) or (not len(complete) and len(nearest_first(history))):
+            return self._most_promising(history, complete, own, rng)
         # No value yet: there are many blocks, or trials failed.
         from nnlo_opt.search.sobol import sobol_sequence  # takes longer to import than everything else
 
         unit = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested).random(1)[0]
         return self._space.from_unit(unit.tolist())
 
-    def _most_promising(self, history: History, complete: np.ndarray, rng: np.random.Generator) -> Point | None:
-        """Return the unseen point with the largest acquisition found; None if there is no such point or no fit."""
+    def _most_promising(
+        self, history: History, complete: np.ndarray, own: np.ndarray | None, rng: np.random.Generator
+    ) -> Point | None:
+        """Return the unseen point with the largest acquisition found; None if there is no such point or no fit.
+
+        Only values of the rows `own` count, those of all for None.
+        """
         encoding = self._encoding_of(history)
         try:
             failures = self._failures(history, complete, encoding)
-            values = self._values(history, failures, encoding, rng)
+            values = self._values(history, failures, own, encoding, rng)
             margins = self._margins(history, encoding)
         except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
             return None
+        complete = _among(own, complete)
         if not len(complete):  # no trial has kept its bounds yet: those that came near are the best
             complete = nearest_first(history)[:_N_BEST]
         ranking = history.values[complete]
@@ -153,16 +223,40 @@ class BayesianSearch(SeededSearch):
             # To improve on is what has come to its end, and what is expected of the others as long as nothing has.
             values.least = (ends[np.isin(complete, whole)] if whole else ends).min(axis=0)
         best = [history.points[row] for row in complete[np.argsort(ranking, kind="stable")][:_N_BEST]]
-        acquisition = Acquisition(values, [*([failures] if failures else []), *margins])
-        new = Maximisation(acquisition, encoding, history, rng).run(best)
+        constraints = [*([failures] if failures else []), *margins]
+        acquisition = Acquisition(values, constraints)
+        left = self._category_to_leave(history, values, encoding, best[0])
+        looked_at = acquisition if left is None else Elsewhere(values, constraints, left)
+        new = Maximisation(looked_at, encoding, history, rng).run(best)
         return _sooner(new, acquisition, encoding, history) if history.max_epochs and history.waiting else new
 
+    def _category_to_leave(self, history: History, values: Posterior, encoding: Encoding, best: Point) -> int | None:
+        """Return the column of a category of the `best` trial which the next suggestion must not have; mostly None.
+
+        It is that of the parameter with the shortest length scale every second time, of the next one every fourth
+        time, and so on.
+        """
+        turn, rest = divmod(len(history.points) - len(self._design), _N_ELSEWHERE)
+        parameters = self._space.parameters
+        chosen = [i for i, p in enumerate(parameters) if isinstance(p, Categorical) and p.name in best]
+        may_leave = self._is_mixed and history.has_fixed_values and not encoding.has_shares
+        if rest != _N_ELSEWHERE - 1 or not chosen or not may_leave:
+            return None
+        chosen.sort(key=lambda i: values.hyperparameters.lengths[i])
+        parameter = chosen[min(_trailing_zeros(turn + 1), len(chosen) - 1)]
+        return int(encoding.first[parameter] + parameters[parameter].key(best[parameters[parameter].name]))
+
     def _values(
-        self, history: History, failures: Bounded | None, encoding: Encoding, rng: np.random.Generator
+        self,
+        history: History,
+        failures: Bounded | None,
+        own: np.ndarray | None,
+        encoding: Encoding,
+        rng: np.random.Generator,
     ) -> Posterior:
-        """Return the posterior of the warped values, with fantasies for pending trials."""
-        posterior, median = self._of_measured(history, failures, encoding)
-        failed = history.rows(TrialState.FAILED)
+        """Return the posterior of the values, with fantasies for pending trials."""
+        posterior, median = self._of_measured(history, failures, own, encoding)
+        failed = _among(own, history.rows(TrialState.FAILED))
         is_unknown = np.isnan(history.values[failed])
         if failures is not None and is_unknown.any():
             columns = encoding.columns_of(history, failed[is_unknown][-MAX_PENDING:])
@@ -175,22 +269,39 @@ class BayesianSearch(SeededSearch):
             posterior = posterior.with_values(columns, posterior.draw(columns, np.concatenate([half, -half], axis=1)))
         return posterior
 
-    def _of_measured(self, history: History, failures: Bounded | None, encoding: Encoding) -> tuple[Posterior, float]:
-        """Return the posterior of the warped values that were measured, and the median of these."""
-        fitted, measured = self._to_fit(history, encoding)
-        known = _observed(history, measured, MAX_SEEN, encoding)
+    def _of_measured(
+        self, history: History, failures: Bounded | None, own: np.ndarray | None, encoding: Encoding
+    ) -> tuple[Posterior, float]:
+        """Return the posterior of the values that were measured, and the median of these."""
+        fitted, every = self._fitted(history, own, encoding)
+        known = every.observed(MAX_SEEN, encoding, is_warped=fitted.is_warped)
         median, rows = float(np.median(known.values)), list(known.infeasible)
         if failures is not None:
             known.values[rows] = _lifted(known.values[rows, None], median, failures, known.columns[rows])[:, 0]
-        return Posterior(self._fit("values", fitted), known), median
+        return Posterior(fitted.hyperparameters, known), median
 
-    def _to_fit(self, history: History, encoding: Encoding) -> tuple[Observations, list[Measured]]:
-        """Return the observations to which hyperparameters are fitted, and all that was measured."""
-        failed = history.rows(TrialState.FAILED)
+    def _fitted(self, history: History, own: np.ndarray | None, encoding: Encoding) -> tuple[_Fitted, _Targets]:
+        """Return the process of the rows `own`, of all for None, and all that was measured of them."""
+        failed = _among(own, history.rows(TrialState.FAILED))
         values = history.values[failed].tolist()
         infeasible = [Measured(row, 1.0, v) for row, v in zip(failed.tolist(), values, strict=True) if not np.isnan(v)]
-        measured = sorted([*history.measured, *infeasible])
-        return _observed(history, measured[: scheduled(len(measured))], MAX_FITTED, encoding), measured
+        kept = range(len(history.points)) if own is None else set(own.tolist())
+        measured = sorted([*(one for one in history.measured if one.row in kept), *infeasible])
+        start, what = (0, "whole") if own is None else (int(own[0]), "segment")
+        first, every = (_Targets(history, some, start) for some in (measured[: scheduled(len(measured))], measured))
+
+        def fit(purpose: str, assumed: Assumptions, *, is_warped: bool) -> _Fitted:
+            observed = first.observed(MAX_FITTED, encoding, is_warped=is_warped)
+            return _Fitted(is_warped, assumed, observed, self._fit(f"{what}, {purpose}", observed, assumed))
+
+        # Values of trainings that were ended early, and of changing objectives, are compressed as they always were.
+        may_be_raw = history.has_fixed_values and not encoding.has_shares and span(first.regular) <= _WIDE
+        if may_be_raw and self._is_mixed:
+            return fit("raw", Assumptions(is_additive=True), is_warped=False), every
+        compressed = fit("compressed", PLAIN, is_warped=True)
+        if may_be_raw and compressed.hyperparameters.noise > _NOISY:
+            return fit("noisy", Assumptions(log_noise=NOISY_LOG_NOISE), is_warped=False), every
+        return compressed, every
 
     def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Bounded | None:
         """Return the process of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed.
@@ -234,11 +345,11 @@ class BayesianSearch(SeededSearch):
         process = Posterior(fit, _plain(history, seen.rows, seen.figures, encoding))
         return Bounded(process=process, low=seen.low, high=seen.high, noise=fit.noise)
 
-    def _fit(self, what: str, observations: Observations) -> Hyperparameters:
+    def _fit(self, what: str, observations: Observations, assumed: Assumptions = PLAIN) -> Hyperparameters:
         parts = (observations.columns, observations.values, observations.relative_noise)
         digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
         if self._memo.get(what, (b"",))[0] != digest:
-            self._memo[what] = digest, fit_hyperparameters(observations)
+            self._memo[what] = digest, fit_hyperparameters(observations, assumed)
         return self._memo[what][1]
 
 
@@ -268,19 +379,13 @@ def _plain(history: History, rows: np.ndarray, values: np.ndarray, encoding: Enc
     return Observations(encoding.columns_of(history, rows), encoding.groups, values, np.ones(len(rows)))
 
 
-def _observed(history: History, measured: Sequence[Measured], n_rows: int, encoding: Encoding) -> Observations:
-    """Return representative ones of `measured` with warped values; the result depends on `measured` only."""
-    rows, shares, values = (np.array(column) for column in zip(*measured, strict=True))
-    barred = np.array([history.states[row] is TrialState.FAILED for row in rows])
-    regular = without_penalties(values, rows, ~barred)
-    stds = np.where(regular < values, np.nan, history.stds[rows])  # folds differ by the penalty there
-    warped, noise = warp(regular), relative_noise(regular, stds)
-    some = representative(np.where(barred, np.inf, warped), n_rows)
-    columns = encoding.columns_of(history, rows[some])
-    if encoding.has_shares:
-        columns[:, -1] = shares[some]
-    infeasible = tuple(np.flatnonzero(barred[some]).tolist())
-    return Observations(columns, encoding.groups, standardise(warped[some]), noise[some], infeasible)
+def _trailing_zeros(number: int) -> int:
+    return (number & -number).bit_length() - 1
+
+
+def _among(own: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
+    """Return those of the ascending `rows` that are `own`; all for None."""
+    return rows if own is None else np.intersect1d(own, rows)
 
 
 def scheduled(n_ended: int) -> int:

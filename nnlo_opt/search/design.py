@@ -32,7 +32,7 @@ def design_size(space: Space | None, n_trials: int | None = None, *, has_bounds:
     return n_points if n_trials is None else min(n_points, max(3, n_trials // 2))
 
 
-def latin_hypercube(n_points: int, n_parameters: int, seed: int) -> np.ndarray:
+def latin_hypercube(n_points: int, n_parameters: int, seed: int, number: int = 0) -> np.ndarray:
     """Return a Latin hypercube: each column has one quantile from each of `n_points` equal ranges.
 
     The result is the one with the largest smallest distance of two points among several random ones (maximin; Morris
@@ -41,7 +41,7 @@ def latin_hypercube(n_points: int, n_parameters: int, seed: int) -> np.ndarray:
     Returns:
         (n_points, n_parameters) float64 in 0..1.
     """
-    rng = np.random.default_rng((seed, n_points))
+    rng = np.random.default_rng((seed, n_points, number) if number else (seed, n_points))
     return max((hypercube(rng, n_points, n_parameters) for _ in range(_N_TRIES)), key=_smallest_distance)
 
 

@@ -1,5 +1,8 @@
 """Gaussian process with a Matérn 5/2 kernel, which has one length scale for each parameter.
 
+The kernel may have an additive part, the mean of kernels of one parameter each with the same length scales (Duvenaud,
+Nickisch and Rasmussen, 2011, NeurIPS): what is learned of one parameter then holds for all values of the others.
+
 `fit_hyperparameters` finds the maximum a posteriori of the hyperparameters by the analytic gradient of the marginal
 likelihood (Rasmussen and Williams, 2006, eq. 5.9). A `Posterior` holds the factorised covariance and predicts, with
 gradients. Inputs are rows of columns of order one. An unordered parameter has several columns; `groups` gives the
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import lapack
 from scipy.optimize import minimize
+from scipy.special import expit
 
 from nnlo_opt.records import Value
 
@@ -24,6 +28,8 @@ _SQRT5 = float(np.sqrt(5.0))
 #: process's mean, relative to the standard deviation of the values
 _LOG_LENGTH, _LOG_SCALE, _LOG_NOISE = (0.0, 1.0), (0.0, 1.0), (-9.0, 3.0)
 _MEAN_STD = 1.0
+#: the same of the logit of the additive part's share of the variance, and its bounds
+_LOGIT_ADDITIVE, _LOGIT_BOUNDS = (0.0, 1.5), (-6.0, 6.0)
 _LOG_BOUNDS = {"length": (-3.5, 6.0), "scale": (-4.0, 6.0), "noise": (-16.0, 1.0)}
 #: most steps of the optimisation of hyperparameters
 _MAX_STEPS = 60
@@ -40,6 +46,8 @@ class Hyperparameters(Value):
     scale: float
     #: variance of the noise of an observation whose relative noise is 1
     noise: float
+    #: share of the additive part in the variance, 0 to 1
+    additive: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +66,47 @@ class Observations:
     infeasible: tuple[int, ...] = ()
 
 
-def fit_hyperparameters(observations: Observations) -> Hyperparameters:
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What a fit assumes of the function."""
+
+    #: True for a kernel with an additive part
+    is_additive: bool = False
+    #: normal prior of the logarithm of the variance of the noise, as (mean, standard deviation)
+    log_noise: tuple[float, float] = _LOG_NOISE
+
+
+PLAIN = Assumptions()
+#: noise with a tenth of the standard deviation of the values is expected
+NOISY_LOG_NOISE = (-4.0, 1.0)
+
+
+def fit_hyperparameters(observations: Observations, assumed: Assumptions = PLAIN) -> Hyperparameters:
     """Return the maximum a posteriori; the values should have mean 0 and variance 1."""
-    likelihood = _Likelihood(observations)
+    likelihood = _Likelihood(observations, assumed)
     n = likelihood.n_parameters
     bounds = [_LOG_BOUNDS["length"]] * n + [_LOG_BOUNDS["scale"], _LOG_BOUNDS["noise"]]
     # Logarithms of lengths, of the scale and of the noise, from which the optimisation starts.
     smooth = [0.5 * np.log(n)] * n + [_LOG_SCALE[0], -6.0]
     rough = [-1.0] * n + [_LOG_SCALE[0], -3.0]
+    if assumed.is_additive:
+        bounds, smooth, rough = ([*of, more] for of, more in ((bounds, _LOGIT_BOUNDS), (smooth, 0.0), (rough, 0.0)))
     found = [
         minimize(likelihood.loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_STEPS})
         for start in np.array([smooth, rough])
     ]
-    best = min(found, key=lambda result: result.fun)
-    return Hyperparameters(lengths=np.exp(best.x[:n]), scale=float(np.exp(best.x[n])), noise=float(np.exp(best.x[-1])))
+    logs = min(found, key=lambda result: result.fun).x
+    additive = float(expit(logs[n + 2])) if assumed.is_additive else 0.0
+    scale, noise = np.exp(logs[n : n + 2]).tolist()
+    return Hyperparameters(lengths=np.exp(logs[:n]), scale=scale, noise=noise, additive=additive)
 
 
 class _Likelihood:
     """Negative logarithm of the posterior density of the hyperparameters, up to a constant."""
 
-    def __init__(self, observations: Observations) -> None:
+    def __init__(self, observations: Observations, assumed: Assumptions = PLAIN) -> None:
         self.n_parameters = int(observations.groups.max()) + 1
+        self._assumed = assumed
         self._values = observations.values
         self._relative_noise = observations.relative_noise
         n = len(self._values)
@@ -88,12 +116,20 @@ class _Likelihood:
         self._squares = np.zeros((self.n_parameters, len(self._lower[0])))
         for column, group in zip(observations.columns.T, observations.groups, strict=True):
             self._squares[group] += (column[self._lower[0]] - column[self._lower[1]]) ** 2
+        #: their roots, for the additive part
+        self._distances = np.sqrt(self._squares) if assumed.is_additive else None
 
     def loss(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return value and gradient, (n_parameters + 2,), at the logarithms of lengths, scale and noise."""
+        """Return value and gradient at the logarithms of lengths, scale and noise, and the logit of the share."""
         n = self.n_parameters
-        weights, scale, noise = np.exp(-2.0 * logs[:n]), float(np.exp(logs[n])), float(np.exp(logs[-1]))
-        correlation, slope = _matern(weights @ self._squares)
+        weights, (scale, noise) = np.exp(-2.0 * logs[:n]), np.exp(logs[n : n + 2]).tolist()
+        product, slope = _matern(np.sqrt(weights @ self._squares))
+        correlation = product
+        if self._distances is not None:
+            share = float(expit(logs[n + 2]))
+            each, slope_each = _matern(np.exp(-logs[:n, None]) * self._distances)
+            additive = each.mean(axis=0)
+            correlation = product + share * (additive - product)
         covariance = np.zeros((len(self._values),) * 2)
         covariance[self._lower] = scale * correlation
         np.fill_diagonal(covariance, scale * (1.0 + _JITTER) + noise * self._relative_noise)
@@ -110,14 +146,20 @@ class _Likelihood:
         pairs = inverse[self._lower] - alpha[self._lower[0]] * alpha[self._lower[1]]
         diagonal = 0.5 * (inverse.diagonal() - alpha**2)
         gradient = np.empty(len(logs))
-        gradient[:n] = self._squares @ (pairs * slope) * scale * weights * -2.0
+        along = self._squares @ (pairs * slope)
+        if self._distances is not None:
+            slope_each *= self._squares
+            along = (1.0 - share) * along + (share / n) * (slope_each @ pairs)
+            gradient[n + 2] = scale * share * (1.0 - share) * (pairs @ (additive - product))
+        gradient[:n] = along * scale * weights * -2.0
         gradient[n] = scale * (pairs @ correlation + diagonal.sum() * (1.0 + _JITTER))
-        gradient[-1] = noise * (diagonal @ self._relative_noise)
+        gradient[n + 1] = noise * (diagonal @ self._relative_noise)
         return self._with_priors(value, gradient, logs)
 
     def _with_priors(self, value: float, gradient: np.ndarray, logs: np.ndarray) -> tuple[float, np.ndarray]:
         n = self.n_parameters
-        means, stds = np.array([_LOG_LENGTH] * n + [_LOG_SCALE, _LOG_NOISE]).T
+        priors = [_LOG_LENGTH] * n + [_LOG_SCALE, self._assumed.log_noise, _LOGIT_ADDITIVE]
+        means, stds = np.array(priors[: len(logs)]).T
         away = (logs - means) / stds
         return float(value + 0.5 * away @ away), gradient + away / stds
 
@@ -127,11 +169,14 @@ def _mean(solved: np.ndarray) -> float:
     return float(solved[:, 0].sum() / (solved[:, 1].sum() + _MEAN_STD**-2))
 
 
-def _matern(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Matérn 5/2 of squared scaled distances, and its derivative with respect to them."""
-    distances = _SQRT5 * np.sqrt(squares)
+def _matern(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Matérn 5/2 of scaled distances, and its derivative with respect to their squares."""
+    distances = _SQRT5 * distances
     decay = np.exp(-distances)
-    return decay * (1.0 + distances + squares * (5.0 / 3.0)), (-5.0 / 6.0) * (1.0 + distances) * decay
+    slope = (1.0 + distances) * decay
+    distances *= distances
+    distances *= 1.0 / 3.0
+    return slope + distances * decay, (-5.0 / 6.0) * slope
 
 
 class Posterior:
@@ -148,7 +193,7 @@ class Posterior:
 
     def __init__(self, hyperparameters: Hyperparameters, observations: Observations, mean: float | None = None) -> None:
         values = observations.values
-        self._hyperparameters = hyperparameters
+        self.hyperparameters = hyperparameters
         self._observations = observations
         self._values = values if values.ndim == 2 else values[:, None]
         #: divisor of each column, (width,)
@@ -184,12 +229,12 @@ class Posterior:
         The process differs between the two by less than the noise of one value, so a trial would tell hardly anything.
         """
         covariance = self._covariance(columns / self._lengths, self._seen)
-        apart = 2.0 * (self._hyperparameters.scale - covariance.max(axis=1))
-        return *self._predicted(covariance), apart < self._hyperparameters.noise
+        apart = 2.0 * (self.hyperparameters.scale - covariance.max(axis=1))
+        return *self._predicted(covariance), apart < self.hyperparameters.noise
 
     def _predicted(self, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         explained = ((covariance @ self._inverse_factor.T) ** 2).sum(axis=1)
-        return self._mean + covariance @ self._alpha, self._positive(self._hyperparameters.scale - explained)
+        return self._mean + covariance @ self._alpha, self._positive(self.hyperparameters.scale - explained)
 
     def predict_with_pullback(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, Pullback]:
         """Return means (m, n_fantasies) and variances (m,) at `columns` (m, width), with their gradients.
@@ -197,15 +242,20 @@ class Posterior:
         The gradients come as a function. It takes the derivatives of a value with respect to the means and to the
         variances, of the same shapes, and returns those with respect to `columns`, (m, width).
         """
-        scale = self._hyperparameters.scale
+        scale, share = self.hyperparameters.scale, self.hyperparameters.additive
         away = columns[:, None] / self._lengths - self._seen
-        correlation, slope = _matern(np.einsum("mnw,mnw->mn", away, away))
+        correlation, slope = _matern(np.sqrt(np.einsum("mnw,mnw->mn", away, away)))
+        bent = away * slope[..., None]
+        if share:
+            groups, n = self._observations.groups, len(self.hyperparameters.lengths)
+            each, slope_each = _matern(np.sqrt(away**2 @ np.equal.outer(groups, np.arange(n))))
+            correlation = (1.0 - share) * correlation + share * each.mean(axis=2)
+            bent = (1.0 - share) * bent + (share / n) * away * slope_each[..., groups]
         half = scale * (correlation @ self._inverse_factor.T)
 
         def pullback(by_means: np.ndarray, by_variances: np.ndarray) -> np.ndarray:
             by_covariance = by_means @ self._alpha.T - 2.0 * by_variances[:, None] * (half @ self._inverse_factor)
-            by_squares = scale * by_covariance * slope
-            return 2.0 * np.matmul(by_squares[:, None], away)[:, 0] / self._lengths
+            return 2.0 * np.matmul((scale * by_covariance)[:, None], bent)[:, 0] / self._lengths
 
         means = self._mean + scale * (correlation @ self._alpha)
         return means, self._positive(scale - (half**2).sum(axis=1)), pullback
@@ -216,7 +266,7 @@ class Posterior:
         cross = self._covariance(scaled, self._seen)
         half = cross @ self._inverse_factor.T
         joint = self._covariance(scaled, scaled) - half @ half.T
-        joint[np.diag_indices_from(joint)] += 1e-6 * self._hyperparameters.scale
+        joint[np.diag_indices_from(joint)] += 1e-6 * self.hyperparameters.scale
         return self._mean + cross @ self._alpha + _cholesky(joint) @ normals
 
     def left_out(self) -> np.ndarray:
@@ -246,14 +296,28 @@ class Posterior:
             np.concatenate([seen.relative_noise, np.ones(len(columns))]),
             seen.infeasible,
         )
-        return Posterior(self._hyperparameters, extended, self._mean)
+        return Posterior(self.hyperparameters, extended, self._mean)
 
     def _covariance(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        squares = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2.0 * (one @ other.T)
-        return self._hyperparameters.scale * _matern(np.maximum(squares, 0.0))[0]
+        correlation, share = _matern(_distances(one, other))[0], self.hyperparameters.additive
+        if share:
+            groups, n = self._observations.groups, len(self.hyperparameters.lengths)
+            additive = np.full(correlation.shape, n - len(np.unique(groups)), dtype=float)  # constants have no column
+            for group in np.unique(groups):
+                additive += _matern(_distances(one[:, groups == group], other[:, groups == group]))[0]
+            correlation += share * (additive / n - correlation)
+        return self.hyperparameters.scale * correlation
 
     def _positive(self, variance: np.ndarray) -> np.ndarray:
-        return np.maximum(variance, 1e-12 * self._hyperparameters.scale)
+        return np.maximum(variance, 1e-12 * self.hyperparameters.scale)
+
+
+def _distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the distances of rows, (len(one), len(other))."""
+    if one.shape[1] == 1:
+        return np.abs(one - other.T)
+    squares = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2.0 * (one @ other.T)
+    return np.sqrt(np.maximum(squares, 0.0))
 
 
 def _cholesky(covariance: np.ndarray) -> np.ndarray:

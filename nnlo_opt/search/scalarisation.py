@@ -89,7 +89,9 @@ class VectorHistory(History):
             front = losses[np.isin(trials, self._pareto.trials)] if self._pareto.trials else losses
             values[rows] = tchebycheff(normalised(losses, front), weights)
             values[pruned] = values[rows].max()
-        return self.with_values(values).settled()
+        scalarised = self.with_values(values)
+        scalarised.has_fixed_values = False
+        return scalarised.settled()
 
 
 class ScalarisedSearch:

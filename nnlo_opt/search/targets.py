@@ -64,13 +64,23 @@ def warp(values: np.ndarray) -> np.ndarray:
     return np.log1p(_above(values)[0])
 
 
+def above_best(values: np.ndarray) -> np.ndarray:
+    """Return the distances of finite values above the best, in units of their median, (n,) float64."""
+    return _above(values)[0]
+
+
+def span(values: np.ndarray) -> float:
+    """Return the largest distance above the best in units of the median one; 0 if all are equal."""
+    return float(_above(values)[0].max())
+
+
 def unwarp(warped: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return what `warp` compresses to `warped` among `values`; below 0 it is better than all of these."""
     return values.min() + np.expm1(warped) * _above(values)[1]
 
 
-def relative_noise(values: np.ndarray, stds: np.ndarray) -> np.ndarray:
-    """Return the relative variances of warped `values`, (n,) float64 around 1.
+def relative_noise(values: np.ndarray, stds: np.ndarray, *, is_warped: bool = True) -> np.ndarray:
+    """Return the relative variances of `values`, warped or in proportion, (n,) float64 around 1.
 
     `stds` are the standard errors of the values, NaN if unknown. | Only the ratio of the variances is used, and their
     level is fitted. All trials share the differences between folds, so the spread over the folds says which trial is
@@ -82,11 +92,11 @@ def relative_noise(values: np.ndarray, stds: np.ndarray) -> np.ndarray:
         return np.ones(len(values))
     above, scale = _above(values)
     with np.errstate(over="ignore"):
-        warped = np.minimum(stds / scale, 1e150) / (1.0 + above)
-    typical = float(np.median(warped[known]))
+        errors = np.minimum(stds / scale, 1e150) / (1.0 + above if is_warped else 1.0)
+    typical = float(np.median(errors[known]))
     ratios = np.ones(len(values))
     if typical > 0.0:
-        ratios[known] = np.clip(0.5 + 0.5 * (warped[known] / typical) ** 2, 0.1, 10.0)
+        ratios[known] = np.clip(0.5 + 0.5 * (errors[known] / typical) ** 2, 0.1, 10.0)
     return ratios
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.search.base import History
-from nnlo_opt.search.bayesian import MAX_SEEN, BayesianSearch, representative, scheduled
+from nnlo_opt.search.bayesian import MAX_SEEN, BayesianSearch, _Targets, representative, scheduled
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, SimulatedSearch
@@ -139,3 +139,59 @@ def test_the_best_feasible_point_is_found_at_the_border_with_few_infeasible_tria
 def test_before_any_trial_is_feasible_points_are_spread():
     least, n_infeasible = constrained(BayesianSearch, branin, lambda point: False, 14)
     assert (least, n_infeasible) == (math.inf, 14)
+
+
+def deep_and_shallow(point):
+    """Category `a` is good everywhere, `c` is the best if it is searched."""
+    floor, width, x, exponent = {
+        "a": (0.05, 0.6, 0.3, 2.0),
+        "b": (0.4, 1.0, 0.9, 1.0),
+        "c": (0.0, 3.0, 0.75, 3.5),
+        "d": (0.6, 1.0, 0.1, 4.0),
+        "e": (0.3, 1.0, 0.5, 3.0),
+    }[point["c"]]
+    return floor + width * ((point["x"] - x) ** 2 + (math.log10(point["rate"]) + exponent) ** 2 / 16)
+
+
+CATEGORIES = Space(
+    [Categorical(list("abcde"), name="c"), Real(0, 1, name="x"), Real(1e-5, 1, "log-uniform", name="rate")]
+)
+
+
+def test_the_best_category_is_found_though_another_one_is_good_everywhere():
+    searches = [BayesianSearch(CATEGORIES, seed) for seed in range(4)]
+    found = [best_of(search, CATEGORIES, deep_and_shallow, 45, n_pending=0) for search in searches]
+    assert sum(least < 0.04 for least in found) >= 3, found
+
+
+def test_every_fourth_suggestion_leaves_a_category_of_the_best_trial():
+    search = SimulatedSearch(BayesianSearch(CATEGORIES, 0), History(CATEGORIES), 0)
+    for _ in range(10):
+        search.step(lambda _, point: deep_and_shallow(point))
+    for step in range(12):
+        best = search.history.points[int(np.nanargmin(search.history.values))]
+        point = search.step(lambda _, point: deep_and_shallow(point))
+        assert step % 4 != 3 or point["c"] != best["c"]
+
+
+def noisy(scale, sd):
+    """A history of 40 random trials of a parabola, whose values have noise."""
+    history, rng = History(BRANIN_SPACE), np.random.default_rng(0)
+    for trial in range(40):
+        point = BRANIN_SPACE.sample(rng)
+        value = (point["a"] / 10) ** 2 + (point["b"] / 15) ** 2 + sd * rng.normal()
+        history.record(trial, point, "complete", math.exp(scale * value))
+    return history
+
+
+@pytest.mark.parametrize(("scale", "sd", "is_warped"), [(1, 0.0, True), (1, 0.3, False), (20, 0.3, True)])
+def test_noisy_values_are_not_compressed_unless_they_span_decades(scale, sd, is_warped, monkeypatch):
+    asked, observed = [], _Targets.observed
+
+    def spied(targets, n_rows, encoding, *, is_warped):
+        asked.append(is_warped)
+        return observed(targets, n_rows, encoding, is_warped=is_warped)
+
+    monkeypatch.setattr(_Targets, "observed", spied)
+    BayesianSearch(BRANIN_SPACE, 0).suggest(noisy(scale, sd))
+    assert asked[-1] == is_warped

@@ -113,19 +113,19 @@ def test_adopted_infeasible_and_pruned_trials_are_not_named():
 
 
 def test_the_spread_of_folds_says_which_value_counts_less():
-    def history(spread):
-        """Two points that are equally good by their values; at the first one the folds differ by `spread`."""
+    def history(*spreads):
+        """Two points that are equally good by their values, between whose folds there are `spreads`."""
         known, rng = History(SPACE), np.random.default_rng(3)
         for trial in range(30):
             point = SPACE.draw(rng)
             known.record(trial, point, "complete", value(point) + 0.05 * rng.normal(), std=0.05)
-        for x, std in ((0.1, spread), (0.5, 0.05)):
+        for x, std in zip((0.1, 0.5), spreads, strict=True):
             point = {"x": x, "y": 0.7, "c": "a"}
             known.record(len(known.points), point, "complete", value(point) - 0.1, std=std)
         return known
 
-    assert expected(history(1.0)) == 31
-    assert expected(history(0.005)) == 30
+    assert expected(history(1.0, 0.05)) == 31
+    assert expected(history(0.05, 1.0)) == 30
 
 
 def test_a_suggestion_names_the_trial_and_so_does_the_last_question():

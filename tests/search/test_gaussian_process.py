@@ -3,11 +3,20 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from nnlo_opt.search.acquisition import Acquisition, log_improvement
-from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, _Likelihood, fit_hyperparameters
+from nnlo_opt.search.gaussian_process import (
+    NOISY_LOG_NOISE,
+    Assumptions,
+    Hyperparameters,
+    Observations,
+    Posterior,
+    _Likelihood,
+    fit_hyperparameters,
+)
 from nnlo_opt.search.margins import Bounded
 
 GROUPS = np.array([0, 1, 1, 2])
 HYPERPARAMETERS = Hyperparameters(lengths=np.array([0.5, 1.2, 0.8]), scale=1.4, noise=0.01)
+ADDITIVE = Hyperparameters(lengths=np.array([0.5, 1.2, 0.8]), scale=1.4, noise=0.01, additive=0.4)
 
 
 def observations(n=20, seed=0, noise=0.0):
@@ -19,9 +28,14 @@ def observations(n=20, seed=0, noise=0.0):
 
 def dense(hyperparameters, one, other):
     """The covariance, written out."""
-    lengths = hyperparameters.lengths[GROUPS]
-    r = np.sqrt((((one[:, None] - other[None]) / lengths) ** 2).sum(-1))
-    return hyperparameters.scale * (1 + np.sqrt(5) * r + 5 / 3 * r**2) * np.exp(-np.sqrt(5) * r)
+    squares = ((one[:, None] - other[None]) / hyperparameters.lengths[GROUPS]) ** 2
+
+    def matern(r):
+        return (1 + np.sqrt(5) * r + 5 / 3 * r**2) * np.exp(-np.sqrt(5) * r)
+
+    product = matern(np.sqrt(squares.sum(-1)))
+    mean = np.mean([matern(np.sqrt(squares[..., group == GROUPS].sum(-1))) for group in range(3)], axis=0)
+    return hyperparameters.scale * ((1 - hyperparameters.additive) * product + hyperparameters.additive * mean)
 
 
 def test_likelihood_is_the_closed_form_and_its_gradient_the_difference_quotient():
@@ -45,11 +59,41 @@ def test_likelihood_is_the_closed_form_and_its_gradient_the_difference_quotient(
     )
 
 
-def test_posterior_is_the_closed_form():
+@pytest.mark.parametrize("additive", [0.3, 1.0])
+def test_gradient_with_an_additive_part_is_the_difference_quotient(additive):
+    likelihood = _Likelihood(observations(), Assumptions(is_additive=True))
+    logs = np.array([np.log(0.5), 0.1, -0.3, 0.4, -4.0, additive])
+    expected = approx_fprime(logs, lambda x: likelihood.loss(x)[0], 1e-7)
+    np.testing.assert_allclose(likelihood.loss(logs)[1], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_without_interactions_the_additive_part_is_most_and_tells_of_combinations_never_seen():
+    rng = np.random.default_rng(0)
+    columns = rng.random((40, 4))
+    columns = columns[(columns[:, 0] < 0.5) | (columns[:, 3] < 0.5)]
+    values = np.sin(5 * columns[:, 0]) + 2.0 * columns[:, 3]
+    seen = Observations(columns, GROUPS, (values - values.mean()) / values.std(), np.ones(len(values)))
+    asked = np.column_stack([rng.uniform(0.7, 1.0, 20), rng.random((20, 2)), rng.uniform(0.7, 1.0, 20)])
+    expected = (np.sin(5 * asked[:, 0]) + 2.0 * asked[:, 3] - values.mean()) / values.std()
+    product, both = (fit_hyperparameters(seen, Assumptions(is_additive=additive)) for additive in (False, True))
+    errors = [np.abs(Posterior(one, seen).predict(asked)[0][:, 0] - expected).mean() for one in (product, both)]
+    assert product.additive == 0.0
+    assert both.additive > 0.5
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_a_prior_of_noise_decides_what_few_values_cannot():
+    seen = observations(6)
+    expecting = fit_hyperparameters(seen, Assumptions(log_noise=NOISY_LOG_NOISE))
+    assert fit_hyperparameters(seen).noise < 1e-3 < expecting.noise
+
+
+@pytest.mark.parametrize("hyperparameters", [HYPERPARAMETERS, ADDITIVE])
+def test_posterior_is_the_closed_form(hyperparameters):
     seen, asked = observations(), np.random.default_rng(1).random((7, 4))
-    means, variances = Posterior(HYPERPARAMETERS, seen).predict(asked)
-    k = dense(HYPERPARAMETERS, seen.columns, seen.columns) + 0.01 * np.diag(seen.relative_noise)
-    cross = dense(HYPERPARAMETERS, asked, seen.columns)
+    means, variances = Posterior(hyperparameters, seen).predict(asked)
+    k = dense(hyperparameters, seen.columns, seen.columns) + 0.01 * np.diag(seen.relative_noise)
+    cross = dense(hyperparameters, asked, seen.columns)
     ones = np.linalg.solve(k, np.ones(20))
     mean = (ones @ seen.values) / (ones.sum() + 1.0)
     np.testing.assert_allclose(means[:, 0], mean + cross @ np.linalg.solve(k, seen.values - mean), rtol=1e-6)
@@ -89,9 +133,10 @@ def test_values_that_are_all_equal_can_be_fitted():
     np.testing.assert_allclose(means, 0.0)
 
 
+@pytest.mark.parametrize("hyperparameters", [HYPERPARAMETERS, ADDITIVE])
 @pytest.mark.parametrize("with_failures", [False, True])
-def test_gradient_of_the_acquisition_is_the_difference_quotient(with_failures):
-    posterior = Posterior(HYPERPARAMETERS, observations())
+def test_gradient_of_the_acquisition_is_the_difference_quotient(with_failures, hyperparameters):
+    posterior = Posterior(hyperparameters, observations())
     pending = np.random.default_rng(2).random((3, 4))
     values = posterior.with_values(pending, posterior.draw(pending, np.random.default_rng(3).normal(size=(3, 6))))
     labels = np.where(observations().columns[:, 0] > 0.5, 1.0, -1.0)

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.search.targets import penalty, relative_noise, standardise, warp
+from nnlo_opt.search.targets import above_best, penalty, relative_noise, span, standardise, warp
 
 values = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30).map(np.array)
 
@@ -51,3 +51,17 @@ def test_relative_noise_follows_the_variances_and_not_their_level():
 def test_standardised_values():
     np.testing.assert_allclose(standardise(np.array([1.0, 3.0])), [-1.0, 1.0])
     assert standardise(np.full(3, 7.0)).tolist() == [0.0] * 3
+
+
+def test_values_that_are_not_compressed_keep_their_proportions():
+    values = np.array([3.0, 5.0, 5.0, 3.5, 23.0])
+    np.testing.assert_allclose(above_best(values), [0.0, 1.0, 1.0, 0.25, 10.0])
+    assert span(values) == 10.0
+    assert span(np.full(4, 7.0)) == 0.0
+
+
+def test_an_error_counts_the_same_at_every_value_that_is_not_compressed():
+    values, stds = np.array([0.0, 1.0, 100.0]), np.array([1.0, 2.0, 2.0])
+    of_warped, of_others = relative_noise(values, stds), relative_noise(values, stds, is_warped=False)
+    assert of_warped[2] < of_warped[1]
+    assert of_others[0] < of_others[1] == of_others[2]
