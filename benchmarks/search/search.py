@@ -38,6 +38,8 @@ ENGINES = ("bayesian", "optuna-gp", "optuna-tpe", "skopt", "deephyper", "random"
 #: ended trials before the suggestions whose cost is measured, and how many of these
 LENGTHS, N_MEASURED = (20, 50, 100, 200, 500), 10
 COST_TASK = "hartmann6"
+#: a regret that nobody would notice, on tasks whose losses are of the order of 1
+NEGLIGIBLE = 1e-4
 
 
 def main() -> None:
@@ -164,28 +166,26 @@ class _Results:
 
 def _summary(results: _Results, arguments: argparse.Namespace) -> dict[str, Any]:
     """Of every task the seeds that all engines have which have any: so parts that are missing favour nobody."""
-
-    def regret_of(task: str, engine: str, seed: int) -> float | None:
-        key = ("search", task, engine, seed, arguments.evaluations, arguments.pending)
-        return results.get(key)["regret"] if results.has(key) else None
-
-    medians: dict[str, dict[str, float]] = {}
+    medians: dict[str, dict[str, dict[str, float]]] = {"regret": {}, "reached": {}}
     n_seeds: dict[str, int] = {}
     ranks: dict[str, list[float]] = {}
+    costs: dict[str, list[float]] = {}
     for task in tasks.names_of(arguments.tasks):
-        rows = {e: [regret_of(task, e, seed) for seed in arguments.seeds] for e in arguments.engines}
-        rows = {engine: row for engine, row in rows.items() if any(regret is not None for regret in row)}
-        columns = [column for column in zip(*rows.values(), strict=True) if None not in column]
-        if not columns:
+        rows = _found(results, task, arguments)
+        if not rows:
             continue
-        values = np.array(columns, dtype=float).T
-        n_seeds[task] = len(columns)
-        medians[task] = dict(zip(rows, np.median(values, axis=1).tolist(), strict=True))
+        for what, its in medians.items():
+            its[task] = {e: float(np.median([run.get(what, run["regret"]) for run in row])) for e, row in rows.items()}
+        n_seeds[task] = len(next(iter(rows.values())))
+        values = np.array([[run["regret"] for run in row] for row in rows.values()])
         # Of every seed; engines that are equal share their rank.
         below = (values[None] < values[:, None]).sum(axis=1) + 0.5 * (values[None] == values[:, None]).sum(axis=1) + 0.5
-        for engine, rank in zip(rows, below.mean(axis=1).tolist(), strict=True):
+        for (engine, row), rank in zip(rows.items(), below.mean(axis=1).tolist(), strict=True):
             ranks.setdefault(engine, []).append(rank)
-    costs = {
+            costs.setdefault(engine, []).append(float(np.mean([run["cpu_s"] for run in row])))
+    regret, reached = medians["regret"], medians["reached"]
+    noisy = {task: row for task, row in reached.items() if row != regret[task]}
+    by_length = {
         engine: {
             str(n): round(results.get(key)["cpu_s"], 4)
             for n in arguments.lengths
@@ -198,11 +198,49 @@ def _summary(results: _Results, arguments: argparse.Namespace) -> dict[str, Any]
         "evaluations": arguments.evaluations,
         "pending": arguments.pending,
         "seeds": n_seeds,
-        "median_regret": {t: {e: float(f"{v:.3g}") for e, v in row.items()} for t, row in medians.items()},
+        "median_regret": _rounded(regret),
+        **({"median_reached": _rounded(noisy)} if noisy else {}),
         "average_rank": {e: round(float(np.mean(values)), 2) for e, values in ranks.items()},
         "average_rank_interval": {e: np.round(h.interval(v)[1:], 2).tolist() for e, v in ranks.items()},
-        "cpu_s_per_suggestion": {engine: row for engine, row in costs.items() if row},
+        "worst_factor": _worst_factors(regret),
+        "cpu_s_in_searches": {engine: h.rounded(float(np.mean(values)), 3) for engine, values in costs.items()},
+        "cpu_s_per_suggestion": {engine: row for engine, row in by_length.items() if row},
     }
+
+
+def _found(results: _Results, task: str, arguments: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+    """The runs of each engine that has any, of the seeds that all of these have."""
+    keys = {
+        engine: {
+            seed: key
+            for seed in arguments.seeds
+            if results.has(key := ("search", task, engine, seed, arguments.evaluations, arguments.pending))
+        }
+        for engine in arguments.engines
+    }
+    keys = {engine: its for engine, its in keys.items() if its}
+    common = [seed for seed in arguments.seeds if all(seed in its for its in keys.values())]
+    return {engine: [results.get(its[seed]) for seed in common] for engine, its in keys.items() if common}
+
+
+def _rounded(medians: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {task: {engine: h.rounded(value, 3) for engine, value in row.items()} for task, row in medians.items()}
+
+
+def _worst_factors(medians: dict[str, dict[str, float]]) -> dict[str, tuple[float, str]]:
+    """The task on which an engine is behind the best of the others by the largest factor, and that factor.
+
+    Regrets below NEGLIGIBLE count as NEGLIGIBLE.
+    """
+    worst: dict[str, tuple[float, str]] = {}
+    for task, row in medians.items():
+        raised = {engine: max(value, NEGLIGIBLE) for engine, value in row.items()}
+        for engine, value in raised.items():
+            others = [other for name, other in raised.items() if name != engine]
+            if others:
+                factor = h.rounded(value / min(others), 3)
+                worst[engine] = max(worst.get(engine, (0.0, "")), (factor, task))
+    return worst
 
 
 def _elsewhere(text: str) -> tuple[str, str]:

@@ -390,9 +390,9 @@ class Vizier:
             self.tell(trial, its)
 
     def ask(self) -> Point:
-        from vizier.algorithms import core
+        from vizier.algorithms import ActiveTrials, CompletedTrials
 
-        self._designer.update(core.CompletedTrials(self._ended), core.ActiveTrials([*self._running.values()]))
+        self._designer.update(CompletedTrials(self._ended), ActiveTrials([*self._running.values()]))
         self._ended = []
         (suggestion,) = self._designer.suggest(1)
         number = len(self._trials)
