@@ -4,7 +4,7 @@ import random
 import tempfile
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,13 +79,13 @@ class Recorded(ABC):
 class BoTorch(Recorded):
     """Noisy expected improvement as BoTorch's users have it by Ax, with BoTorch's priors.
 
-    Categories: `MixedSingleTaskGP`, and `optimize_acqf_mixed_alternating` as soon as a parameter is an integer or a
-    category; else `SingleTaskGP` and `optimize_acqf`. `qLogNoisyExpectedImprovement`, of two losses
-    `qLogNoisyExpectedHypervolumeImprovement` with an inferred reference. 128 raw samples, 4 restarts. Ax's number of
-    Sobol points come first. The errors of folds are told as the noise; absent parameters are in the middle.
+    A `SingleTaskGP` on positions and one column a category; `qLogNoisyExpectedImprovement`, of two losses
+    `qLogNoisyExpectedHypervolumeImprovement` with an inferred reference; `optimize_acqf` with 128 raw samples and 4
+    restarts, whose result is rounded to integers and categories. Ax's number of Sobol points come first. The errors of
+    folds are told as the noise; absent parameters are in the middle.
     """
 
-    _RAW_SAMPLES, _RESTARTS, _MAX_COUNTED = 128, 4, 20
+    _RAW_SAMPLES, _RESTARTS = 128, 4
 
     def __init__(self, name: str, setup: Setup) -> None:
         import torch
@@ -98,49 +98,40 @@ class BoTorch(Recorded):
         n_initial = max(5, min(setup.n_evaluations // 5, 2 * n))
         engine = torch.quasirandom.SobolEngine(n, scramble=True, seed=setup.seed)
         self._design = engine.draw(n_initial).tolist()
-        self._categories: dict[int, list[float]] = {}
-        self._counted: dict[int, list[float]] = {}
-        bounds = [[0.0] * n, [1.0] * n]
-        for column, parameter in enumerate(self.space.parameters):
-            if isinstance(parameter, Categorical):
-                values = [float(index) for index in range(len(parameter.categories))]
-                self._categories[column] = values
-            elif isinstance(parameter, Integer) and parameter.n_values <= self._MAX_COUNTED:
-                values = [parameter.to_unit(parameter.value_at(index)) for index in range(parameter.n_values)]
-                self._counted[column] = values
-            else:
-                continue
-            bounds[0][column], bounds[1][column] = values[0], values[-1]
-        self._bounds = torch.tensor(bounds, dtype=torch.double)
 
     def suggestion(self) -> Mapping[str, Any]:
         values = self.values()
         if len(self.points) < len(self._design) or len(values) < 2:
             unit = self._design[len(self.points) % len(self._design)]
             return {p.name: p.from_unit(position) for p, position in zip(self.space.parameters, unit, strict=True)}
-        row = self._optimised(self._acquisition(values))
-        return {
-            p.name: p.categories[round(number)] if isinstance(p, Categorical) else p.from_unit(min(max(number, 0), 1))
-            for p, number in zip(self.space.parameters, row, strict=True)
-        }
+        numbers = iter(self._optimised(self._acquisition(values)))
+        found = {}
+        for p in self.space.parameters:
+            if isinstance(p, Categorical):
+                found[p.name] = max((next(numbers), -i, category) for i, category in enumerate(p.categories))[-1]
+            else:
+                found[p.name] = p.from_unit(min(max(next(numbers), 0.0), 1.0))
+        return found
 
     def _rows(self, trials: Sequence[int]) -> Any:
         import torch
 
         points = [filled(self.space, self.points[trial]) for trial in trials]
-        rows = [
-            [float(p.index(point[p.name])) if isinstance(p, Categorical) else p.to_unit(point[p.name])
-             for p in self.space.parameters]
-            for point in points
-        ]  # fmt: skip
-        return torch.tensor(rows, dtype=torch.double)
+        return torch.tensor([[*self._columns(point)] for point in points], dtype=torch.double)
+
+    def _columns(self, point: Point) -> Iterator[float]:
+        for p in self.space.parameters:
+            if isinstance(p, Categorical):
+                yield from (float(category == point[p.name]) for category in p.categories)
+            else:
+                yield p.to_unit(point[p.name])
 
     def _acquisition(self, values: Mapping[int, tuple[float, ...]]) -> Any:
         import torch
         from botorch import fit_gpytorch_mll
         from botorch.acquisition.logei import qLogNoisyExpectedImprovement
         from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
-        from botorch.models import MixedSingleTaskGP, ModelListGP, SingleTaskGP
+        from botorch.models import ModelListGP, SingleTaskGP
         from botorch.utils.multi_objective.hypervolume import infer_reference_point
         from botorch.utils.multi_objective.pareto import is_non_dominated
         from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -149,13 +140,9 @@ class BoTorch(Recorded):
         y = -torch.tensor([*values.values()], dtype=torch.double)
         stds = [its.std if (its := self.told[trial]) else None for trial in values]
         noise = None if None in stds else torch.tensor(stds, dtype=torch.double).unsqueeze(-1) ** 2
-        models = []
-        for column in range(y.shape[-1]):
-            made = {"train_X": x, "train_Y": y[:, column : column + 1], "train_Yvar": noise}
-            models.append(
-                MixedSingleTaskGP(**made, cat_dims=[*self._categories]) if self._categories else SingleTaskGP(**made)
-            )
-            fit_gpytorch_mll(ExactMarginalLogLikelihood(models[-1].likelihood, models[-1]))
+        models = [SingleTaskGP(x, losses.unsqueeze(-1), train_Yvar=noise) for losses in y.T]
+        for model in models:
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         running = [trial for trial in range(len(self.points)) if trial not in self.told]
         pending = self._rows(running) if running else None
         if len(models) == 1:
@@ -166,16 +153,12 @@ class BoTorch(Recorded):
         )
 
     def _optimised(self, acquisition: Any) -> list[float]:
+        import torch
         from botorch.optim import optimize_acqf
-        from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
 
-        effort = {"q": 1, "num_restarts": self._RESTARTS, "raw_samples": self._RAW_SAMPLES}
-        if self._categories or self._counted:
-            found, _ = optimize_acqf_mixed_alternating(
-                acquisition, self._bounds, discrete_dims=self._counted, cat_dims=self._categories, **effort
-            )
-        else:
-            found, _ = optimize_acqf(acquisition, self._bounds, **effort)
+        n = len([*self._columns(filled(self.space, self.points[0]))])
+        bounds = torch.tensor([[0.0] * n, [1.0] * n], dtype=torch.double)
+        found, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=self._RESTARTS, raw_samples=self._RAW_SAMPLES)
         return [float(number) for number in found[0]]
 
 
