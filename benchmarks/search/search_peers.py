@@ -344,6 +344,8 @@ class Vizier:
         from vizier import pyvizier as vz
         from vizier._src.algorithms.designers.gp_ucb_pe import VizierGPUCBPEBandit
 
+        jax.config.update("jax_enable_x64", True)  # without, suggestions are NaN
+        warnings.simplefilter("ignore")
         self._space = setup.plain_space
         problem = vz.ProblemStatement()
         for parameter in self._space.parameters:
