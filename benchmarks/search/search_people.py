@@ -42,7 +42,7 @@ class _Surface:
             best = tuple(int(self._heights[name].argmin()) for name in self._pair)
             self._together -= self._together.min()
             self._together[best] = 0.0
-        #: numeric parameter -> category by which its best value moves, and the best position for each of its values
+        #: numeric parameter -> category by which its best position moves
         self._moved_by = {
             name: common[int(rng.integers(len(common)))] if common and rng.random() < 0.5 else None
             for name in self._numeric
