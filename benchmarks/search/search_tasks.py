@@ -1,24 +1,16 @@
-"""What `search.py` searches: functions, real tables and BBOB, each with what the best point of all has."""
+"""What `search.py` searches: functions, real tables and BBOB, and the tasks of `search_people.py`."""
 
 import importlib.util
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
+from search_people import HELD, PEOPLE
+from search_scores import Task
 
-from nnlo_opt.space import Categorical, Integer, Parameter, Point, Real, Space, When
-
-
-@dataclass(frozen=True)
-class Task:
-    """A space and the regret of its points: how much worse than the best."""
-
-    space: Space
-    regret: Callable[[Point], float]
-
+from nnlo_opt.space import Categorical, Integer, Parameter, Real, Space, When
 
 # ---------------------------------------------------------------- functions
 
@@ -237,6 +229,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "bbob": ("bbob1-5", "bbob3-5", "bbob8-5", "bbob15-5"),
     "mixed": ("mixed12", "mixed30", "mixed30-3", "branches"),
     "holdout": HOLDOUT,
+    "people": (*PEOPLE,),
+    "people-held": (*HELD,),
 }
 
 
@@ -256,8 +250,9 @@ def missing(name: str) -> str:
 @cache
 def task(name: str) -> Task:
     """`branin`, `HPOLib:protein_structure`, `bbob8-5` (function 8 in 5 dimensions), …"""
-    if name in _FUNCTIONS:
-        return _FUNCTIONS[name]()
+    made = {**_FUNCTIONS, **PEOPLE, **HELD}
+    if name in made:
+        return made[name]()
     if name.startswith("bbob"):
         number, n = name[4:].split("-")
         return _bbob(int(number), int(n))
