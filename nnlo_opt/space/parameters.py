@@ -4,7 +4,6 @@ A parameter knows the values that it allows. `from_unit` maps the unit interval 
 surrogates need no knowledge of priors and kinds.
 """
 
-import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +11,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean, shown
+from nnlo_opt.errors import ConfigurationError, shown
 from nnlo_opt.records import MAX_INTEGER
+from nnlo_opt.space.arguments import check_arguments
 from nnlo_opt.space.conditions import When, check_condition, titled
 from nnlo_opt.space.tuples import TUPLES, tuple_paths, with_tuples
 from nnlo_opt.space.values import (
@@ -33,30 +33,6 @@ Prior = Literal["uniform", "log-uniform"]
 
 #: types of which two values are the same if they are equal; a float is not one of them, as 0.0 equals -0.0
 _PLAIN = (str, int, bool, type(None))
-
-#: argument of other packages -> ours
-_OTHER_ARGUMENTS = {
-    "log": 'prior="log-uniform"',
-    **dict.fromkeys(("when", "conditions"), 'condition=When("PARENT", VALUE)'),
-    **dict.fromkeys(("q", "quantization_factor"), "step=..."),
-    **dict.fromkeys(("default", "default_value"), "likely=..."),
-    **dict.fromkeys(("choices", "items", "values"), "categories=[...]"),
-    **dict.fromkeys(("min", "lower", "lb", "min_value"), "low=..."),
-    **dict.fromkeys(("max", "upper", "ub", "max_value"), "high=..."),
-    **dict.fromkeys(("sampling", "distribution", "scale"), 'prior="log-uniform"'),
-}
-
-
-def _check_arguments(kind: Any, given: Mapping[str, object]) -> None:
-    """Raise ConfigurationError if a parameter of this kind has no argument of a name."""
-    _, *known = inspect.signature(kind.__init__).parameters
-    for name, value in given.items():
-        if name not in known:
-            ours = _OTHER_ARGUMENTS.get(name, "")
-            hint = f" Write it as `{ours}`." if ours.partition("=")[0] in known else did_you_mean(name, known)
-            raise ConfigurationError(
-                f"The arguments of {kind.__name__} are {', '.join(known)}. Received: {name}={shown(value)}.{hint}"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +56,7 @@ class _Range:
     _of_kind: ClassVar[type[int] | type[float]]
 
     def __new__(cls, *_: object, **given: object) -> Self:
-        _check_arguments(cls, given)
+        check_arguments(cls, given)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -365,7 +341,7 @@ class _Choice:
     KIND: ClassVar[str]
 
     def __new__(cls, *_: object, **given: object) -> Self:
-        _check_arguments(cls, given)
+        check_arguments(cls, given)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
