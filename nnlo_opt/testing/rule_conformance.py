@@ -270,7 +270,7 @@ def _through_a_file(state: Mapping[str, Any]) -> dict[str, Any]:
     scalars = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
     np.savez(file, allow_pickle=False, **{name: v for name, v in state.items() if name not in scalars})
     file.seek(0)
-    with np.load(file) as arrays:
+    with np.load(file, allow_pickle=False) as arrays:
         return {**json.loads(json.dumps(scalars)), **arrays}
 
 
