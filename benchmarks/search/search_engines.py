@@ -42,7 +42,9 @@ class _Ours:
     """A search as it serves a run: likely values, failures, errors of folds and several losses reach it as there."""
 
     def __init__(self, name: str, setup: Setup) -> None:
-        options = {"n_objectives": setup.n_losses} if setup.n_losses > 1 else {}
+        options: dict[str, Any] = {"likely_first": True}
+        if setup.n_losses > 1:
+            options["n_objectives"] = setup.n_losses
         self._session = SearchSession()
         self._points: list[Point] = []
         self._request("start", algorithm=name, space=setup.space.to_json(), seed=setup.seed, options=options)

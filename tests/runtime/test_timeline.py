@@ -8,14 +8,8 @@ import pytest
 
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, plan_single_block, rank_label
-from nnlo_opt.runtime.timeline import (
-    NO_TIMELINE,
-    RankTimeline,
-    clear_parts,
-    events_per_rank,
-    merge_timelines,
-    part_path,
-)
+from nnlo_opt.runtime.timeline import RankTimeline, clear_parts, events_per_rank, merge_timelines, part_path
+from nnlo_opt.timeline import NO_TIMELINE
 from tests.helpers.manual_clock import ManualClock
 
 
