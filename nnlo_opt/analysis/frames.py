@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space.tuples import Tuples
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.identity import Parameter
 from nnlo_opt.trials.ledger import Ledger
@@ -136,6 +135,8 @@ def _typed(frame: "Frame") -> "Frame":
 def _parameter_column(trials: list[Trial], name: str, declared: Parameter) -> "Series":
     """Return the values of a parameter; `declared`: as it is in the search space, without a kind if it is not there."""
     import pandas
+
+    from nnlo_opt.space.tuples import Tuples  # which imports NumPy, and `nnlo-opt status` does without
 
     tuples = Tuples([declared.plain])
     values = [tuples.given(trial.point).get(name, pandas.NA) for trial in trials]

@@ -106,7 +106,6 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             "`nnlo_opt.optimize` must not be called while a module is imported by a search. Received: a call in "
             f"{EXECUTING[-1]}. Put it under `if __name__ == '__main__':`."
         )
-    _check_callbacks(callbacks)
     if not (comm is None or hasattr(comm, "Get_rank")):
         raise ConfigurationError(
             f"`comm` must be a communicator of mpi4py. Received: {shown(comm)}. Leave it out for all ranks of `mpirun`."
@@ -168,15 +167,6 @@ optimize.__doc__ = f"{inspect.cleandoc(optimize.__doc__ or '')}\n\n{textwrap.ind
 
 #: the argument of that name
 N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel")
-
-
-def _check_callbacks(callbacks: Any) -> None:
-    is_list = isinstance(callbacks, Sequence) and not isinstance(callbacks, str)
-    if not is_list or not all(map(callable, callbacks)):
-        raise ConfigurationError(
-            f"`callbacks` must be a list of functions of (study, trial). Received: {shown(callbacks)}. Write it as "
-            "`callbacks=[function]`."
-        )
 
 
 def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: ModelDefinition, comm: object) -> None:

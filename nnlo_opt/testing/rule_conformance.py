@@ -297,8 +297,9 @@ class _Alive(Collective):
 class UpdateRuleConformance:
     """Tests of an update rule; a subclass is called `Test...` and defines `make`.
 
-    >>> class TestMine(UpdateRuleConformance):
-    ...     make = MyRule
+    >>> from nnlo_opt.update_rules.downpour import Downpour
+    >>> class TestDownpour(UpdateRuleConformance):
+    ...     make = Downpour
     ...     options = {"learning_rate": 0.05}
 
     A test that fails raises AssertionError, with the numbers that differ. Of the ways to train, those are tested that

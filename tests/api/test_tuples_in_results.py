@@ -4,10 +4,17 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Categorical, Integer, Study, load_run
+from nnlo_opt.objective import forked
 
 KERNELS = [(3, 3), [5, 5], (7, (1, 2))]
 SPACE = {"kernel": Categorical(KERNELS), "n": Integer(1, 3)}
 SETTINGS = {"num_iterations": 6, "hyper_opt": "random"}
+
+
+@pytest.fixture(autouse=True)
+def without_frameworks(monkeypatch):
+    """Other tests may have imported one; what is forked here uses none."""
+    monkeypatch.setattr(forked, "FRAMEWORKS", ())
 
 
 def as_written(point):

@@ -28,6 +28,7 @@ BY_TYPE = OF_TYPE | {
     dict[str, float] | None: st.none() | by_name(finite),
     Answer: st.sampled_from(Answer),
     list[dict[str, Any]]: st.lists(by_name(plain), max_size=2),
+    list[Any]: st.lists(plain, max_size=2),
     list[str]: (words := st.lists(word := st.text(max_size=3), max_size=3)),
     ScriptFolders: st.builds(ScriptFolders, kind=word, start=word, names=words, own=words),
 }

@@ -8,7 +8,7 @@ from nnlo_opt.cli.driver_options import driver_options
 from nnlo_opt.cli.driver_parsers import DRIVERS
 from nnlo_opt.cli.earlier_runs import model_of_run
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.kinds import EARLIER, PATH, TEXT
+from nnlo_opt.run.options.kinds import EARLIER, PATH, RUN_PATH, TEXT
 from nnlo_opt.run.options.of_journal import GUARDED, names_code, without_code
 from nnlo_opt.run.options.table import BY_NAME
 from nnlo_opt.space import Real, Space
@@ -84,9 +84,10 @@ def test_every_option_of_free_text_says_whether_it_names_code():
     def of_kind(kind):
         return {name for name, (_, option) in OPTIONS.items() if kind in (option.kind, option.kind.each)}
 
+    assert of_kind(RUN_PATH) == {"checkpoint"}
     assert of_kind(PATH) == {
         *("train_data", "val_data", "test_data", "cache_data", "log_file", "keep_generator_in"),  # data
-        *("checkpoint", "try_output"),  # a run; the output of a script
+        "try_output",  # the output of a script
         "options",  # of a start; what it says is in the journal itself
     }
     assert of_kind(EARLIER) == {"warm_start"}

@@ -62,7 +62,7 @@ def test_a_value_in_python_is_what_its_text_is(name, value, text):
         ("learning_rate", float("nan"), "`--learning-rate` must be a finite number above 0. Received: nan."),
         ("synchronous", "yes", "`--synchronous` must be True or False. Received: yes."),
         ("synchronous", 1, "`--synchronous` must be True or False. Received: 1."),
-        ("hyper_opt", "annealing", "`--hyper-opt` must be one of bayesian, "),
+        ("hyper_opt", "annealing", "`--hyper-opt` must be one of auto, bayesian, "),
         ("pruner", "asah", "Received: asah. Did you mean `asha`?"),
         ("model", 3, "`--model` must be text. Received: 3."),
         ("optimizer_params", [1], "`--optimizer-params` must be a dictionary"),

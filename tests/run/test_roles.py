@@ -11,7 +11,10 @@ from nnlo_opt.space import Real
 
 
 def test_a_temporary_run_is_closed_to_other_users_on_every_node(tmp_path):
-    roles = RankRoles(None, SimpleNamespace(workload=None, context=ProcessContext(), topology=None))
+    roles = RankRoles(
+        None,
+        SimpleNamespace(workload=SimpleNamespace(open_run=lambda run: None), context=ProcessContext(), topology=None),
+    )
     own = tmp_path / "tmp" / "nnlo_opt-x"
     opened = OpenRun(directory=str(own / "run"), is_temporary=True)
     for _ in range(2):

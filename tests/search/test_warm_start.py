@@ -97,7 +97,7 @@ def test_runs_are_read_from_their_journals(tmp_path):
     [
         ({"figure_of_merit": "1 - val_acc"}, "the same figure of merit"),
         ({"direction": "max"}, "the same direction"),
-        ({"search_space": None}, "runs of OptimizationDriver"),
+        ({"search_space": None}, "runs that are searches"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused(tmp_path, identity, words):
