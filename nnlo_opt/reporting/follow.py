@@ -201,9 +201,9 @@ def follow(run_directory: Path, parent: int) -> None:
     follower = JournalFollower(run_directory / JOURNAL_NAME)
     keeper = WeightKeeper(run_directory)
     is_behind = follower.read()
-    prepare(follower.ledger)
     for over in rounds(parent):
         is_behind |= follower.read()
+        prepare(follower.ledger)
         if is_behind or over:
             try:
                 write_results(run_directory, follower.ledger)

@@ -29,6 +29,8 @@ from nnlo_opt.trials.ledger import Ledger, Session
 from nnlo_opt.trials.trial import Trial, TrialState, failures
 from nnlo_opt.update_rules.staleness import StalenessStatistics
 
+#: fewest complete trials of which effects are told
+_LEAST = 5
 #: most points of all learning curves; longer curves are thinned out
 MOST_POINTS = 40_000
 #: most histories of folds that are read for the staleness of their updates
@@ -232,8 +234,8 @@ def spans_of(ledger: Ledger) -> dict[str, list[Any]]:
 
 
 def prepare(ledger: Ledger) -> None:
-    """Import what `effects_data` needs, which takes a second, if the run may come to have effects."""
-    if not ledger.is_training:
+    """Import what `effects_data` needs, which takes a second, once there are trials enough; a later call is cheap."""
+    if not ledger.is_training and ledger.n_by_state()["complete"] >= _LEAST:
         import_module("nnlo_opt.analysis.effects")
 
 
@@ -247,10 +249,9 @@ def effects_data(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         for number, figure in figures.items()
         if math.isfinite(figure) and space.contains(ledger.trials[number].point)
     ]
-    least = 5
-    if len(known) < least:
+    if len(known) < _LEAST:
         n = len(known) or "none"
-        return {"why": f"At least {least} complete trials are needed to tell parameters apart; there are {n}."}
+        return {"why": f"At least {_LEAST} complete trials are needed to tell parameters apart; there are {n}."}
     if len({figure for _, figure in known}) == 1:
         return {"why": "All complete trials have the same figure of merit: no parameter makes a difference."}
     from threadpoolctl import threadpool_limits
