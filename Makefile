@@ -43,7 +43,7 @@ lint: install
 	$(BIN)/mypy
 
 # Folders with tests that start ranks: to import the others takes as long as some of these tests.
-RANKS = tests/api tests/crash tests/mpi
+RANKS = tests/app/api tests/crash tests/mpi
 
 # Two processes share two cores: the Gaussian process is slower on threads that wait for each other.
 test test-more: export OPENBLAS_NUM_THREADS = 1

@@ -121,7 +121,7 @@ setup(
         ],
     },
     cmdclass={"build_py": BuildWithExamples},
-    package_data={"nnlo_opt": ["py.typed", "*.pyi"], "nnlo_opt.reporting": ["page.*"]},
+    package_data={"nnlo_opt": ["py.typed", "*.pyi"], "nnlo_opt.app.reporting": ["page.*"]},
     entry_points={
         "console_scripts": [
             "OptimizationDriver = nnlo_opt.cli.main:optimization_driver",

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.engine.runtime.environment import SESSION_FOLDER
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 
 ROOT = Path(__file__).resolve().parents[1]

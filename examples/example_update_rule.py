@@ -10,7 +10,7 @@ the long run (Karimireddy et al., arXiv:1901.09847; layer by layer in Zheng, Hua
 
 import numpy as np
 
-from nnlo_opt.update_rules.rule import MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.core.update_rules.rule import MasterHalf, UpdateRule, WorkerHalf
 
 MOMENTUM = 0.9
 

@@ -15,7 +15,7 @@ import keras
 import matplotlib as mpl
 import numpy as np
 
-from nnlo_opt.data.sets.showers import physics_figure, profiles, totals
+from nnlo_opt.engine.data.sets.showers import physics_figure, profiles, totals
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

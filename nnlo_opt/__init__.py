@@ -8,22 +8,28 @@ import importlib
 import sys
 from typing import Any
 
+from nnlo_opt.moved import FormerNames
+
 __version__ = "0.1.0"
+
+sys.meta_path.append(FormerNames)
 
 #: name -> module below this package
 _OF_API = {
-    "Algo": "compat.manager.algo",
-    **dict.fromkeys(("Data", "H5Data"), "compat.manager.data"),
-    **dict.fromkeys(("MPIKFoldManager", "MPIManager"), "compat.manager.manager"),
-    **dict.fromkeys(("ModelBuilder", "ModelFromJson"), "compat.manager.model"),
-    "optimize": "api.optimize",
-    **dict.fromkeys(("FrozenTrial", "Run", "SearchResult", "load_run"), "api.run"),
-    "Study": "api.study",
-    **dict.fromkeys(("RunningTrial", "TrialFold"), "objective.rank"),
-    "TrialCheckpoint": "objective.checkpoint",
-    "torch_process_group": "objective.torch_group",
-    "report": "objective.output",
-    **dict.fromkeys(("ConfigurationError", "JournalError", "NnloError", "SearchWarning", "TrialError"), "errors"),
+    "Algo": "ancestors.manager.algo",
+    **dict.fromkeys(("Data", "H5Data"), "ancestors.manager.data"),
+    **dict.fromkeys(("MPIKFoldManager", "MPIManager"), "ancestors.manager.manager"),
+    **dict.fromkeys(("ModelBuilder", "ModelFromJson"), "ancestors.manager.model"),
+    "optimize": "app.api.optimize",
+    **dict.fromkeys(("FrozenTrial", "Run", "SearchResult", "load_run"), "app.api.run"),
+    "Study": "app.api.study",
+    **dict.fromkeys(("RunningTrial", "TrialFold"), "engine.objective.rank"),
+    "TrialCheckpoint": "engine.objective.checkpoint",
+    "torch_process_group": "engine.objective.torch_group",
+    "report": "engine.objective.output",
+    **dict.fromkeys(
+        ("ConfigurationError", "JournalError", "NnloError", "SearchWarning", "TrialError"), "core.base.errors"
+    ),
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }
 
@@ -33,7 +39,7 @@ __all__ = list(_OF_API)
 def __getattr__(name: str) -> Any:
     if name not in _OF_API:
         raise _absence(name, is_import=sys._getframe(1).f_code.co_name == "_handle_fromlist")
-    from nnlo_opt.records import without_collection
+    from nnlo_opt.core.base.records import without_collection
 
     with without_collection():  # what is imported stays
         return getattr(importlib.import_module(f"{__name__}.{_OF_API[name]}"), name)
@@ -44,7 +50,7 @@ def _absence(name: str, *, is_import: bool) -> Exception:
 
     Of `from nnlo_opt import` of a name of others, for which Python would drop our sentence, it is an ImportError.
     """
-    other_names = importlib.import_module(f"{__name__}.objective.other_names")
+    other_names = importlib.import_module(f"{__name__}.engine.objective.other_names")
     error: AttributeError = other_names.absence(other_names.MODULE, name, sys.modules[__name__])
     is_theirs = name in other_names.OF_MODULE
     return ImportError(str(error), name=__name__) if is_import and is_theirs else error

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import nnlo_opt
-from nnlo_opt import user_files
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.engine.loading import modules as user_files
 from tests.helpers import effort, networks  # noqa: F401 (effort has the profile of `--hypothesis-profile`)
 from tests.helpers.launcher import BIN
 from tests.helpers.pages import REPOSITORY
@@ -255,3 +255,16 @@ def digits(tmp_path_factory) -> Path:
     arguments = ["mnist", "--out", str(folder), "--source", "bundled", "--n-samples", "800"]
     assert tool.main([*arguments, "--n-train-files", "3", "--n-test-files", "2"], "GetData") == 0
     return folder
+
+
+@pytest.fixture
+def write(here):
+    """Writes a file of the working folder, `my_space.py` if not said otherwise; -> its name."""
+
+    def write(text, name="my_space.py"):
+        path = here / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return name
+
+    return write

@@ -15,119 +15,142 @@ from tests.helpers.sources import ROOT, SOURCES, house_imports_of, imports_of, t
 REPOSITORY = ROOT.parent
 
 
-def modules_of(table: dict[str, str]) -> list[str]:
-    """`{"block": "task"}` -> `block.task`; the modules of the root have no folder."""
-    return [f"{folder}.{name}".lstrip(".") for folder, names in table.items() for name in names.split()]
-
-
-#: the folders of the package from the bottom to the top; a module imports from its own folder and from those below it.
-#: The modules of the root are below all of them.
+#: the parts of the package from the bottom to the top: a part imports from itself and from those before it
+PARTS = ("core", "engine", "app", "tools", "ancestors")
+#: what users import beside the names of `nnlo_opt`; no part imports it
+PUBLIC = ("allreduce", "controller", "extend", "integrations", "models", "space", "testing")
+#: what puts the parts together: the command line, and the names of `nnlo_opt`, which are imported when they are used
+ABOVE = ("cli", "moved", "__init__")
+#: folders of the parts from the bottom to the top; a module imports from its own folder and from those before it
 ORDER = (
-    "runtime",
-    "space",
-    "update_rules",
-    "training",
-    "trials",
-    "comm",
-    "data",
-    "compat.keras",
-    "models",
-    "search",
-    "coordinator",
-    "block",
-    "objective",
-    "analysis",
-    "reporting",
-    "export",
-    "launcher",
-    "doctor",
-    "simulate",
-    "run",
-    "testing",
-    "api",
-    "compat",
-    "cli",
-    "allreduce",
-    "controller",
-    "integrations",
+    "core.base",
+    "core.space",
+    "core.update_rules",
+    "core.training",
+    "core.trials",
+    "core.comm",
+    "core.data",
+    "core.models",
+    "core.search",
+    "core.coordinator",
+    "core.block",
+    "engine.runtime",
+    "engine.loading",
+    "engine.comm",
+    "engine.data",
+    "engine.models.legacy",
+    "engine.models",
+    "engine.search",
+    "engine.objective",
+    "app.analysis",
+    "app.reporting",
+    "app.run",
+    "app.api",
+    "app.commands",
+    "tools.export",
+    "tools.launcher",
+    "tools.doctor",
+    "tools.simulate",
+    "ancestors",
 )
-#: folder -> its modules that are only values, formulas and protocols, as all of `space` and `update_rules` are: no
-#: third-party package but NumPy, and msgspec at its door
+
+
+def modules_of(table: dict[str, str]) -> list[str]:
+    """`{"core.block": "task"}` -> `core.block.task`."""
+    return [f"{folder}.{name}" for folder, names in table.items() for name in names.split()]
+
+
+#: folder -> its modules that are only values, formulas and protocols, as all of `core.space` and `core.update_rules`
+#: are: no third-party package but NumPy, and msgspec at its door
 PURE_DATA: dict[str, str] = {
-    "runtime": "mpi_kind",
-    "": "__init__ errors clock files records safe_path trees user_files vectors",
-    "training": "options history schedules stopping",
-    "trials": "trial events identity ledger objectives figure",
-    "comm": "calls messages objective_messages run_messages codec topology transport",
-    "data": "source folds batches order ragged weights",
-    "compat.keras": "architecture layers",
-    "models": "adapter layout losses",
-    "search": "base",
+    "core.base": "errors clock files logs pulse records safe_path timeline trees user_code vectors",
+    "core.training": "options history schedules stopping",
+    "core.trials": "trial events identity ledger objectives figure",
+    "core.comm": "calls messages objective_messages run_messages codec topology transport",
+    "core.data": "source folds batches order ragged weights",
+    "core.models": "adapter layout",
+    "core.search": "base",
+    "engine.runtime": "mpi_kind",
+    "engine.models": "losses legacy.architecture legacy.layers",
 }
 #: folder -> its modules that decide: besides, no file, clock, process or random state of its own
 PURE_DECISIONS: dict[str, str] = {
-    "coordinator": "ending instructions outcomes policy membership state suggestions",
-    "block": "exchange.rounds master.instructions master.state master.submaster_state",
-    "objective": "epochs forms other_names signature values",
-    "search": "random design encoding genetic grid start_points curves pruners pruning racing targets warm_start "
+    "core.coordinator": "ending instructions outcomes policy membership state suggestions",
+    "core.block": "exchange.rounds master.instructions master.state master.submaster_state",
+    "core.search": "random design encoding genetic grid start_points curves pruners pruning racing targets warm_start "
     "scalarisation",
-    "launcher": "planning supervisor",
-    "doctor": "judgement",
-    "simulate": "workload",
+    "engine.objective": "epochs forms other_names signature values",
+    "tools.launcher": "planning supervisor",
+    "tools.doctor": "judgement",
+    "tools.simulate": "workload",
 }
-#: folders and modules that stand within those above and touch the world
-NOT_PURE = ["space.loading"]
 DECISIONS = modules_of(PURE_DECISIONS)
-PURE = ["space", "update_rules", *modules_of(PURE_DATA), *DECISIONS]
+PURE = ["__init__", "core.space", "core.update_rules", *modules_of(PURE_DATA), *DECISIONS]
 
 #: third-party packages and the only places that may import them; NumPy may be imported everywhere
 DOORS: dict[str, list[str]] = {
-    "mpi4py": ["comm.mpi"],
-    "skopt": ["search.skopt_search"],
-    "scipy": ["search.acquisition", "search.gaussian_process", "search.margins", "search.maximisation", "search.sobol"],
-    "threadpoolctl": ["search.process", "reporting.page_data"],
-    "optuna": ["search.optuna_search", "export.optuna_study"],
-    "yaml": ["cli.best", "cli.driver_options"],
-    "cmaes": ["search.cmaes_search"],
-    "h5py": ["data.hdf5", "compat.keras.weight_files"],
-    "keras": ["models", "compat.keras", "allreduce.callbacks", "integrations.keras"],
-    "tensorflow": ["models"],
-    "jax": ["models"],
-    "torch": ["models", "objective.torch_group"],
+    "mpi4py": ["engine.comm.mpi"],
+    "skopt": ["engine.search.skopt_search"],
+    "scipy": [
+        "core.search.acquisition",
+        "core.search.gaussian_process",
+        "core.search.margins",
+        "core.search.maximisation",
+        "core.search.sobol",
+    ],
+    "threadpoolctl": ["engine.search.process", "app.reporting.page_data"],
+    "optuna": ["engine.search.optuna_search", "engine.search.optuna_reading", "tools.export.optuna_study"],
+    "yaml": ["app.commands.best", "app.commands.driver_options"],
+    "cmaes": ["engine.search.cmaes_search"],
+    "h5py": ["engine.data.hdf5", "engine.models.legacy.weight_files"],
+    "keras": ["engine.models", "allreduce.callbacks", "integrations.keras", "models"],
+    "tensorflow": ["engine.models"],
+    "jax": ["engine.models"],
+    "torch": ["engine.models", "engine.objective.torch_group", "models"],
     "lightning": ["integrations.lightning"],
     "transformers": ["integrations.transformers"],
-    "mlxtend": ["data.sets.image_files"],
-    "pooch": ["data.sets.download"],
-    "msgspec": ["records"],
-    "pandas": ["analysis.frames", "export.tables"],
-    "matplotlib": ["reporting.plots"],
-    "psutil": ["data.cache", "data.memory", "doctor.examination", "launcher.job", "runtime.monitor", "runtime.peers"],
-    "pynvml": ["runtime.nvidia"],
-    "rich": ["cli.doctor", "reporting"],
-    "tensorboard": ["export.tensorboard_runs"],
-    "mlflow": ["export.mlflow_runs"],
-    "wandb": ["export.wandb_runs"],
+    "mlxtend": ["engine.data.sets.image_files"],
+    "pooch": ["engine.data.sets.download"],
+    "msgspec": ["core.base.records"],
+    "pandas": ["app.analysis.frames", "tools.export.tables"],
+    "matplotlib": ["app.reporting.plots"],
+    "psutil": [
+        "engine.data.cache",
+        "engine.data.memory",
+        "engine.runtime.monitor",
+        "engine.runtime.peers",
+        "tools.doctor.examination",
+        "tools.launcher.job",
+    ],
+    "pynvml": ["engine.runtime.nvidia"],
+    "rich": ["tools.doctor.command", "app.reporting"],
+    "tensorboard": ["tools.export.tensorboard_runs"],
+    "mlflow": ["tools.export.mlflow_runs"],
+    "wandb": ["tools.export.wandb_runs"],
     "pytest": ["testing"],
 }
 
-FRAMEWORKS = ["models.keras.framework", "models.torch.framework"]
-#: adapters that have an in-memory twin: whoever needs one is handed it, and only `run` says which
-NAMED_BY_RUN = ["comm.mpi", "comm.loopback", "data.hdf5.source", *FRAMEWORKS, "search.process"]
-#: within one package an adapter may be put together of parts
-OWN_PACKAGE = {
-    "comm.mpi.agreed_calls": ["comm.mpi.parts"],
-    "comm.mpi.transport": ["comm.mpi.parts", "comm.mpi.ulfm"],
-    "comm.rank_group": ["comm.mpi.parts", "comm.mpi.world"],
-    "comm.mpi.world": ["comm.mpi.transport", "comm.mpi.ulfm"],
-    "models.builders": FRAMEWORKS,
-    "models.framework": FRAMEWORKS,
+FRAMEWORKS = ["engine.models.keras.framework", "engine.models.torch.framework"]
+#: adapters that have an in-memory twin: whoever needs one is handed it, and only the application says which
+NAMED_BY_RUN = [
+    "engine.comm.mpi",
+    "core.comm.loopback",
+    "engine.data.hdf5.source",
+    *FRAMEWORKS,
+    "engine.search.process",
+]
+#: an adapter may be put together of parts, and found by a table
+OWN_PARTS = {
+    "engine.comm": ["engine.comm"],
+    "engine.models.builders": FRAMEWORKS,
+    "engine.models.framework": FRAMEWORKS,
 }
 
 #: nothing of this may come with what the coordinator and the master import
 HEAVY = ["keras", "tensorflow", "torch", "jax", "skopt", "sklearn", "scipy", "h5py", "pandas", "optuna", "tensorboard"]
 
 
-#: the package that tests and extensions share: it may use all but `api` and `cli`, and nobody uses it
+#: the package that tests and extensions share: it may use all but `app.api` and `cli`, and nobody uses it
 OF_THE_HOUSE = [name for name in SOURCES if name.split(".")[0] != "testing"]
 
 
@@ -136,7 +159,7 @@ def is_in(name: str, places: list[str]) -> bool:
 
 
 def floor_of(name: str) -> int:
-    """Number in `ORDER`, from 1, of the innermost folder of a module that stands there; 0 for a module of the root."""
+    """Number in `ORDER`, from 1, of the innermost folder of a module; 0 for the names of `nnlo_opt`."""
     folders = [folder for folder in ORDER if is_in(name, [folder])]
     return ORDER.index(max(folders, key=len)) + 1 if folders else 0
 
@@ -147,20 +170,32 @@ def foreign_packages_of(name: str) -> set[str]:
     return packages - set(sys.stdlib_module_names) - {"nnlo_opt", "numpy"}
 
 
-def test_every_folder_has_its_place_in_the_order():
-    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {name for name in ORDER if "." not in name}
+def test_every_folder_has_its_place():
+    known = {*PARTS, *PUBLIC, *ABOVE}
+    assert {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()} == known
+    folders = {f"{part}.{path.parent.name}" for part in PARTS for path in ROOT.glob(f"{part}/*/__init__.py")}
+    assert folders == {name for name in ORDER if name.count(".") == 1} | {"ancestors.manager", "ancestors.scripts"}
 
 
-def test_the_root_holds_at_most_eight_modules():
-    assert len([path for path in ROOT.glob("*.py") if path.stem != "__init__"]) <= 8
+def test_the_core_imports_nothing_of_ours_but_itself():
+    for name in (name for name in SOURCES if is_in(name, ["core"])):
+        assert not [other for other in house_imports_of(name) - {"__init__"} if not is_in(other, ["core"])], name
+
+
+def test_no_part_imports_one_after_it():
+    for i, part in enumerate(PARTS):
+        # The built-in models are the ancestors' models.
+        known = [*PARTS[: i + 1], *["models"] * (part == "ancestors")]
+        for name in (name for name in SOURCES if is_in(name, [part])):
+            assert not [other for other in house_imports_of(name) - {"__init__"} if not is_in(other, known)], name
 
 
 def test_modules_have_at_most_600_lines():
     assert not {name: n for name, path in SOURCES.items() if (n := len(path.read_text().splitlines())) > 600}
 
 
-def test_imports_go_one_way():
-    for name in SOURCES:
+def test_folders_import_one_way():
+    for name in (name for name in SOURCES if floor_of(name)):
         used = house_imports_of(name) - {"__init__"}
         assert not [other for other in used if floor_of(other) > floor_of(name)], name
 
@@ -173,15 +208,15 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def test_the_api_and_the_command_line_do_not_import_each_other():
-    for side, other in (("api", "cli"), ("cli", "api")):
+    for side, other in (("app.api", "app.commands"), ("app.commands", "app.api")):
         known = {imported for name in SOURCES if is_in(name, [side]) for imported in house_imports_of(name)}
         assert not [imported for imported in known if is_in(imported, [other])]
 
 
 def test_pure_modules_import_no_adapter_and_no_foreign_package():
     assert not [name for name in PURE if name not in SOURCES]
-    for name in (name for name in SOURCES if is_in(name, PURE) and not is_in(name, NOT_PURE)):
-        assert not [other for other in house_imports_of(name) if not is_in(other, PURE) or is_in(other, NOT_PURE)], name
+    for name in (name for name in SOURCES if is_in(name, PURE) and name != "__init__"):
+        assert not [other for other in house_imports_of(name) if not is_in(other, PURE)], name
         assert not foreign_packages_of(name) - {"msgspec"}, name
 
 
@@ -189,14 +224,14 @@ def test_decisions_use_no_files_no_clock_and_no_processes():
     outside = {"os", "pathlib", "subprocess", "threading", "socket", "time", "random", "tempfile", "shutil", "signal"}
     for name in (name for name in SOURCES if is_in(name, DECISIONS)):
         assert not {imported.split(".")[0] for imported in imports_of(SOURCES[name])} & outside, name
-        assert not house_imports_of(name) & {"files", "clock", "runtime.devices", "runtime.log"}, name
+        assert not house_imports_of(name) & {"core.base.files", "core.base.clock"}, name
 
 
-@pytest.mark.parametrize(("side", "other"), [("coordinator", "block"), ("block", "coordinator")])
+@pytest.mark.parametrize(("side", "other"), [("core.coordinator", "core.block"), ("core.block", "core.coordinator")])
 def test_coordinator_and_block_know_each_other_by_messages_only(side, other):
     known = [imported for name in SOURCES if is_in(name, [side]) for imported in house_imports_of(name)]
     assert not [imported for imported in known if is_in(imported, [other])]
-    assert "comm.messages" in known
+    assert "core.comm.messages" in known
 
 
 def test_third_party_packages_come_in_by_their_doors():
@@ -204,21 +239,21 @@ def test_third_party_packages_come_in_by_their_doors():
         assert not [used for used in foreign_packages_of(name) if not is_in(name, DOORS.get(used, []))], name
 
 
-def test_only_run_names_the_adapters_that_have_a_twin():
+def test_only_the_application_names_the_adapters_that_have_a_twin():
     named = [
         f"{name} names {other}"
         for name in OF_THE_HOUSE
         for other in house_imports_of(name)
         if is_in(other, NAMED_BY_RUN)
-        and not is_in(name, ["run", "cli", "api", "compat", "allreduce", "controller", "doctor"])
-        and other not in OWN_PACKAGE.get(name, [])
+        and not is_in(name, ["app", "tools", "ancestors", "cli", *PUBLIC])
+        and not any(is_in(name, [place]) and is_in(other, parts) for place, parts in OWN_PARTS.items())
     ]
     assert not named
 
 
 def test_the_testing_package_is_used_by_tests_alone_and_imports_no_entry_point():
     for name in SOURCES:
-        forbidden = ["cli", "api"] if is_in(name, ["testing"]) else ["testing"]
+        forbidden = ["cli", "app.api"] if is_in(name, ["testing"]) else ["testing"]
         assert not [other for other in house_imports_of(name) if is_in(other, forbidden)], name
 
 
@@ -227,14 +262,14 @@ def test_nothing_is_pickled():
     assert not [name for name, path in SOURCES.items() if {i.split(".")[0] for i in imports_of(path)} & picklers]
 
 
-def test_only_cli_and_reports_print():
+def test_only_the_application_and_those_above_it_print():
     prints = [
         f"{name} line {node.lineno}"
         for name, path in SOURCES.items()
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
         # Its standard output is its protocol.
-        if not is_in(name, ["cli", "api", "compat", "run.start.console", "run.rank.roles", "reporting", "search.serve"])
+        if not is_in(name, ["cli", "app", "tools", "ancestors", "engine.search.serve"])
     ]
     assert not prints
 
@@ -256,11 +291,11 @@ def modules_after(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import nnlo_opt.run.start.search, nnlo_opt.block.master.master",
-        "import nnlo_opt.run.start.training, nnlo_opt.run.rank.roles, nnlo_opt.cli.main",
+        "import nnlo_opt.app.run.start.search, nnlo_opt.core.block.master.master",
+        "import nnlo_opt.app.run.start.training, nnlo_opt.app.run.rank.roles, nnlo_opt.cli.main",
         "import nnlo_opt.space",
-        "import nnlo_opt.reporting.follow",
-        "import nnlo_opt.export.mirror",
+        "import nnlo_opt.app.reporting.follow",
+        "import nnlo_opt.tools.export.mirror",
     ],
 )
 def test_what_the_coordinator_the_master_and_the_reporter_need_is_light(statement):
@@ -270,10 +305,11 @@ def test_what_the_coordinator_the_master_and_the_reporter_need_is_light(statemen
 @pytest.mark.parametrize(
     "statement",
     [
-        "import nnlo_opt.coordinator.coordinator, nnlo_opt.block.master.master, nnlo_opt.block.worker.worker",
-        "import nnlo_opt.cli.getdata, nnlo_opt.cli.buildmodel, nnlo_opt.cli.tool",
-        "import nnlo_opt.search.serve",
-        "import nnlo_opt.cli.simulate",
+        "import nnlo_opt.core.coordinator.coordinator, nnlo_opt.core.block.master.master",
+        "import nnlo_opt.core.block.worker.worker",
+        "import nnlo_opt.app.commands.getdata, nnlo_opt.ancestors.buildmodel, nnlo_opt.cli.tool",
+        "import nnlo_opt.engine.search.serve",
+        "import nnlo_opt.tools.simulate.command",
     ],
 )
 def test_what_needs_no_ranks_imports_no_mpi(statement):

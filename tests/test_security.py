@@ -16,16 +16,17 @@ EXECUTES_BY = {
     ("loader", "exec_module"),
 }
 #: where modules of users are imported
-USERS = {"user_files.py", "models/early.py", "compat/scripts/names.py"}
+USERS = {"engine/loading/modules.py", "engine/models/early.py", "ancestors/scripts/names.py"}
 #: where a module of ours is imported by its name in a table of ours
 OURS = {
     "__init__.py",
-    "export/exporter.py",
-    "compat/scripts/classes.py",
-    "models/framework.py",
-    "models/keras/adapter.py",
-    "models/keras/framework.py",
-    "search/registry.py",
+    "moved.py",
+    "tools/export/exporter.py",
+    "ancestors/scripts/classes.py",
+    "engine/models/framework.py",
+    "engine/models/keras/adapter.py",
+    "engine/models/keras/framework.py",
+    "engine/search/registry.py",
 }
 SHELLS = {("os", "system"), ("os", "popen"), ("subprocess", "getoutput"), ("subprocess", "getstatusoutput")}
 #: readers that can execute what they read, and the argument that forbids it

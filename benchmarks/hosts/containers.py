@@ -33,7 +33,7 @@ import nodes
 from harness import ROOT, say
 from nodes import Nodes
 
-from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.app.reporting.results import read_ledger
 
 HERE = Path(__file__).parent
 NODES = Nodes(bridge="nnlo-box", network="10.80.0", names=("nnlo-1", "nnlo-2"))

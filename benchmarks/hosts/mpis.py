@@ -26,8 +26,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import ROOT, environment, events_of, say
 
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.runtime.mpi_kind import MpiKind
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 
 INSTALL_S, TRIAL_S = 1500.0, 120.0
 N_RANKS, N_TRIALS = 3, 8

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nnlo_opt.objective.output import Output
-from nnlo_opt.objective.script import Script
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.engine.objective.output import Output
+from nnlo_opt.engine.objective.script import Script
 
 LINE = "step 12345 of 99999: loss 0.1234567, lr 0.00031, 1234 samples per second, eta 0:12:34"
 PATTERNS = (r"epoch (?P<epoch>\d+) .* accuracy (?P<value>\S+)", r"accuracy: (?P<value>\S+)")

@@ -23,9 +23,9 @@ import slurm_cluster
 from harness import ROOT, environment, say
 from slurm_cluster import NODES, Cluster
 
-from nnlo_opt.launcher.job import lets_ranks_outlive_others
-from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.testing.mpirun import find_mpirun
+from nnlo_opt.tools.launcher.job import lets_ranks_outlive_others
 
 HERE = Path(__file__).parent
 #: where each node finds what all share; /tmp is each node's own

@@ -15,13 +15,13 @@ import harness as h
 import numpy as np
 
 from nnlo_opt.cli.tool import SUBCOMMANDS
-from nnlo_opt.errors import EXIT_OK
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.parameters import Categorical, Integer, Ordinal, Real
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.base.errors import EXIT_OK
+from nnlo_opt.core.space.conditions import When
+from nnlo_opt.core.space.parameters import Categorical, Integer, Ordinal, Real
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 
 #: seconds of an epoch, and of the start of a training
 EPOCH_S, START_S = 20.0, 5.0

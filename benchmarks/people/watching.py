@@ -66,7 +66,7 @@ def main() -> None:
         with h.Job("OptimizationDriver", N_BLOCKS + 1, arguments, folder, timeout_s) as job:
             if not job.watch(lambda: len(h.events_of(job.run_directory, "EpochEnded")) > 20, 0.5):
                 raise SystemExit("The search has ended too soon.")
-            watcher = watch(job.run_directory) if beside == "watch" else job.helper("nnlo_opt.export.mirror")
+            watcher = watch(job.run_directory) if beside == "watch" else job.helper("nnlo_opt.tools.export.mirror")
             if watcher is None:
                 raise SystemExit("The mirror is not there.")
             try:

@@ -17,8 +17,8 @@ VANISHED = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, OSE
 STARTERS = ("mpirun", "mpiexec", "prterun")
 #: by a word of their commands
 HELPERS = {
-    "search": "nnlo_opt.search.serve",
-    "reporter": "nnlo_opt.reporting.follow",
+    "search": "nnlo_opt.engine.search.serve",
+    "reporter": "nnlo_opt.app.reporting.follow",
     "daemon": "hydra_pmi_proxy",
 }
 

@@ -23,8 +23,8 @@ import harness as h
 import psutil
 from chaos_processes import VANISHED, Family, alive, stopped
 
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.engine.runtime.environment import SESSION_FOLDER
 
 HERE = Path(__file__).parent
 LOOK_S = 0.02

@@ -13,8 +13,8 @@ from functools import cached_property, reduce
 from random import Random
 from typing import Any, NamedTuple
 
-from nnlo_opt.files import with_checksum
-from nnlo_opt.trials import journal
+from nnlo_opt.core.base.files import with_checksum
+from nnlo_opt.core.trials import journal
 
 #: stands for brackets inside brackets, deeper than any parser of Python follows
 DEEP, BRACKETS = "\0deep", b"[" * 20_000 + b"]" * 20_000

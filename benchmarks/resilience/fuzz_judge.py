@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 from fuzz_edits import Edit, Seed
 
-from nnlo_opt.errors import NnloError
+from nnlo_opt.core.base.errors import NnloError
 
 #: seconds and bytes that one file may take, and seconds after which a reader is stopped
 SLOW_S, MAX_BYTES, HANG_S = 2.0, 1 << 30, 15.0

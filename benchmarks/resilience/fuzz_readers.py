@@ -20,42 +20,42 @@ from fuzz_edits import ARCHIVE, JOURNAL, JSON, RESEALED, SEALED, TRACE, Form, Se
 from fuzz_judge import Reader
 
 import nnlo_opt
+from nnlo_opt.app.commands.driver_parsers import driver_parser, normalise
+from nnlo_opt.app.commands.process import HelpRequested
+from nnlo_opt.app.reporting import results, table
+from nnlo_opt.app.run.afterwards.best_model import history_of
+from nnlo_opt.app.run.options import table as option_table
+from nnlo_opt.app.run.options import values as run_options
+from nnlo_opt.app.run.workload import hdf5_check
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.driver_parsers import driver_parser, normalise
-from nnlo_opt.cli.process import HelpRequested
-from nnlo_opt.clock import SystemClock
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.compat.keras import architecture as legacy_json
-from nnlo_opt.compat.keras import weight_files as hdf5_weights
-from nnlo_opt.data import lists
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.data.hdf5 import source as hdf5
-from nnlo_opt.errors import JournalError, NnloError
-from nnlo_opt.files import ALL_FINITE, with_checksum
-from nnlo_opt.launcher.supervisor import Standing
-from nnlo_opt.models.keras import framework as keras_model
-from nnlo_opt.reporting import results, table
-from nnlo_opt.run.afterwards.best_model import history_of
-from nnlo_opt.run.options import table as option_table
-from nnlo_opt.run.options import values as run_options
-from nnlo_opt.run.workload import hdf5_check
-from nnlo_opt.runtime import timeline
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.search import start_points, warm_start
+from nnlo_opt.core.base.clock import SystemClock
+from nnlo_opt.core.base.errors import JournalError, NnloError
+from nnlo_opt.core.base.files import ALL_FINITE, with_checksum
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import plan_single_block
+from nnlo_opt.core.data.folds import single_fold
+from nnlo_opt.core.search import start_points, warm_start
+from nnlo_opt.core.space.fixing import fix
+from nnlo_opt.core.training.history import in_reference_form
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials import checkpoint, deaths, run_lock, unrecorded
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import encode_line, read_events, run_of
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.repair import Salvage, repair, salvage
+from nnlo_opt.core.trials.run_directory import RunRequest, open_run
+from nnlo_opt.core.trials.sync_mark import Mark
+from nnlo_opt.core.trials.trial import FoldResult, UnrecordedFold
+from nnlo_opt.engine.data import lists
+from nnlo_opt.engine.data.hdf5 import source as hdf5
+from nnlo_opt.engine.loading.spaces import load_space
+from nnlo_opt.engine.models.keras import framework as keras_model
+from nnlo_opt.engine.models.legacy import architecture as legacy_json
+from nnlo_opt.engine.models.legacy import weight_files as hdf5_weights
+from nnlo_opt.engine.runtime import timeline
 from nnlo_opt.space import Space
-from nnlo_opt.space.fixing import fix
-from nnlo_opt.space.loading import load_space
-from nnlo_opt.training.history import in_reference_form
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials import checkpoint, deaths, run_lock, unrecorded
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import encode_line, read_events, run_of
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.repair import Salvage, repair, salvage
-from nnlo_opt.trials.run_directory import RunRequest, open_run
-from nnlo_opt.trials.sync_mark import Mark
-from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
+from nnlo_opt.tools.launcher.supervisor import Standing
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.helpers.loopback_team import LoneTeam, linear_tasks

@@ -18,8 +18,8 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import harness as h
 
-from nnlo_opt.objective.checkpoint import last_save
-from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.engine.objective.checkpoint import last_save
 
 HEAD = """
 import os, time

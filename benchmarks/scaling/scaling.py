@@ -45,18 +45,18 @@ import numpy as np
 from scaling_momentum import momentum_part
 from scaling_search import search_part
 
-from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.master import Master, MasterSetup
-from nnlo_opt.clock import SystemClock
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.update_rules import downpour, easgd
-from nnlo_opt.update_rules.gem import Gem
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.update_rules.vectors import blocks
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.clock import SystemClock
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.core.block.master.master import Master, MasterSetup
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.transport import Received, Transport
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.update_rules import downpour, easgd
+from nnlo_opt.core.update_rules.gem import Gem
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.update_rules.vectors import blocks
 
 #: what the scripts printed last
 MEASURED_HERE = Path(__file__).parents[1] / "measured"
@@ -258,7 +258,7 @@ class ToItself(Transport):
     rank, size, n_processes = 0, 3, 3
 
     def __init__(self) -> None:
-        from nnlo_opt.comm.mpi.world import World
+        from nnlo_opt.engine.comm.mpi.world import World
 
         self._itself = World(World().alone()).transport()
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from scaling_search import table, wrapped
 
-from nnlo_opt.update_rules.staleness import explicit_momentum
+from nnlo_opt.core.update_rules.staleness import explicit_momentum
 
 TEXT = """### Accuracy: momentum and old gradients
 
 A gradient of one of n workers of asynchronous Downpour is n - 1 versions old in the mean when it is applied. Old
 gradients act as a momentum of 1 - 1/n (arXiv:1605.09774), in addition to the optimizer's. `--momentum-correction`
-takes it off the momentum that was asked for, by the staleness measured (`nnlo_opt/update_rules/staleness.py`).
+takes it off the momentum that was asked for, by the staleness measured (`nnlo_opt/core/update_rules/staleness.py`).
 
 `python benchmarks/training/momentum.py` trained an MLP on 4,000 real digits: {epochs} epochs, the first {warmup} with a
 rising learning rate, then a cosine, batches of {batch}, SGD with momentum {momentum}, learning rate {rate:g}.

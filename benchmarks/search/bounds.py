@@ -28,11 +28,11 @@ import harness as h
 import numpy as np
 from search_engines import optuna_distribution
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.design import design_size
-from nnlo_opt.search.registry import make_search
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.design import design_size
+from nnlo_opt.core.trials.objectives import OutcomeConstraint
+from nnlo_opt.engine.search.registry import make_search
 from nnlo_opt.space import Categorical, Integer, Point, Real, Space
-from nnlo_opt.trials.objectives import OutcomeConstraint
 
 ENGINES = ("bayesian", "yes-no", "optuna-gp", "optuna-tpe", "random")
 Shown = Mapping[str, float]

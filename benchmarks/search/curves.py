@@ -39,18 +39,18 @@ import harness as h
 import numpy as np
 import pruning_tables
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import Budget, SearchPlan
-from nnlo_opt.search.design import design_size
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.simulate.clock import MEASURED
-from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.simulate.workload import Objective, Workload, lognormal
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.instructions import Budget, SearchPlan
+from nnlo_opt.core.search.design import design_size
+from nnlo_opt.core.search.pruning import PruningPlan
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Point, Real, Space
-from nnlo_opt.trials.journal import Journal
+from nnlo_opt.tools.simulate.clock import MEASURED
+from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan
+from nnlo_opt.tools.simulate.workload import Objective, Workload, lognormal
 
 FOLDER = Path(__file__).parents[1] / "measured"
 RESULTS, OPTIMA = FOLDER / "curves.json", FOLDER / "curves_optima.json"

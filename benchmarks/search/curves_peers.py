@@ -18,9 +18,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nnlo_opt.search.curves import Reports
-from nnlo_opt.search.pruners import Brackets, SuccessiveHalving
-from nnlo_opt.search.pruning import Decision, Verdict
+from nnlo_opt.core.search.curves import Reports
+from nnlo_opt.core.search.pruners import Brackets, SuccessiveHalving
+from nnlo_opt.core.search.pruning import Decision, Verdict
 from nnlo_opt.space import Point
 
 if TYPE_CHECKING:

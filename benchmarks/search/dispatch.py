@@ -42,7 +42,7 @@ objective.parameter_range = [Real(0.0, 1.0, name="x")]
 """
 UNEVEN_OBJECTIVE = """
 import random, time
-from nnlo_opt.simulate.workload import BUILTIN
+from nnlo_opt.tools.simulate.workload import BUILTIN
 
 HARTMANN = BUILTIN["hartmann6"]
 SECONDS = {seconds!r}

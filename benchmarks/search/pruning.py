@@ -1,7 +1,7 @@
 """Time to the same figure with and without a pruner: on virtual learning curves, and on MNIST.
 
-Virtual: searches in virtual time (`nnlo_opt.simulate`) whose trainings are tables of a figure by epoch: 2 s to build a
-model (again after each pause) and a second an epoch. The search is random, so
+Virtual: searches in virtual time (`nnlo_opt.tools.simulate`) whose trainings are tables of a figure by epoch: 2 s to
+build a model (again after each pause) and a second an epoch. The search is random, so
 that both sides try the same points. A curve is a power law, end + scale * epoch^-rate (Domhan et al., 2015), with
 noise; ends are lognormal, rates vary, so that early figures tell something and not everything. Measured: when the
 first trial is complete whose figure is no worse than the best of the run without a pruner.
@@ -32,17 +32,17 @@ import harness as h
 import numpy as np
 import pruning_tables
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import Budget, SearchPlan
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.simulate.workload import Objective, Workload, lognormal
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.instructions import Budget, SearchPlan
+from nnlo_opt.core.search.pruning import PruningPlan
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Point, Real, Space
-from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan
+from nnlo_opt.tools.simulate.workload import Objective, Workload, lognormal
 
 N_BLOCKS, N_TRIALS, N_EPOCHS = 8, 243, 81
 PRUNERS = ("median", "asha", "hyperband")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.search.encoding import Encoding
+from nnlo_opt.core.search.encoding import Encoding
 from nnlo_opt.space import Integer, Point, Real, Space
 
 FOLDER = Path(__file__).parents[1] / "measured"

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from search_peers import OF_SEVERAL, PEERS, Recorded, Setup, active, filled
 from search_scores import Told
 
-from nnlo_opt.search.registry import search_names
-from nnlo_opt.search.session import SearchSession
+from nnlo_opt.core.space.space import parents_first
+from nnlo_opt.engine.search.registry import search_names
+from nnlo_opt.engine.search.session import SearchSession
 from nnlo_opt.space import Categorical, Integer, Parameter, Point, Real
-from nnlo_opt.space.space import parents_first
 
 #: what an engine needs, where it is not ours
 PACKAGES = {

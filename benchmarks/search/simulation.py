@@ -24,15 +24,15 @@ import harness as h
 # As in a search process; NumPy reads it when it is imported, which is below.
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.simulate.clock import FREE, MEASURED, Cost
-from nnlo_opt.simulate.result import SimulationResult
-from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.simulate.workload import BUILTIN, Workload, lognormal
-from nnlo_opt.trials.events import TrialCompleted
-from nnlo_opt.trials.journal import Journal
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.trials.events import TrialCompleted
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.engine.search.process import InlineSearch
+from nnlo_opt.tools.simulate.clock import FREE, MEASURED, Cost
+from nnlo_opt.tools.simulate.result import SimulationResult
+from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan
+from nnlo_opt.tools.simulate.workload import BUILTIN, Workload, lognormal
 
 HARTMANN = BUILTIN["hartmann6"]
 MEDIAN_S, SIGMA = 60.0, 0.5

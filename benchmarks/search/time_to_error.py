@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import harness as h
 from pruning import n_epochs
 
-from nnlo_opt.files import atomic_write
-from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.core.base.files import atomic_write
 
 N_WORKERS, TIMEOUT_S = 2, 4 * 3600
 #: trials and epochs: those for which there are goals

@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nnlo_opt.engine.loading.modules import load_module
+from nnlo_opt.engine.loading.spaces import load_space
 from nnlo_opt.space import Categorical, Integer, Parameter, Point, Real
-from nnlo_opt.space.loading import load_space
-from nnlo_opt.user_files import load_module
 
 #: as the pruners of all are told
 ETA = 3

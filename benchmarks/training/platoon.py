@@ -21,7 +21,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "lstm_platoon"))
 from turns import Contestant, rate, take_turns
 
-from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.engine.runtime.environment import SESSION_FOLDER
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 
 #: one thread a process

@@ -17,7 +17,7 @@ from list_files import read
 from training_loop import LOSS, stamping
 
 import nnlo_opt.allreduce as hvd
-from nnlo_opt.models.keras.framework import import_framework
+from nnlo_opt.engine.models.keras.framework import import_framework
 
 
 def main() -> None:

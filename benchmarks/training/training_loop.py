@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from list_files import read
 
-from nnlo_opt.models.keras.adapter import KerasAdapter
-from nnlo_opt.models.keras.framework import import_framework
-from nnlo_opt.models.losses import LossTerm
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.engine.models.keras.adapter import KerasAdapter
+from nnlo_opt.engine.models.keras.framework import import_framework
+from nnlo_opt.engine.models.losses import LossTerm
 
 LOSS = "categorical_crossentropy"
 

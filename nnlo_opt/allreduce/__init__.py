@@ -9,7 +9,7 @@
 
 Sergeev and Del Balso, "Horovod" (arXiv:1802.05799). One `mpirun` starts the script on all ranks. There is no background
 thread: a call reaches the other ranks when all ranks make it. Before each call they agree that it is the same
-(`comm.calls`), so that a mistake is an error on all ranks.
+(`core.comm.calls`), so that a mistake is an error on all ranks.
 
 Every function but `init`, `shutdown` and `is_initialized` raises `ConfigurationError` before `init`, in a process that
 was forked after it, for an argument that is not known here, and on all ranks if these make different calls.
@@ -29,20 +29,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnlo_opt.allreduce.other_names import ANSWERS, INSTEAD, absence
-from nnlo_opt.comm.calls import Step
-from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError, NnloError, refuse_forked
-from nnlo_opt.models.averaged_gradients import Wire, distribute, distribute_tape
-from nnlo_opt.models.keras import on_tensorflow as keras_tensorflow
-from nnlo_opt.models.keras import on_torch as keras_torch
-from nnlo_opt.models.plain_data import packed, unpacked
-from nnlo_opt.models.tensors import through
-from nnlo_opt.runtime import devices
-from nnlo_opt.runtime.launched import warn_of_split_world
-from nnlo_opt.runtime.process import only_here
+from nnlo_opt.core.base.errors import EXIT_FAILURE, ConfigurationError, NnloError, refuse_forked
+from nnlo_opt.core.comm.calls import Step
+from nnlo_opt.engine.models.averaged_gradients import Wire, distribute, distribute_tape
+from nnlo_opt.engine.models.keras import on_tensorflow as keras_tensorflow
+from nnlo_opt.engine.models.keras import on_torch as keras_torch
+from nnlo_opt.engine.models.plain_data import packed, unpacked
+from nnlo_opt.engine.models.tensors import through
+from nnlo_opt.engine.runtime import devices
+from nnlo_opt.engine.runtime.launched import warn_of_split_world
+from nnlo_opt.engine.runtime.process import only_here
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.agreed_calls import AgreedCalls
-    from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.engine.comm.mpi.agreed_calls import AgreedCalls
+    from nnlo_opt.engine.comm.mpi.world import World
 
 #: operations of `allreduce` and `DistributedOptimizer`
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
@@ -90,8 +90,8 @@ def init() -> None:
     global _session  # noqa: PLW0603
     if _session is not None:
         return
-    from nnlo_opt.comm.mpi.agreed_calls import AgreedCalls
-    from nnlo_opt.comm.mpi.world import WORLD, World
+    from nnlo_opt.engine.comm.mpi.agreed_calls import AgreedCalls
+    from nnlo_opt.engine.comm.mpi.world import WORLD, World
 
     world = World()
     warn_of_split_world(world.size, stacklevel=2)

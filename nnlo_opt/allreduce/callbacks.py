@@ -10,8 +10,8 @@ import numpy as np
 
 import nnlo_opt.allreduce as hvd
 from nnlo_opt.allreduce.other_names import absence
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.averaged_gradients import averaged_apply_of
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models.averaged_gradients import averaged_apply_of
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):

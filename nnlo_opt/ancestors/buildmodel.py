@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.files import atomic_write
-from nnlo_opt.models.builders import builtin_names, open_model
-from nnlo_opt.models.framework import framework_name, framework_named
-from nnlo_opt.run.options.kinds import FLAG, PATH
-from nnlo_opt.run.options.table import SEED, Option
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.run.options.kinds import FLAG, PATH
+from nnlo_opt.app.run.options.table import SEED, Option
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.files import atomic_write
+from nnlo_opt.engine.models.builders import builtin_names, open_model
+from nnlo_opt.engine.models.framework import framework_name, framework_named
 
 # fmt: off
 #: options of `BuildModel`
@@ -93,7 +93,7 @@ def _parameters(texts: Sequence[str]) -> dict[str, Any]:
 
 def _written(model: Any, out: Path, arguments: argparse.Namespace) -> list[Path]:
     """Write a model of Keras; return the paths."""
-    from nnlo_opt.compat.keras.weights import save_legacy_weights
+    from nnlo_opt.engine.models.legacy.weights import save_legacy_weights
 
     try:
         architecture = model.to_json()
@@ -121,7 +121,7 @@ def _written(model: Any, out: Path, arguments: argparse.Namespace) -> list[Path]
 
 def _written_torch(model: Any, out: Path) -> list[Path]:
     """Write a model of torch; return the paths."""
-    from nnlo_opt.models.torch.framework import save_files
+    from nnlo_opt.engine.models.torch.framework import save_files
 
     weights = out.with_name(f"{out.stem.removesuffix('_arch')}_weights.torch")
     save_files(model, out, weights)

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import nnlo_opt
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import regular
-from nnlo_opt.launcher.job import find_command, version_of
-from nnlo_opt.run.options.kinds import FLAG, PATH, TEXT, whole
-from nnlo_opt.run.options.table import Option
-from nnlo_opt.runtime.mpi_kind import MpiKind
-from nnlo_opt.safe_path import NOTE_BYTES
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.run.options.kinds import FLAG, PATH, TEXT, whole
+from nnlo_opt.app.run.options.table import Option
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.base.safe_path import NOTE_BYTES
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
+from nnlo_opt.tools.launcher.job import find_command, version_of
 
 #: frameworks on which `nnlo_opt.allreduce` works
 FRAMEWORKS = ("tensorflow", "jax", "torch")

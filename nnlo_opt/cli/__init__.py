@@ -1,1 +1,1 @@
-"""Command line of the package: parsers, entry points, printed pages."""
+"""Command line, which puts the parts together: entry points of all commands, and the table of them."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import get_args
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.getdata import DATA_SETS
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.commands.getdata import DATA_SETS
 from nnlo_opt.cli.tool import COMMANDS, SUBCOMMANDS
-from nnlo_opt.models.builders import builtin_names
+from nnlo_opt.engine.models.builders import builtin_names
 
 SHELLS = ("bash", "zsh", "fish")
 _BASH = """\

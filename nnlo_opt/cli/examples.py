@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import nnlo_opt
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.app.commands.arguments import Parser
 from nnlo_opt.cli.tool import DRIVERS
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.builders import builtin_names, model_file
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models.builders import builtin_names, model_file
 
 #: programs of NNLO and mpi_learn, which are copies of `program.py`
 PROGRAMS = (

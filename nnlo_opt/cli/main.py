@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nnlo_opt.cli.process import HelpRequested, begin, checked_output
+from nnlo_opt.app.commands.process import HelpRequested, begin, checked_output
+from nnlo_opt.app.reporting.terminal import fitted, make_output_printable
 from nnlo_opt.cli.tool import DRIVERS, main
-from nnlo_opt.errors import (
+from nnlo_opt.core.base.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     EXIT_WRONG_REQUEST,
@@ -28,18 +29,17 @@ from nnlo_opt.errors import (
     OutOfTimeError,
     ProtocolError,
 )
-from nnlo_opt.reporting.terminal import fitted, make_output_printable
-from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
-from nnlo_opt.runtime.launched import N_RANKS, split_world
-from nnlo_opt.runtime.mpi_kind import MpiKind
-from nnlo_opt.runtime.preemption import Preemption
-from nnlo_opt.runtime.process import check_files
-from nnlo_opt.runtime.rank_variables import forget_ranks_if_spawned
+from nnlo_opt.engine.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
+from nnlo_opt.engine.runtime.launched import N_RANKS, split_world
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
+from nnlo_opt.engine.runtime.preemption import Preemption
+from nnlo_opt.engine.runtime.process import check_files
+from nnlo_opt.engine.runtime.rank_variables import forget_ranks_if_spawned
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import World
-    from nnlo_opt.run.options.values import Options
-    from nnlo_opt.runtime.log import RankOutput
+    from nnlo_opt.app.run.options.values import Options
+    from nnlo_opt.engine.comm.mpi.world import World
+    from nnlo_opt.engine.runtime.log import RankOutput
 
 forget_ranks_if_spawned()
 _INTERRUPTED = 128 + signal.SIGINT
@@ -67,7 +67,7 @@ def _has_printed_status(argv: Sequence[str]) -> bool:
     Returns:
         False if the command has to say what is wrong with the request.
     """
-    from nnlo_opt.reporting.status_lines import print_status
+    from nnlo_opt.app.reporting.status_lines import print_status
 
     words = [word for word in argv if word != "--json"]
     if len(words) != 1 or words[0].startswith("-"):
@@ -80,8 +80,8 @@ def _has_printed_status(argv: Sequence[str]) -> bool:
 
 def _run_legacy(argv: list[str]) -> NoReturn:
     """Run a script of NNLO or mpi_learn, or a driver with a model module of theirs."""
-    from nnlo_opt.compat.scripts import names
-    from nnlo_opt.data.lists import look_in
+    from nnlo_opt.ancestors.scripts import names
+    from nnlo_opt.engine.data.lists import look_in
 
     program, path = Path(argv[0]).stem, Path(argv[0])
     if program in DRIVERS and not path.is_file():
@@ -123,19 +123,19 @@ def drive(program: str) -> NoReturn:
 def _start(program: str) -> "World":
     """Start MPI; return the world of all ranks."""
     begin(starts_ranks=True)
-    from nnlo_opt.runtime import devices
+    from nnlo_opt.engine.runtime import devices
 
     devices.cap_threads()
     check_files()
     signal.alarm(MPI_START_S if ranks_outlive_others() else 0)  # SIGALRM ends this process if MPI does not start
     try:
-        from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
+        from nnlo_opt.engine.comm.mpi.world import World  # before anything else that imports it
     except (ImportError, RuntimeError) as error:  # of mpi4py, which finds no library
         what = str(error).partition("\n")[0]
         print(f"`{program}` needs an MPI library. Received: none ({what}). {_NO_MPI}", file=sys.stderr)
         sys.exit(EXIT_WRONG_REQUEST)
     signal.alarm(0)
-    from nnlo_opt.comm.mpi.ulfm import die_by_signal
+    from nnlo_opt.engine.comm.mpi.ulfm import die_by_signal
 
     die_by_signal()
     world = World()
@@ -152,7 +152,7 @@ def _refuse_split_world(size: int) -> None:
     if launch is None:
         return
     if launch.speaks:
-        from nnlo_opt.comm.mpi.world import library
+        from nnlo_opt.engine.comm.mpi.world import library
 
         print(fitted(launch.split_text(str(MpiKind.of(library()))), sys.stderr), file=sys.stderr)
     else:
@@ -162,7 +162,7 @@ def _refuse_split_world(size: int) -> None:
 
 def _parse(program: str, world_rank: int) -> "Options | int":
     """Return the options, or the exit code if there is nothing to run, after rank 0 has printed why."""
-    from nnlo_opt.cli.driver_options import driver_options
+    from nnlo_opt.app.commands.driver_options import driver_options
 
     try:
         return driver_options(program, sys.argv[1:])
@@ -179,19 +179,19 @@ def _parse(program: str, world_rank: int) -> "Options | int":
 
 def _run(program: str, world: "World", options: "Options", preemption: Preemption) -> tuple[int, Path | None]:
     """Run the driver; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
-    from nnlo_opt.clock import SystemClock
-    from nnlo_opt.comm.mpi.ulfm import losing_ranks
-    from nnlo_opt.export.mirror import ProcessMirrors
-    from nnlo_opt.run.rank.context import ProcessContext
-    from nnlo_opt.runtime.log import RankOutput
-    from nnlo_opt.runtime.timeline import RankTimeline, events_per_rank
-    from nnlo_opt.runtime.watchdog import Watchdog
-    from nnlo_opt.timeline import NO_TIMELINE
+    from nnlo_opt.app.run.rank.context import ProcessContext
+    from nnlo_opt.core.base.clock import SystemClock
+    from nnlo_opt.core.base.timeline import NO_TIMELINE
+    from nnlo_opt.engine.comm.mpi.ulfm import losing_ranks
+    from nnlo_opt.engine.runtime.log import RankOutput
+    from nnlo_opt.engine.runtime.timeline import RankTimeline, events_per_rank
+    from nnlo_opt.engine.runtime.watchdog import Watchdog
+    from nnlo_opt.tools.export.mirror import ProcessMirrors
 
     if program == "OptimizationDriver":
-        from nnlo_opt.run.start.search import run
+        from nnlo_opt.app.run.start.search import run
     else:
-        from nnlo_opt.run.start.training import run
+        from nnlo_opt.app.run.start.training import run
     output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0, quiet=options.quiet)
     watchdog = Watchdog(world.rank, options.hang_timeout_s, output.tell_terminal)
     timeline = NO_TIMELINE
@@ -218,7 +218,7 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
 
 def _fail(error: BaseException, world: "World", output: "RankOutput") -> int:
     """Say why this rank fails, and end the job; return the exit code if there is no other rank."""
-    from nnlo_opt.runtime.log import wait_until_read
+    from nnlo_opt.engine.runtime.log import wait_until_read
 
     is_broken = isinstance(error, BrokenProcessError) or getattr(error, "errno", None) == errno.EBADF
     words, code = _last_words(BrokenProcessError() if is_broken else error, world.rank)
@@ -239,7 +239,7 @@ def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
 
     A bug of ours is reported with its traceback, and the messages that led to it.
     """
-    from nnlo_opt.comm.transport import RanksLost
+    from nnlo_opt.core.comm.transport import RanksLost
 
     match error:
         case KeyboardInterrupt():
@@ -261,9 +261,9 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
     If all ranks live, `os._exit` is not used: MPICH would take the rank for a crashed one and kill the rest. If ranks
     have died, MPI cannot be finalized, but Python would try to at its end.
     """
-    from nnlo_opt.comm.mpi.ulfm import plain_exit
-    from nnlo_opt.comm.mpi.world import finalize
-    from nnlo_opt.runtime.timeline import merge_timelines
+    from nnlo_opt.engine.comm.mpi.ulfm import plain_exit
+    from nnlo_opt.engine.comm.mpi.world import finalize
+    from nnlo_opt.engine.runtime.timeline import merge_timelines
 
     is_whole = finalize()  # by then every rank has closed its timeline
     preemption.end()  # until then another rank may keep this one waiting for longer than the grace

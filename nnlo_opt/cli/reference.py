@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterable
 from itertools import groupby
 
+from nnlo_opt.app.run.options.table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 from nnlo_opt.cli.tool import COMMANDS
-from nnlo_opt.run.options.table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
 _HEAD = """# Options
 
-Generated from the table of options (`nnlo_opt/run/options/table.py`) by `python -m nnlo_opt.cli.reference`.
+Generated from the table of options (`nnlo_opt/app/run/options/table.py`) by `python -m nnlo_opt.cli.reference`.
 
 Options may be written with `-` or `_` and shortened while they stay unambiguous: `--train_data=train.list`,
 `--early val_loss,<,3`. In Python, `nnlo_opt.optimize` takes the options marked *py* as arguments with `_` for `-`:

@@ -1,6 +1,6 @@
 """Table of all commands, whose modules are imported when they are called.
 
-A new command is a row here, and a function in `cli/` that gets its parser with the words behind its name. It returns
+A new command is a row here, and a function in its part that gets its parser with the words behind its name. It returns
 its exit code, or None if all went well, and raises its errors, which `main` prints. Its docstring is the description in
 its help.
 """
@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 import nnlo_opt
-from nnlo_opt.cli.process import HelpRequested
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, NnloError, ProtocolError
-from nnlo_opt.reporting.terminal import fitted
+from nnlo_opt.app.commands.process import HelpRequested
+from nnlo_opt.app.reporting.terminal import fitted
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST, NnloError, ProtocolError
 
 if TYPE_CHECKING:
-    from nnlo_opt.cli.arguments import Parser
-    from nnlo_opt.run.options.table import Option
+    from nnlo_opt.app.commands.arguments import Parser
+    from nnlo_opt.app.run.options.table import Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Command:
 
     Args:
         help: its line in the help of `nnlo-opt`; empty for a command of another program.
-        function: runs it, as `module.name` in `cli/`; empty for a driver, which all ranks run.
+        function: runs it, as `part.module.name`; empty for a driver, which all ranks run.
         table: its options, as `folder.module.NAME`; empty for the table beside the function, if there is one: `OPTIONS`
             of `main`, `SHOW_OPTIONS` of `show`.
     """
@@ -39,8 +39,8 @@ class Command:
     @property
     def options(self) -> "tuple[Option, ...]":
         """Options of the command."""
-        module, _, function = self.function.partition(".")
-        beside = f"cli.{module}." + ("OPTIONS" if function == "main" else f"{function.upper()}_OPTIONS")
+        module, _, function = self.function.rpartition(".")
+        beside = f"{module}." + ("OPTIONS" if function == "main" else f"{function.upper()}_OPTIONS")
         place, _, name = (self.table or beside).rpartition(".")
         return getattr(import_module(f"nnlo_opt.{place}"), name, ())
 
@@ -51,45 +51,49 @@ DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver", "MPIGDriver")
 # fmt: off
 #: command -> its help, function and options
 COMMANDS = {
-    "OptimizationDriver": Command(table="run.options.table.OPTIMIZATION_OPTIONS"),
-    "TrainingDriver": Command(table="run.options.table.TRAINING_OPTIONS"),
-    "MPIGDriver": Command(table="cli.driver_parsers.GAN_OPTIONS"),
-    "nnlo-opt show": Command("print the trials of a run, or one of them, from its journal", "watch.show"),
+    "OptimizationDriver": Command(table="app.run.options.table.OPTIMIZATION_OPTIONS"),
+    "TrainingDriver": Command(table="app.run.options.table.TRAINING_OPTIONS"),
+    "MPIGDriver": Command(table="app.commands.driver_parsers.GAN_OPTIONS"),
+    "nnlo-opt show": Command("print the trials of a run, or one of them, from its journal", "app.commands.watch.show"),
     "nnlo-opt report": Command(
         "write results.csv, summary.json and the page report.html of a run anew, from its journal",
-        "export.report"),
+        "tools.export.command.report"),
     "nnlo-opt best-model": Command("save the best model of a run, even if the run was interrupted",
-        "earlier_runs.best_model"),
-    "nnlo-opt space": Command("print the parameters of a search space, and some of its points", "space.main"),
+        "app.commands.earlier_runs.best_model"),
+    "nnlo-opt space": Command("print the parameters of a search space, and some of its points",
+        "app.commands.space.main"),
     "nnlo-opt repair": Command(
         "keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to "
         "it as journal.jsonl.damaged-1, -2, …",
-        "clean.repair"),
-    "nnlo-opt export": Command("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables", "export.export"),
+        "app.commands.clean.repair"),
+    "nnlo-opt export": Command("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables",
+        "tools.export.command.export"),
     "nnlo-opt watch": Command("show a run while it runs: progress, best trial, running trials, failures",
-        "watch.watch"),
-    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON", "watch.status"),
-    "nnlo-opt enqueue": Command("give a search a point to try", "steer.enqueue"),
-    "nnlo-opt stop": Command("end a search, or one of its trials, from any machine", "steer.stop"),
-    "nnlo-opt best": Command("print the best trial as JSON, YAML, or as a command", "best.best"),
-    "nnlo-opt ensemble": Command("combine several trained trials into one model", "best.ensemble"),
-    "nnlo-opt list": Command("print the runs of a folder", "runs.listing"),
-    "nnlo-opt compare": Command("print the differences between runs", "runs.compare"),
-    "nnlo-opt clean": Command("remove files that can be made again", "clean.clean"),
-    "nnlo-opt simulate": Command("run a search on virtual blocks, up to 10,000 of them", "simulate.main"),
-    "nnlo-opt launch": Command("run a driver under mpirun and start it again after a crash", "launch.main"),
-    "nnlo-opt plan": Command("print roles, memory and batch script of a job, without starting it", "plan.main"),
+        "app.commands.watch.watch"),
+    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON", "app.commands.watch.status"),
+    "nnlo-opt enqueue": Command("give a search a point to try", "app.commands.steer.enqueue"),
+    "nnlo-opt stop": Command("end a search, or one of its trials, from any machine", "app.commands.steer.stop"),
+    "nnlo-opt best": Command("print the best trial as JSON, YAML, or as a command", "app.commands.best.best"),
+    "nnlo-opt ensemble": Command("combine several trained trials into one model", "app.commands.best.ensemble"),
+    "nnlo-opt list": Command("print the runs of a folder", "app.commands.runs.listing"),
+    "nnlo-opt compare": Command("print the differences between runs", "app.commands.runs.compare"),
+    "nnlo-opt clean": Command("remove files that can be made again", "app.commands.clean.clean"),
+    "nnlo-opt simulate": Command("run a search on virtual blocks, up to 10,000 of them", "tools.simulate.command.main"),
+    "nnlo-opt launch": Command("run a driver under mpirun and start it again after a crash",
+        "tools.launcher.launch_command.main"),
+    "nnlo-opt plan": Command("print roles, memory and batch script of a job, without starting it",
+        "tools.launcher.plan_command.main"),
     "nnlo-opt doctor": Command("check MPI, ranks, frameworks, GPUs and the folder of runs by trying them",
-        "doctor.main"),
+        "tools.doctor.command.main"),
     "nnlo-opt examples": Command("write examples and search spaces, or the programs of NNLO and mpi_learn",
-        "examples.main"),
-    "nnlo-opt run-legacy": Command("run a script or model of NNLO or mpi_learn unchanged", "examples.run_legacy"),
+        "cli.examples.main"),
+    "nnlo-opt run-legacy": Command("run a script or model of NNLO or mpi_learn unchanged", "cli.examples.run_legacy"),
     "nnlo-opt completion": Command("print a script with which bash, zsh or fish completes all commands",
-        "completion.main"),
-    "GetData": Command("", "getdata.main"),
-    "GetData from-arrays": Command("", "getdata.from_arrays"),
-    "BuildModel": Command("", "buildmodel.main"),
-    "horovodrun": Command("", "horovodrun.main"),
+        "cli.completion.main"),
+    "GetData": Command("", "app.commands.getdata.main"),
+    "GetData from-arrays": Command("", "app.commands.getdata.from_arrays"),
+    "BuildModel": Command("", "ancestors.buildmodel.main"),
+    "horovodrun": Command("", "ancestors.horovodrun.main"),
 }
 # fmt: on
 _PREFIX = "nnlo-opt "
@@ -122,16 +126,16 @@ def main(argv: Sequence[str], program: str = "nnlo-opt") -> int:
 
 
 def _run(name: str, argv: Sequence[str]) -> int:
-    from nnlo_opt.cli.arguments import Parser
+    from nnlo_opt.app.commands.arguments import Parser
 
-    module, _, function_name = COMMANDS[name].function.partition(".")
-    function = getattr(import_module(f"nnlo_opt.cli.{module}"), function_name)
+    module, _, function_name = COMMANDS[name].function.rpartition(".")
+    function = getattr(import_module(f"nnlo_opt.{module}"), function_name)
     return int(function(Parser(COMMANDS[name].options, prog=name, description=function.__doc__), argv) or EXIT_OK)
 
 
 def _parser() -> "Parser":
     """Return the parser of `nnlo-opt`, which knows the names of its commands alone."""
-    from nnlo_opt.cli.arguments import Parser
+    from nnlo_opt.app.commands.arguments import Parser
 
     parser = Parser(
         prog="nnlo-opt",

@@ -6,8 +6,8 @@ Import it before a framework: ranks that mpirun has started then share the cores
 is set. Wrong calls raise `ConfigurationError`; a worker whose controller has ended gets `ControllerLostError`.
 """
 
-from nnlo_opt.runtime.devices import cap_threads
-from nnlo_opt.runtime.launched import is_rank
+from nnlo_opt.engine.runtime.devices import cap_threads
+from nnlo_opt.engine.runtime.launched import is_rank
 
 if is_rank():
     cap_threads()  # NumPy reads it once

@@ -20,19 +20,19 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from nnlo_opt.comm import objective_messages as msg
-from nnlo_opt.comm.messages import Json, Message
-from nnlo_opt.comm.rank_group import FailedElsewhereError, abort_on_error
-from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, receive
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError
-from nnlo_opt.runtime.launched import split_world
-from nnlo_opt.runtime.mpi_kind import MpiKind
-from nnlo_opt.runtime.process import only_here
-from nnlo_opt.space.values import plain
-from nnlo_opt.update_rules import easgd
-from nnlo_opt.update_rules.optimizers import is_number
-from nnlo_opt.user_code import shortened, takes_arguments
-from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError
+from nnlo_opt.core.base.user_code import shortened, takes_arguments
+from nnlo_opt.core.base.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
+from nnlo_opt.core.comm import objective_messages as msg
+from nnlo_opt.core.comm.messages import Json, Message
+from nnlo_opt.core.comm.transport import RanksLost, Received, SharedMemory, receive
+from nnlo_opt.core.space.values import plain
+from nnlo_opt.core.update_rules import easgd
+from nnlo_opt.core.update_rules.optimizers import is_number
+from nnlo_opt.engine.comm.rank_group import FailedElsewhereError, abort_on_error
+from nnlo_opt.engine.runtime.launched import split_world
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
+from nnlo_opt.engine.runtime.process import only_here
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ def is_controller() -> bool:
 
     >>> Rank = MyController if is_controller() else MyWorker  # doctest: +SKIP
     """
-    from nnlo_opt.comm.mpi.world import WORLD
+    from nnlo_opt.engine.comm.mpi.world import WORLD
 
     return WORLD.Get_rank() == 0
 
@@ -199,7 +199,7 @@ class _Rank:
     _exists = False
 
     def __init__(self, name: str, *, controls: bool) -> None:
-        from nnlo_opt.comm.mpi.world import WORLD, World, library
+        from nnlo_opt.engine.comm.mpi.world import WORLD, World, library
 
         if _Rank._exists:
             raise ConfigurationError(f"A process must make one rank. Received: a second {name}. Keep the first.")
@@ -253,7 +253,7 @@ class _Rank:
 
     def _exit(self) -> None:
         """Leave MPI at the end of the process, together with all ranks that live."""
-        from nnlo_opt.comm.mpi.world import finalize
+        from nnlo_opt.engine.comm.mpi.world import finalize
 
         if not self._can_leave() or not finalize():
             for stream in (sys.stdout, sys.stderr):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.models.plain_data import packed, unpacked
+from nnlo_opt.engine.models.plain_data import packed, unpacked
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
 
 _ABOVE = Path(__file__).resolve().parents[2]
 #: the project's folder if this is a source checkout

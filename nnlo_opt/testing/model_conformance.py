@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nnlo_opt.data.ragged import take
-from nnlo_opt.models.adapter import ModelAdapter
-from nnlo_opt.models.layout import FloatVector
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.trees import Arrays, map_tree
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.trees import Arrays, map_tree
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.data.ragged import take
+from nnlo_opt.core.models.adapter import ModelAdapter
+from nnlo_opt.core.models.layout import FloatVector
+from nnlo_opt.core.training.history import Metrics
 
 
 class ModelConformance:

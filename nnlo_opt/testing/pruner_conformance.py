@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from nnlo_opt.search.curves import Reports
-from nnlo_opt.search.pruning import Pruner, Verdict
+from nnlo_opt.core.search.curves import Reports
+from nnlo_opt.core.search.pruning import Pruner, Verdict
 
 N_TRIALS, N_EPOCHS = 24, 12
 

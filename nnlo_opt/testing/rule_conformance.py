@@ -17,15 +17,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from nnlo_opt.block.exchange.shared_step import SharedStep
-from nnlo_opt.block.exchange.shared_weights import SharedWeights
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.transport import Collective
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.update_rules.layers import Layer, layers_of
-from nnlo_opt.update_rules.rule import Answer, GroupHalf, Half, MasterHalf, UpdateRule, WorkerHalf
-from nnlo_opt.update_rules.staleness import StalenessStatistics
-from nnlo_opt.update_rules.vectors import FloatVector
+from nnlo_opt.core.block.exchange.shared_step import SharedStep
+from nnlo_opt.core.block.exchange.shared_weights import SharedWeights
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.transport import Collective
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.update_rules.layers import Layer, layers_of
+from nnlo_opt.core.update_rules.rule import Answer, GroupHalf, Half, MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.core.update_rules.staleness import StalenessStatistics
+from nnlo_opt.core.update_rules.vectors import FloatVector
 
 #: the model: in the shared memory of so many workers, its weights make three blocks that cut layers
 LAYERS = layers_of([("hidden/w", (120, 90)), ("hidden/b", (90,)), ("output/w", (90, 40)), ("output/b", (40,))])
@@ -297,7 +297,7 @@ class _Alive(Collective):
 class UpdateRuleConformance:
     """Tests of an update rule; a subclass is called `Test...` and defines `make`.
 
-    >>> from nnlo_opt.update_rules.downpour import Downpour
+    >>> from nnlo_opt.core.update_rules.downpour import Downpour
     >>> class TestDownpour(UpdateRuleConformance):
     ...     make = Downpour
     ...     options = {"learning_rate": 0.05}

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.base import History, SearchAlgorithm
-from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Parameter, Point, Real, Space, When
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.search.base import History, SearchAlgorithm
+from nnlo_opt.core.space import Categorical, Constant, Integer, Ordinal, Parameter, Point, Real, Space, When
+from nnlo_opt.core.trials.trial import TrialState
 
 #: space with every kind of parameter, and with categories of every type
 MIXED_SPACE = Space(

@@ -13,12 +13,12 @@ from collections.abc import Callable, Generator, Sequence
 import numpy as np
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.objective_messages import CallObjective
-from nnlo_opt.comm.run_messages import Shutdown
-from nnlo_opt.comm.transport import Received, Transport, receive, wait_until
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.vectors import ALIGNMENT_BYTES
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.vectors import ALIGNMENT_BYTES
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.objective_messages import CallObjective
+from nnlo_opt.core.comm.run_messages import Shutdown
+from nnlo_opt.core.comm.transport import Received, Transport, receive, wait_until
 
 Steps = Generator[None, None, None]
 Scenario = Callable[[Transport], Steps]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.compat.scripts.classes import get_device
-from nnlo_opt.compat.scripts.names import MODULES
+from nnlo_opt.ancestors.scripts.classes import get_device
+from nnlo_opt.ancestors.scripts.names import MODULES
 from tests.helpers.launcher import python
 
 HERE = Path(__file__).parent

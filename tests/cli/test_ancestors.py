@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.commands.driver_parsers import given_of
 from nnlo_opt.cli import program
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.cli.driver_parsers import given_of
 from tests.helpers.refusals import check_refused
 from tests.helpers.sources import ROOT
 

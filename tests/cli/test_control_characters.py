@@ -11,10 +11,10 @@ from contextlib import suppress
 import pytest
 import yaml
 
-from nnlo_opt.errors import ConfigurationError, printable
-from nnlo_opt.files import with_checksum
+from nnlo_opt.core.base.errors import ConfigurationError, printable
+from nnlo_opt.core.base.files import with_checksum
+from nnlo_opt.core.trials import events as ev
 from nnlo_opt.space import Categorical, Real, Space
-from nnlo_opt.trials import events as ev
 from tests.helpers.stories import assigned, completed, finished, suggested, write_journal
 
 #: sets the title, clears the screen, sounds the bell; the same by C1; turns the text around; goes back
@@ -29,7 +29,7 @@ SPACE = Space([Real(1e-3, 1.0, name=f"rate{EVIL}"), Categorical([EVIL, f"={EVIL}
 #: runs each command of its argument in a copy of itself, which has imported all that they need
 RUNNER = """
 import json, os, sys
-import nnlo_opt.cli.tool, nnlo_opt.cli.watch, nnlo_opt.cli.best, nnlo_opt.reporting.watch
+import nnlo_opt.cli.tool, nnlo_opt.app.commands.watch, nnlo_opt.app.commands.best, nnlo_opt.app.reporting.watch
 from nnlo_opt.cli import main
 for words in json.loads(sys.argv[1]):
     if not os.fork():

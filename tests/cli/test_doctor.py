@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from nnlo_opt.cli import doctor, tool
-from nnlo_opt.doctor.examination import FRAMEWORKS, Examination
-from nnlo_opt.doctor.judgement import broken, works
+from nnlo_opt.cli import tool
+from nnlo_opt.tools.doctor import command as doctor
+from nnlo_opt.tools.doctor.examination import FRAMEWORKS, Examination
+from nnlo_opt.tools.doctor.judgement import broken, works
 
 METHODS = ("mpi", "ranks", "deaths", "cores", "threads", "disk", "framework", "gpus", "leftovers")
 

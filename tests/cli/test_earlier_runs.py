@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
+from nnlo_opt.app.commands.driver_options import driver_options
 from tests.helpers.refusals import check_refused
 from tests.helpers.stories import START, assigned, completed, finished, suggested, write_journal
 

@@ -3,8 +3,8 @@ from contextlib import closing
 
 import pytest
 
-from nnlo_opt.export.tables import CsvTables
-from nnlo_opt.trials.run_lock import RunLock
+from nnlo_opt.core.trials.run_lock import RunLock
+from nnlo_opt.tools.export.tables import CsvTables
 from tests.helpers.exported import story
 from tests.helpers.stories import write_journal
 

@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 import yaml
 
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.reporting.results import read_ledger, write_results
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
-from nnlo_opt.reporting.results import read_ledger, write_results
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.run_lock import RunLock
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.run_lock import RunLock
 from tests.helpers.stories import START, failed, trial, write_journal
 
 COMMAND = ["OptimizationDriver", "--model", "mnist", "--epochs", "2", "--train-data", "a.list", "--val-data", "b.list"]

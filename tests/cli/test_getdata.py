@@ -8,10 +8,11 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli import getdata, tool
-from nnlo_opt.data.hdf5.source import Hdf5Source
-from nnlo_opt.data.lists import read_list, verify
-from nnlo_opt.errors import EXIT_WRONG_REQUEST
+from nnlo_opt.app.commands import getdata
+from nnlo_opt.cli import tool
+from nnlo_opt.core.base.errors import EXIT_WRONG_REQUEST
+from nnlo_opt.engine.data.hdf5.source import Hdf5Source
+from nnlo_opt.engine.data.lists import read_list, verify
 from tests.helpers.launcher import python
 
 N_TRAIN, N_TEST = 60, 20
@@ -252,5 +253,5 @@ def test_no_framework_is_imported(npz: str) -> None:
         f"assert tool.main(['mnist', '2', '1', '--source', {npz!r}], 'GetData') == 0;"
         "assert not {'keras', 'tensorflow', 'mpi4py', 'mlxtend'} & set(sys.modules)"
     )
-    root = Path(getdata.__file__).parents[2]
+    root = Path(getdata.__file__).parents[3]
     python(code, env={**os.environ, "PYTHONPATH": str(root)}).expect(0)

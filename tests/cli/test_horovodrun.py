@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.horovodrun import OPTIONS, build_report, mpirun_words, parse_hostfile, parse_hosts
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.ancestors.horovodrun import OPTIONS, build_report, mpirun_words, parse_hostfile, parse_hosts
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.core.base.errors import ConfigurationError
 
 OPEN_MPI, MPICH = "mpirun (Open MPI) 5.0.11\n", "HYDRA build details:\n    Version:         5.0.2\n"
 HOSTFILE = "pi1 slots=2   # the first\n\npi2:1\n# pi3 slots=4\n"

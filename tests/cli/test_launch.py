@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.launch import DriverCommand
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
+from nnlo_opt.tools.launcher.launch_command import DriverCommand
 from tests.helpers.refusals import check_refused
 
 pytestmark = pytest.mark.usefixtures("here")

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from nnlo_opt.cli import tool
-from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
 from tests.helpers.stories import START, failed, trial, write_journal
 
 #: folders and files of a run that may be links; the journal itself has a test of its own

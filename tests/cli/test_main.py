@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from nnlo_opt.cli.main import _last_words
-from nnlo_opt.errors import NOTHING_BEGUN
+from nnlo_opt.core.base.errors import NOTHING_BEGUN
 
 
 @pytest.mark.parametrize(("rank", "words"), [(0, NOTHING_BEGUN), (1, "")])

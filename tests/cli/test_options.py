@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.cli.driver_parsers import driver_parser, normalise
-from nnlo_opt.cli.process import HelpRequested
-from nnlo_opt.errors import printable
-from nnlo_opt.run.options.table import LOG_LEVELS
-from nnlo_opt.run.options.values import SearchOptions, budget_text, check_objectives, pruning_for
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.runtime.devices import GpuRequest
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.commands.driver_parsers import driver_parser, normalise
+from nnlo_opt.app.commands.process import HelpRequested
+from nnlo_opt.app.run.options.table import LOG_LEVELS
+from nnlo_opt.app.run.options.values import SearchOptions, budget_text, check_objectives, pruning_for
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import printable
+from nnlo_opt.core.trials.objectives import Comparison, Objective, OutcomeConstraint
+from nnlo_opt.engine.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
-from nnlo_opt.trials.objectives import Comparison, Objective, OutcomeConstraint
 from tests.helpers.refusals import check_refused
 
 PROGRAMS = ("OptimizationDriver", "TrainingDriver")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.cli.launch import DriverCommand
-from nnlo_opt.run.options.values import Options
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.tools.launcher.launch_command import DriverCommand
 from tests.helpers.refusals import check_refused
 
 TEXT = """

@@ -7,9 +7,9 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.training.options import TrainingOptions
 from tests.helpers.workloads import prepared
 
 N_FEATURES, N_CLASSES = 6, 3
@@ -48,7 +48,7 @@ def weights_of(place):
 
 @pytest.fixture
 def torch():
-    from nnlo_opt.models.torch import framework as torch_module
+    from nnlo_opt.engine.models.torch import framework as torch_module
 
     torch_module.import_framework(1)
     return importlib.import_module("torch")

@@ -3,10 +3,10 @@ import json
 import pytest
 
 import nnlo_opt
+from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.cli import tool
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.search.random import RandomSearch
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK
+from nnlo_opt.core.search.random import RandomSearch
 
 MODULE = """
 from nnlo_opt.space import Real

@@ -6,13 +6,13 @@ from contextlib import closing
 
 import pytest
 
+from nnlo_opt.app.run.start.inbox import points_waiting
 from nnlo_opt.cli import tool
-from nnlo_opt.errors import EXIT_FAILURE
-from nnlo_opt.run.start.inbox import points_waiting
+from nnlo_opt.core.base.errors import EXIT_FAILURE
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.owner import this_process
+from nnlo_opt.core.trials.run_lock import RunLock
 from nnlo_opt.space import Categorical, Integer, Real, Space, When
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.owner import this_process
-from nnlo_opt.trials.run_lock import RunLock
 from tests.helpers.stories import START, write_journal
 
 SPACE = Space(

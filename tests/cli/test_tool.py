@@ -10,9 +10,9 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt.cli import main
-from nnlo_opt.errors import EXIT_WRONG_REQUEST
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.run_lock import RunLock
+from nnlo_opt.core.base.errors import EXIT_WRONG_REQUEST
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.run_lock import RunLock
 from tests.helpers.launcher import BIN
 from tests.helpers.stories import START, assigned, completed, finished, suggested, trial, write_journal
 

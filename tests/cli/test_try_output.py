@@ -2,8 +2,8 @@
 
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.cli.process import HelpRequested
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.commands.process import HelpRequested
 from tests.helpers.refusals import check_refused
 
 #: output of Hugging Face's Trainer

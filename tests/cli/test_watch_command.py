@@ -6,9 +6,9 @@ from contextlib import closing
 import pytest
 
 from nnlo_opt.cli import main, tool
-from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.run_lock import RunLock
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.run_lock import RunLock
 from tests.helpers import launcher
 from tests.helpers.launcher import python
 from tests.helpers.stories import UNDER_WAY, write_journal
@@ -34,7 +34,7 @@ def test_a_pipe_gets_the_state_of_a_run_that_is_over_and_the_code_tells_if_it_en
 
 
 def test_a_run_that_has_not_begun_is_waited_for_and_then_refused(here, monkeypatch, capsys):
-    monkeypatch.setattr("nnlo_opt.reporting.watch.BEGIN_S", 0.0)
+    monkeypatch.setattr("nnlo_opt.app.reporting.watch.BEGIN_S", 0.0)
     assert tool.main(["watch", "later", "--interval", "0.01"]) == EXIT_WRONG_REQUEST
     shown = capsys.readouterr()
     assert "`checkpoints/later`, search: waiting for the first line of the journal." in shown.out

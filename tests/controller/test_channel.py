@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from nnlo_opt.controller.channel import EASGD, apply, arrays_in, check_params, difference_of, layout_of
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.vectors import aligned_bytes
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.vectors import aligned_bytes
 from tests.helpers.refusals import check_refused
 
 

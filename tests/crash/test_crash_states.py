@@ -9,15 +9,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from nnlo_opt.data.lists import read_list, verify, write_list, write_sums
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.reporting.results import read_ledger, write_results
-from nnlo_opt.run.start.inbox import Enqueue, Inbox, submit
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
-from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.repair import repair
-from nnlo_opt.trials.run_directory import RunRequest, open_run
+from nnlo_opt.app.reporting.results import read_ledger, write_results
+from nnlo_opt.app.run.start.inbox import Enqueue, Inbox, submit
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.repair import repair
+from nnlo_opt.core.trials.run_directory import RunRequest, open_run
+from nnlo_opt.engine.data.lists import read_list, verify, write_list, write_sums
 from tests.helpers.crash_states import Crash, State, Step, get, put, recording, states
 from tests.helpers.loopback_run import Shape, System, check_outcome, outcomes
 from tests.helpers.stories import START, lines_of, trial

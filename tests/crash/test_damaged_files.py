@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.launch import ledger_of
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, JournalError
-from nnlo_opt.launcher.supervisor import Standing
-from nnlo_opt.trials.journal import read_events
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.repair import repair
-from nnlo_opt.trials.run_directory import RunRequest, choose_name, open_run
-from nnlo_opt.trials.run_lock import RunLock
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, JournalError
+from nnlo_opt.core.trials.journal import read_events
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.repair import repair
+from nnlo_opt.core.trials.run_directory import RunRequest, choose_name, open_run
+from nnlo_opt.core.trials.run_lock import RunLock
+from nnlo_opt.tools.launcher.launch_command import ledger_of
+from nnlo_opt.tools.launcher.supervisor import Standing
 from tests.helpers.effort import examples
 from tests.helpers.refusals import check_refused
 

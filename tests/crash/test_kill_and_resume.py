@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.search.registry import search_names
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.engine.search.registry import search_names
 from tests.helpers import launcher, objectives
 from tests.helpers.networks import Network
 from tests.helpers.objective_runs import begin, search

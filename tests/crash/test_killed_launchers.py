@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.app.reporting.results import read_ledger
 from tests.helpers import launcher, objectives
 from tests.helpers.effort import some_of
 from tests.helpers.launcher import events_of, seen_within, use_ulfm

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.app.reporting.results import read_ledger
 from tests.helpers import launcher, objectives
 from tests.helpers.launcher import Job, check_search, data_of, events_of, seen_within, use_ulfm
 from tests.helpers.networks import Network
@@ -39,7 +39,7 @@ def test_a_search_outlives_a_worker_a_master_and_a_block(tmp_path):
     run = tmp_path / "checkpoints/S"
     job = begin(tmp_path, LONG_TOGETHER, 7, "--num-iterations", "12", "--block-size", "3", "--hyper-opt", "random")
     job.wait_for(run, "TrialCompleted", 2)
-    # Open MPI can crash the ranks that make a communicator at the very moment: see comm/mpi/ulfm.py.
+    # Open MPI can crash the ranks that make a communicator at the very moment: see engine/comm/mpi/ulfm.py.
     assert seen_within(60, lambda: in_calls(run) == 2)
     job.rank(2).kill()  # of block 1
     job.rank(4).kill()  # the master of block 2

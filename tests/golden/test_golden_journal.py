@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, SearchPlan, Send
-from nnlo_opt.coordinator.outcomes import report_of
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.reporting.results import read_ledger, summarise, write_results
-from nnlo_opt.reporting.table import trials_table
-from nnlo_opt.run.start.identity import check_same
-from nnlo_opt.search.base import History
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.run_directory import RunRequest, open_run
+from nnlo_opt.app.reporting.results import read_ledger, summarise, write_results
+from nnlo_opt.app.reporting.table import trials_table
+from nnlo_opt.app.run.start.identity import check_same
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.instructions import Ask, Begin, Finish, SearchPlan, Send
+from nnlo_opt.core.coordinator.outcomes import report_of
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.run_directory import RunRequest, open_run
+from nnlo_opt.engine.search.process import InlineSearch
 from tests.helpers.steps import check
 
 HERE = Path(__file__).parent

@@ -4,9 +4,9 @@ import importlib
 
 import numpy as np
 
-from nnlo_opt.models.keras import framework as keras_model
-from nnlo_opt.models.torch import framework as torch_module
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.engine.models.keras import framework as keras_model
+from nnlo_opt.engine.models.torch import framework as torch_module
 
 N_FEATURES, N_CLASSES = 6, 3
 

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from nnlo_opt.update_rules.allreduce import Allreduce, AllreduceWorker
-from nnlo_opt.update_rules.downpour import Downpour, DownpourMaster, DownpourWorker
-from nnlo_opt.update_rules.easgd import Easgd, EasgdWorker
-from nnlo_opt.update_rules.rule import GroupHalf
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.update_rules.allreduce import Allreduce, AllreduceWorker
+from nnlo_opt.core.update_rules.downpour import Downpour, DownpourMaster, DownpourWorker
+from nnlo_opt.core.update_rules.easgd import Easgd, EasgdWorker
+from nnlo_opt.core.update_rules.rule import GroupHalf
 from tests.helpers.pages import REPOSITORY
 
 _SPEC = importlib.util.spec_from_file_location("example", REPOSITORY / "examples/example_update_rule.py")

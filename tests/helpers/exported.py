@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.space import Categorical, Integer, Ordinal, Real, Space, When
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
 
 SPACE = Space(
     [

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from nnlo_opt.models.keras import framework as keras_model
-from nnlo_opt.models.keras.adapter import KerasAdapter
-from nnlo_opt.models.losses import Labels, LossRequest, WeightRequest, make_terms
-from nnlo_opt.trees import Shapes
+from nnlo_opt.core.base.trees import Shapes
+from nnlo_opt.engine.models.keras import framework as keras_model
+from nnlo_opt.engine.models.keras.adapter import KerasAdapter
+from nnlo_opt.engine.models.losses import Labels, LossRequest, WeightRequest, make_terms
 
 
 def keras_adapter(

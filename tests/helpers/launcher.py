@@ -21,10 +21,10 @@ from typing import Any, Self, TypeVar
 import psutil
 import pytest
 
-from nnlo_opt.launcher.job import lets_ranks_outlive_others
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.runtime.environment import SESSION_FOLDER, ULFM
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.engine.runtime.environment import SESSION_FOLDER, ULFM
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
+from nnlo_opt.tools.launcher.job import lets_ranks_outlive_others
 
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
@@ -36,7 +36,8 @@ FOLDERS = (str(Path(__file__).parent / "site"), str(Path(__file__).parents[2]))
 
 #: what one-rank processes import that have to do with no framework, and without initialising MPI
 LIGHT = [
-    f"nnlo_opt.{name}" for name in ("run.rank.server", "run.workload.workload", "reporting.table", "search.process")
+    f"nnlo_opt.{name}"
+    for name in ("app.run.rank.server", "app.run.workload.workload", "app.reporting.table", "engine.search.process")
 ]
 
 

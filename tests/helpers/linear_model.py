@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.files import atomic_write
-from nnlo_opt.models.adapter import Metrics
-from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
+from nnlo_opt.core.base.files import atomic_write
+from nnlo_opt.core.models.adapter import Metrics
+from nnlo_opt.core.models.layout import FloatVector, Layout, WeightSpec
 
 
 class NumpyAdapter:

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.data.folds import Fold, single_fold
-from nnlo_opt.data.source import DataSource
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.data.folds import Fold, single_fold
+from nnlo_opt.core.data.source import DataSource
 from tests.helpers.loopback_team import linear_tasks
 from tests.helpers.memory_source import linear_source
 

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import plan_single_block
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.checkpoint import fold_directory, load_weights
 from tests.helpers.linear_serial import BATCH, EPOCHS, RATE, SMALL
 from tests.helpers.loopback_team import LoneTeam, linear_tasks
 

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
-from nnlo_opt.coordinator.instructions import Budget, SearchPlan
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.data.folds import make_folds, single_fold
-from nnlo_opt.run.start.inbox import Inbox
-from nnlo_opt.search.process import InlineSearch
+from nnlo_opt.app.run.start.inbox import Inbox
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup
+from nnlo_opt.core.coordinator.instructions import Budget, SearchPlan
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.data.folds import make_folds, single_fold
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.core.trials.journal import Journal, read_events
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import TrialState
+from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
-from nnlo_opt.trials.journal import Journal, read_events
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import TrialState
 from tests.helpers.loopback_team import LoopbackTeam, linear_tasks
 from tests.helpers.manual_clock import ManualClock
 from tests.helpers.memory_source import linear_source

@@ -1,8 +1,8 @@
 """Team in one process: a real master with real workers on loopback transports, one message at a time.
 
-`run.rank.roles` makes the roles, as for the ranks of a job. A message moves only when the test says so, in the order
-that it chooses, so every interleaving can be replayed. To drop a team is a crash of all its ranks; `regroup` is a crash
-of some of its workers.
+`app.run.rank.roles` makes the roles, as for the ranks of a job. A message moves only when the test says so, in the
+order that it chooses, so every interleaving can be replayed. To drop a team is a crash of all its ranks; `regroup` is a
+crash of some of its workers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,27 +14,27 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from nnlo_opt.block.task import TaskFactory
-from nnlo_opt.block.worker.worker import Memory, Worker
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.comm.topology import Topology, plan_single_block
-from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.data.folds import Fold
-from nnlo_opt.data.source import DataSource
-from nnlo_opt.errors import TrialError
-from nnlo_opt.models.adapter import Metrics, ModelAdapter
-from nnlo_opt.models.layout import FloatVector
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.placement import Endpoints, Placement
-from nnlo_opt.run.rank.roles import RankRoles, RoleSetup
-from nnlo_opt.run.workload.fold_tasks import FoldTaskFactory
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.trials.run_directory import RunRequest
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.rank.placement import Endpoints, Placement
+from nnlo_opt.app.run.rank.roles import RankRoles, RoleSetup
+from nnlo_opt.app.run.workload.fold_tasks import FoldTaskFactory
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.block.task import TaskFactory
+from nnlo_opt.core.block.worker.worker import Memory, Worker
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.run_messages import OpenRun
+from nnlo_opt.core.comm.topology import Topology, plan_single_block
+from nnlo_opt.core.comm.transport import Received, Transport
+from nnlo_opt.core.data.folds import Fold
+from nnlo_opt.core.data.source import DataSource
+from nnlo_opt.core.models.adapter import Metrics, ModelAdapter
+from nnlo_opt.core.models.layout import FloatVector
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.objectives import Comparison
+from nnlo_opt.core.trials.run_directory import RunRequest
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.manual_clock import ManualClock
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from nnlo_opt.data.ragged import Ragged, take
-from nnlo_opt.data.source import DataInfo, Indices, checked_indices, dtype_as_read
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.trees import Arrays, leaves, map_tree
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.trees import Arrays, leaves, map_tree
+from nnlo_opt.core.data.ragged import Ragged, take
+from nnlo_opt.core.data.source import DataInfo, Indices, checked_indices, dtype_as_read
 
 
 class ArraySource:

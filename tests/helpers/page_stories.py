@@ -2,11 +2,11 @@
 
 import math
 
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.parameters import Categorical, Integer, Real
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.space.conditions import When
+from nnlo_opt.core.space.parameters import Categorical, Integer, Real
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.stories import reported
 from tests.helpers.told_runs import Story
 

@@ -1,7 +1,7 @@
 """Events of a short search with all that can happen to a trial: two folds, conditions, None as a value."""
 
+from nnlo_opt.core.trials import events as ev
 from nnlo_opt.space import Categorical, Integer, Ordinal, Real, Space, When
-from nnlo_opt.trials import events as ev
 from tests.helpers.stories import assigned, completed, finished
 
 SPACE = Space(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
 
 
 def check_refused(words, call, *arguments, **keywords):

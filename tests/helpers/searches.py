@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nnlo_opt.search.base import History
+from nnlo_opt.core.search.base import History
 from nnlo_opt.testing.search_conformance import SimulatedSearch
 
 

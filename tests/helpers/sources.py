@@ -10,7 +10,7 @@ ROOT = Path(nnlo_opt.__file__).parent
 
 
 def name_of(path: Path) -> str:
-    """`nnlo_opt/space/__init__.py` -> `space`, `nnlo_opt/block/task.py` -> `block.task`."""
+    """`nnlo_opt/core/space/__init__.py` -> `space`, `nnlo_opt/core/block/task.py` -> `core.block.task`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 

@@ -1,13 +1,13 @@
 """Starts of `CoordinatorState` in each of its phases, for the tests of this folder."""
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import Begin, Budget, FromMaster, Preempt, SearchPlan
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.ending import Phase
+from nnlo_opt.core.coordinator.instructions import Begin, Budget, FromMaster, Preempt, SearchPlan
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Assignment
 from tests.helpers.steps import events_of, finish, step, suggest
 
 TWO_BLOCKS = Topology.plan(5, 2)

@@ -4,11 +4,11 @@ import copy
 from contextlib import contextmanager
 from enum import Enum
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.coordinator.instructions import Append, FromMaster, Send
-from nnlo_opt.coordinator.membership import TeamState
-from nnlo_opt.search.base import Suggestion
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.coordinator.instructions import Append, FromMaster, Send
+from nnlo_opt.core.coordinator.membership import TeamState
+from nnlo_opt.core.search.base import Suggestion
+from nnlo_opt.core.trials.trial import TrialState
 
 
 def step(state, event, now_s=1.0):
@@ -56,7 +56,7 @@ def of_type(instructions, kind):
 
 def all_of(state):
     """Return the fields of the state, of its parts and of the ledger by name, without those that are parts."""
-    parts = [value for value in vars(state).values() if type(value).__module__.startswith("nnlo_opt.coordinator.")]
+    parts = [value for value in vars(state).values() if type(value).__module__.startswith("nnlo_opt.core.coordinator.")]
     own = {
         name: value
         for part in [state, *parts]

@@ -2,8 +2,8 @@
 
 from contextlib import closing
 
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal, encode_line
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import Journal, encode_line
 
 START = ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=3, n_blocks=1, identity={"seed": 0, "n_fold": 1})
 

@@ -14,10 +14,10 @@ import numpy as np
 import scipy
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from nnlo_opt.analysis.effects import effects_of
-from nnlo_opt.search.base import History
-from nnlo_opt.search.registry import make_search
-from nnlo_opt.search.scalarisation import ScalarisedSearch, VectorHistory
+from nnlo_opt.app.analysis.effects import effects_of
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.scalarisation import ScalarisedSearch, VectorHistory
+from nnlo_opt.engine.search.registry import make_search
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 
 CONTINUOUS = [

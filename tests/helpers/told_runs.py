@@ -1,7 +1,7 @@
 """A run in short, for tests of what is told of it."""
 
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.stories import assigned, completed, finished
 
 

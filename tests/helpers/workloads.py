@@ -1,8 +1,8 @@
 """Workloads of command lines."""
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.workload.workload import ModuleWorkload
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
 
 
 def workload_of(*words, program="TrainingDriver"):

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.journal import encode_line
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.sync_mark import read_mark
-from nnlo_opt.trials.trial import AssignmentEnd, TrialState
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.journal import encode_line
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.sync_mark import read_mark
+from nnlo_opt.core.trials.trial import AssignmentEnd, TrialState
 from tests.helpers.effort import some_of
 from tests.helpers.loopback_run import Shape, System, check_outcome, outcomes
 

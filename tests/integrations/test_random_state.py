@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
+from nnlo_opt.engine.models.plain_data import packed, unpacked
 from nnlo_opt.integrations.random_state import load_random_state, save_random_state
-from nnlo_opt.models.plain_data import packed, unpacked
 
 
 class Sampler:

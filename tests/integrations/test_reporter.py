@@ -3,10 +3,10 @@
 import pytest
 
 from nnlo_opt import RunningTrial, TrialError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.engine.objective.checkpoint import TrialCheckpoint, last_save
+from nnlo_opt.engine.objective.signature import takes
 from nnlo_opt.integrations.reporter import TrialReporter
-from nnlo_opt.objective.checkpoint import TrialCheckpoint, last_save
-from nnlo_opt.objective.signature import takes
-from nnlo_opt.safe_path import SafePath
 
 REPORTED = []
 

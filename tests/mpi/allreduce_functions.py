@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import nnlo_opt.allreduce as hvd
-from nnlo_opt.comm.calls import Step
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.comm.calls import Step
 
 
 def calls() -> None:

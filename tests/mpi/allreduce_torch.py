@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import nnlo_opt.allreduce as hvd
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
 
 
 class Net(torch.nn.Module):

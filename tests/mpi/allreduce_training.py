@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import nnlo_opt.allreduce as hvd
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.keras.framework import set_seed
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models.keras.framework import set_seed
 
 #: samples of each rank in each step; the third step is shorter, as the last batch of an epoch
 BATCHES = ([8, 8, 5], [4, 4, 1], [6, 6, 6])

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from nnlo_opt.controller import EASGD, Controller, Worker, channel, is_controller
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
 
 TRUTH = np.array([1.0, -2.0, 3.0, 0.5])
 

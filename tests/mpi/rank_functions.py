@@ -13,37 +13,37 @@ from unittest.mock import patch
 import numpy as np
 from mpi4py import MPI
 
-from nnlo_opt.block.task import FoldTask
-from nnlo_opt.comm import codec
-from nnlo_opt.comm.calls import Step
-from nnlo_opt.comm.messages import FoldRecorded, Message
-from nnlo_opt.comm.mpi import parts
-from nnlo_opt.comm.mpi import transport as mpi_transport
-from nnlo_opt.comm.mpi.agreed_calls import AgreedCalls
-from nnlo_opt.comm.mpi.gated import GatedComm
-from nnlo_opt.comm.mpi.transport import MpiCollective
-from nnlo_opt.comm.mpi.ulfm import plain_exit
-from nnlo_opt.comm.mpi.world import WORLD, World, finalize
-from nnlo_opt.comm.node import Neighbour
-from nnlo_opt.comm.objective_messages import Dismissed, Leave
-from nnlo_opt.comm.rank_group import RankGroup
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.comm.transport import receive, wait_until
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.errors import TrialError
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.roles import RoleSetup
-from nnlo_opt.run.start.embedded import ScriptRank, read_shared_events, temporary_run
-from nnlo_opt.run.start.host import Script
-from nnlo_opt.run.start.training import TrainingSession
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.run.workload.fold_tasks import FoldTaskFactory
-from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.rank.roles import RoleSetup
+from nnlo_opt.app.run.start.embedded import ScriptRank, read_shared_events, temporary_run
+from nnlo_opt.app.run.start.host import Script
+from nnlo_opt.app.run.start.training import TrainingSession
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.app.run.workload.fold_tasks import FoldTaskFactory
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.block.task import FoldTask
+from nnlo_opt.core.comm import codec
+from nnlo_opt.core.comm.calls import Step
+from nnlo_opt.core.comm.messages import FoldRecorded, Message
+from nnlo_opt.core.comm.objective_messages import Dismissed, Leave
+from nnlo_opt.core.comm.topology import plan_single_block
+from nnlo_opt.core.comm.transport import receive, wait_until
+from nnlo_opt.core.data.folds import single_fold
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import RunRequest
+from nnlo_opt.engine.comm.mpi import parts
+from nnlo_opt.engine.comm.mpi import transport as mpi_transport
+from nnlo_opt.engine.comm.mpi.agreed_calls import AgreedCalls
+from nnlo_opt.engine.comm.mpi.gated import GatedComm
+from nnlo_opt.engine.comm.mpi.transport import MpiCollective
+from nnlo_opt.engine.comm.mpi.ulfm import plain_exit
+from nnlo_opt.engine.comm.mpi.world import WORLD, World, finalize
+from nnlo_opt.engine.comm.node import Neighbour
+from nnlo_opt.engine.comm.rank_group import RankGroup
+from nnlo_opt.engine.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import RunRequest
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.loopback_team import tasks_from
 from tests.helpers.memory_source import linear_source

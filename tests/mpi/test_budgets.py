@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.trials.objectives import dominates
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.core.trials.objectives import dominates
 from tests.helpers import launcher, objectives
 
 pytestmark = pytest.mark.mpi

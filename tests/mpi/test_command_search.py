@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.trials.journal import read_events
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.core.trials.journal import read_events
 from tests.helpers import launcher
 from tests.helpers.effort import some_of
 from tests.helpers.nvidia_driver import built_driver

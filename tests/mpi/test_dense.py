@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nnlo_opt.models.losses import LossTerm
+from nnlo_opt.engine.models.losses import LossTerm
 from nnlo_opt.testing.model_conformance import ModelConformance
 from tests.helpers.site import dense
 

@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 import nnlo_opt
-from nnlo_opt.doctor.examination import Examination
-from nnlo_opt.launcher.job import lets_ranks_outlive_others
-from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.engine.runtime.environment import SESSION_FOLDER
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
+from nnlo_opt.tools.doctor.examination import Examination
+from nnlo_opt.tools.launcher.job import lets_ranks_outlive_others
 from tests.helpers import launcher
 
 pytestmark = pytest.mark.mpi

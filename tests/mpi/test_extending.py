@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.run.options.space_checks import idle_options
-from nnlo_opt.run.options.values import check_training, training_options
-from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.app.run.options.space_checks import idle_options
+from nnlo_opt.app.run.options.values import check_training, training_options
+from nnlo_opt.core.update_rules.registry import RULES
 from tests.helpers import launcher, linear_teams
 from tests.helpers.launcher import data_of, events_of
 from tests.helpers.loopback_team import LoopbackTeam
@@ -62,7 +62,7 @@ def test_examples_pass_the_suites_that_the_page_names(files):
 
 #: a pruner that looks at one curve, and two suites for it
 ALONE = """
-from nnlo_opt.search.pruning import Decision, Pruner, Verdict
+from nnlo_opt.core.search.pruning import Decision, Pruner, Verdict
 from nnlo_opt.testing.pruner_conformance import CurvePrunerConformance, PrunerConformance
 
 
@@ -92,9 +92,9 @@ def test_a_suite_for_pruners_of_single_curves_tells_what_it_found(here):
 
 #: rules that lack something, and two that lack nothing
 HALVES = """
-from nnlo_opt.update_rules.allreduce import Allreduce
-from nnlo_opt.update_rules.downpour import Downpour, DownpourMaster
-from nnlo_opt.update_rules.rule import UpdateRule
+from nnlo_opt.core.update_rules.allreduce import Allreduce
+from nnlo_opt.core.update_rules.downpour import Downpour, DownpourMaster
+from nnlo_opt.core.update_rules.rule import UpdateRule
 from sign import SignSgd
 
 
@@ -191,8 +191,8 @@ def test_the_update_rule_trains(files, monkeypatch, shares, workers):
         ("nowhere.py:SignSgd", "no such file"),
         ("sign.py:Sign", "no such class"),
         ("sign.py:SignMaster", r"made by `CLASS()`"),
-        ("worse_half.py:WorseHalf", "`nnlo_opt.update_rules.rule.UpdateRule` with a `name`"),
-        ("halves.py:NoName", "`nnlo_opt.update_rules.rule.UpdateRule` with a `name`"),
+        ("worse_half.py:WorseHalf", "`nnlo_opt.extend.UpdateRule` with a `name`"),
+        ("halves.py:NoName", "`nnlo_opt.extend.UpdateRule` with a `name`"),
     ],
 )
 def test_what_is_no_update_rule_is_refused(files, mode, words):

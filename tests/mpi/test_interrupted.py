@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.engine.runtime.environment import SESSION_FOLDER
 from nnlo_opt.testing.mpirun import find_mpirun
 from tests.helpers import launcher, objectives
 

@@ -5,7 +5,7 @@ import signal
 import psutil
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.app.reporting.results import read_ledger
 from tests.helpers import launcher, objectives
 from tests.helpers.launcher import events_of
 from tests.helpers.objective_runs import DRIVER, launch
@@ -100,7 +100,7 @@ def test_an_objective_that_hears_nothing_is_not_waited_for(tmp_path):
 def test_a_rank_that_does_not_leave_is_waited_for_no_longer_than_the_grace(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     program = (
-        "import sys, time; from nnlo_opt.cli import main; from nnlo_opt.comm.mpi import world\n"
+        "import sys, time; from nnlo_opt.cli import main; from nnlo_opt.engine.comm.mpi import world\n"
         "world.finalize = lambda: time.sleep(100)\n"
         f"sys.argv = {[*DRIVER, '--num-iterations', '500', '--grace', '3']}\n"
         "main.optimization_driver()"

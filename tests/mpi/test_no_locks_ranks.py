@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from nnlo_opt.errors import EXIT_WRONG_REQUEST
-from nnlo_opt.trials.owner import OWNER_NAME, read_owner
+from nnlo_opt.core.base.errors import EXIT_WRONG_REQUEST
+from nnlo_opt.core.trials.owner import OWNER_NAME, read_owner
 from tests.helpers import launcher
 from tests.helpers.no_locks import without_locks
 from tests.helpers.objective_runs import begin, rows, search

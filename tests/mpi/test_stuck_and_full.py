@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.app.reporting.results import read_ledger
 from tests.helpers import launcher, objectives
 
 pytestmark = pytest.mark.mpi

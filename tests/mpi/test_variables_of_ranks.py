@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from nnlo_opt.runtime.rank_variables import is_of_a_rank
+from nnlo_opt.engine.runtime.rank_variables import is_of_a_rank
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 
 pytestmark = pytest.mark.mpi

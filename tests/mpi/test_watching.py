@@ -2,7 +2,7 @@
 
 import pytest
 
-from nnlo_opt.reporting.terminal import CLEAR
+from nnlo_opt.app.reporting.terminal import CLEAR
 from tests.helpers import launcher, objectives
 
 pytestmark = [pytest.mark.mpi, pytest.mark.proof]

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.models.framework import PACKAGES
+from nnlo_opt.engine.models.framework import PACKAGES
 from tests.helpers import effort, launcher, networks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.many]

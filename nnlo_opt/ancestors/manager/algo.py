@@ -4,10 +4,10 @@ from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, require_known
-from nnlo_opt.run.options.values import check_training
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
+from nnlo_opt.app.run.options.values import check_training
+from nnlo_opt.core.base.errors import ConfigurationError, require_known
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.update_rules.easgd import ELASTIC_FORCE
 
 #: names of modes in mpi_learn, and ours
 _MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.compat.manager.generated import count_batches
-from nnlo_opt.data.cache import FileCache, parse_copy_command
-from nnlo_opt.data.hdf5.source import Hdf5Source
-from nnlo_opt.data.lists import located
-from nnlo_opt.data.ragged import concatenate, take
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.workload.hdf5_check import check_files
-from nnlo_opt.trees import n_samples
+from nnlo_opt.ancestors.manager.generated import count_batches
+from nnlo_opt.app.run.workload.hdf5_check import check_files
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.trees import n_samples
+from nnlo_opt.core.data.ragged import concatenate, take
+from nnlo_opt.engine.data.cache import FileCache, parse_copy_command
+from nnlo_opt.engine.data.hdf5.source import Hdf5Source
+from nnlo_opt.engine.data.lists import located
 
 #: data set or group, and what is applied to its arrays
 Named = str | tuple[str, Callable[[Any], Any]]

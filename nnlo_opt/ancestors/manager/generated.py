@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from nnlo_opt.data.batches import Batch, Samples
-from nnlo_opt.data.source import dtype_as_read
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.trees import leaves
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.trees import leaves
+from nnlo_opt.core.data.batches import Batch, Samples
+from nnlo_opt.core.data.source import dtype_as_read
 
 #: generator of (x, y) or (x, y, sample weights); x and y are arrays, or lists of arrays
 Generate = Callable[[], Iterable[Any]]

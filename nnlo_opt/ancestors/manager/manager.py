@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.compat.manager.algo import Algo
-from nnlo_opt.compat.manager.data import Data
-from nnlo_opt.compat.manager.model import ModelBuilder
-from nnlo_opt.compat.manager.settings import Settings
-from nnlo_opt.compat.manager.training import Manager
-from nnlo_opt.files import atomic_write
-from nnlo_opt.space.values import check_whole
+from nnlo_opt.ancestors.manager.algo import Algo
+from nnlo_opt.ancestors.manager.data import Data
+from nnlo_opt.ancestors.manager.model import ModelBuilder
+from nnlo_opt.ancestors.manager.settings import Settings
+from nnlo_opt.ancestors.manager.training import Manager
+from nnlo_opt.core.base.files import atomic_write
+from nnlo_opt.core.space.values import check_whole
 
 
 class MPIManager(Manager):

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import regular
-from nnlo_opt.run.workload.hdf5_check import check_files
+from nnlo_opt.app.run.workload.hdf5_check import check_files
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import regular
 
 
 class ModelBuilder:
@@ -20,7 +20,7 @@ class ModelBuilder:
     ...         return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     """
 
-    #: True if `build_model` returns a `models.composite.CompositeModel`
+    #: True if `build_model` returns a `engine.models.composite.CompositeModel`
     trains_itself = False
     #: framework of the model, keras or torch; None to look at the imports of the class
     _framework: str | None = None
@@ -84,8 +84,8 @@ class ModelFromJson(ModelBuilder):
             check_files((), (), [Path(weights)], external=False)
 
     def build_model(self) -> Any:
-        from nnlo_opt.compat.keras.weights import load_legacy_weights
-        from nnlo_opt.models.keras.framework import building, model_from_architecture
+        from nnlo_opt.engine.models.keras.framework import building, model_from_architecture
+        from nnlo_opt.engine.models.legacy.weights import load_legacy_weights
 
         if self.filename is None:
             text, source = self.json_str or "", "json_str"

@@ -14,29 +14,29 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.task import FoldTask
-from nnlo_opt.comm.messages import StartFold
-from nnlo_opt.comm.rank_group import RankGroup
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.compat.manager.data import Data, H5Data
-from nnlo_opt.compat.manager.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled
-from nnlo_opt.compat.manager.settings import Settings
-from nnlo_opt.data.batches import Samples
-from nnlo_opt.data.folds import Fold, check_workers
-from nnlo_opt.data.source import DataInfo
-from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
-from nnlo_opt.models.adapter import FrameworkAdapter
-from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.models.framework import Framework, framework_for, imported_in
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.workload.fold_tasks import model_seed
-from nnlo_opt.run.workload.model_maker import ModelMaker
-from nnlo_opt.run.workload.run_data import RunData, TrainingData
-from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trees import Arrays
-from nnlo_opt.user_code import describe
+from nnlo_opt.ancestors.manager.data import Data, H5Data
+from nnlo_opt.ancestors.manager.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled
+from nnlo_opt.ancestors.manager.settings import Settings
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.workload.fold_tasks import model_seed
+from nnlo_opt.app.run.workload.model_maker import ModelMaker
+from nnlo_opt.app.run.workload.run_data import RunData, TrainingData
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError
+from nnlo_opt.core.base.trees import Arrays
+from nnlo_opt.core.base.user_code import describe
+from nnlo_opt.core.block.task import FoldTask
+from nnlo_opt.core.comm.messages import StartFold
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.data.batches import Samples
+from nnlo_opt.core.data.folds import Fold, check_workers
+from nnlo_opt.core.data.source import DataInfo
+from nnlo_opt.core.models.adapter import FrameworkAdapter
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.engine.comm.rank_group import RankGroup
+from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.models.framework import Framework, framework_for, imported_in
 
 #: names of frameworks that a builder may use as well
 _ALIASES: dict[str | None, str] = {"tensorflow": "keras", "tf": "keras", "pytorch": "torch"}

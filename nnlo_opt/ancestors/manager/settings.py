@@ -5,18 +5,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.comm.topology import Team, Topology, plan_single_block
-from nnlo_opt.compat.manager.algo import Algo
-from nnlo_opt.compat.manager.data import Data, H5Data
-from nnlo_opt.compat.manager.model import ModelBuilder
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.data.lists import located, read_list
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.checks import check_teams
-from nnlo_opt.run.options.values import DataOptions, Options, check_training
-from nnlo_opt.space.values import check_whole
-from nnlo_opt.trials.run_directory import RunRequest
-from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.ancestors.manager.algo import Algo
+from nnlo_opt.ancestors.manager.data import Data, H5Data
+from nnlo_opt.ancestors.manager.model import ModelBuilder
+from nnlo_opt.app.run.options.checks import check_teams
+from nnlo_opt.app.run.options.values import DataOptions, Options, check_training
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.comm.topology import Team, Topology, plan_single_block
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.space.values import check_whole
+from nnlo_opt.core.trials.run_directory import RunRequest
+from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.engine.data.lists import located, read_list
 
 # fmt: off
 #: argument of a manager -> option of another name

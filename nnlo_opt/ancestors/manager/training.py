@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnlo_opt.comm.rank_group import RankGroup, abort_on_error
-from nnlo_opt.compat.manager.recipe import workload_of
-from nnlo_opt.compat.manager.settings import Settings
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.adapter import EpochCallbacks
-from nnlo_opt.reporting.lines import TrainingLines
-from nnlo_opt.run.afterwards.best_model import best_fold, history_of
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.roles import RoleSetup
-from nnlo_opt.run.start.embedded import ScriptRank, noting_environment, read_shared_events, temporary_run
-from nnlo_opt.run.start.host import Script
-from nnlo_opt.run.start.training import TrainingSession
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.runtime.launched import warn_of_split_world
-from nnlo_opt.safe_path import discard
-from nnlo_opt.training.history import in_reference_form
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
-from nnlo_opt.trials.events import AssignmentFailed, Event
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.ancestors.manager.recipe import workload_of
+from nnlo_opt.ancestors.manager.settings import Settings
+from nnlo_opt.app.reporting.lines import TrainingLines
+from nnlo_opt.app.run.afterwards.best_model import best_fold, history_of
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.rank.roles import RoleSetup
+from nnlo_opt.app.run.start.embedded import ScriptRank, noting_environment, read_shared_events, temporary_run
+from nnlo_opt.app.run.start.host import Script
+from nnlo_opt.app.run.start.training import TrainingSession
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.safe_path import discard
+from nnlo_opt.core.models.adapter import EpochCallbacks
+from nnlo_opt.core.training.history import in_reference_form
+from nnlo_opt.core.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.core.trials.events import AssignmentFailed, Event
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.engine.comm.rank_group import RankGroup, abort_on_error
+from nnlo_opt.engine.runtime.launched import warn_of_split_world
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import Communicator
+    from nnlo_opt.engine.comm.mpi.world import Communicator
 
 #: lines of the traceback of another rank that an error shows
 _N_LINES = 12
@@ -66,7 +66,7 @@ class Manager:
         self._trained = np.empty(0, np.float32), np.empty(0, np.float32)
         self._adapter: Any = None
         if comm is not None and comm.Get_name() != "MPI_COMM_SELF":
-            from nnlo_opt.comm.mpi.world import WORLD
+            from nnlo_opt.engine.comm.mpi.world import WORLD
 
             warn_of_split_world(WORLD.Get_size(), stacklevel=3)
         self._group = group = RankGroup(comm)
@@ -101,7 +101,7 @@ class Manager:
             self._share_results()
 
     def _make_callbacks(self) -> EpochCallbacks:
-        from nnlo_opt.models.keras.callbacks import KerasCallbacks
+        from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks
 
         return KerasCallbacks(self.callbacks, self.num_epochs)
 

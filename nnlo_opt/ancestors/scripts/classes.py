@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 import nnlo_opt
-from nnlo_opt.compat.scripts import MODELS, settle_backend
-from nnlo_opt.data.ragged import concatenate
-from nnlo_opt.errors import ConfigurationError, require_known
-from nnlo_opt.models.builders import open_model
-from nnlo_opt.runtime.devices import NO_GPU, cores, find_gpus, node_place, place
-from nnlo_opt.trees import n_samples
+from nnlo_opt.ancestors.scripts import MODELS, settle_backend
+from nnlo_opt.core.base.errors import ConfigurationError, require_known
+from nnlo_opt.core.base.trees import n_samples
+from nnlo_opt.core.data.ragged import concatenate
+from nnlo_opt.engine.models.builders import open_model
+from nnlo_opt.engine.runtime.devices import NO_GPU, cores, find_gpus, node_place, place
 
 _LEVELS = {"TRACE": logging.DEBUG, **logging.getLevelNamesMapping()}
 _FORMAT = "[%(levelname)s] %(message)s"
@@ -211,7 +211,7 @@ class ModelPytorch(nnlo_opt.ModelBuilder):
     def build_model(self, local_session: bool = True) -> Any:
         if not isinstance(self.source, str | os.PathLike):
             return copy.deepcopy(self.source)
-        torch_module = importlib.import_module("nnlo_opt.models.torch.framework")
+        torch_module = importlib.import_module("nnlo_opt.engine.models.torch.framework")
         model = open_model(str(self.source)).build({}, torch_module)
         if self.weights:
             torch_module.load_state(model, torch_module.read_state(Path(self.weights)), self.weights)
@@ -297,7 +297,7 @@ def import_keras(tries: int = 10) -> None:
     """Import Keras, with this rank's part of the cores and without its messages."""
     settle_backend()
     n_threads = max(1, len(cores()) // node_place(os.environ)[1])
-    importlib.import_module("nnlo_opt.models.keras.framework").import_framework(n_threads)
+    importlib.import_module("nnlo_opt.engine.models.keras.framework").import_framework(n_threads)
 
 
 def weights_from_shapes(weights_shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:

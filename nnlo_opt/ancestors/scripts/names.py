@@ -22,16 +22,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nnlo_opt.compat.keras.layers import MERGES, RENAMED
-from nnlo_opt.compat.scripts import MODELS, settle_backend
-from nnlo_opt.data.lists import look_in
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, NnloError
+from nnlo_opt.ancestors.scripts import MODELS, settle_backend
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, NnloError
+from nnlo_opt.engine.data.lists import look_in
+from nnlo_opt.engine.models.legacy.layers import MERGES, RENAMED
 
 #: module of ours that has the names, unless `_HOMES` says otherwise
-_CLASSES = "nnlo_opt.compat.scripts.classes"
+_CLASSES = "nnlo_opt.ancestors.scripts.classes"
 _HOMES = {
     **dict.fromkeys(("MPIKFoldManager", "ModelBuilder"), "nnlo_opt"),
-    **dict.fromkeys(("Coordinator", "ProcessBlock"), "nnlo_opt.compat.scripts.search"),
+    **dict.fromkeys(("Coordinator", "ProcessBlock"), "nnlo_opt.ancestors.scripts.search"),
 }
 _UTILS = "import_keras load_model weights_from_shapes shapes_from_weights get_device_name"
 _LOGGER = "initialize_logger set_logging_prefix get_log_level"
@@ -127,7 +127,7 @@ def _saving_weights(original: Callable[..., None]) -> Callable[..., None]:
 
     def save_weights(self: Any, filepath: Any, *arguments: Any, **given: Any) -> None:
         if str(filepath).endswith((".h5", ".hdf5")) and not str(filepath).endswith(".weights.h5"):
-            importlib.import_module("nnlo_opt.compat.keras.weights").save_legacy_weights(self, Path(filepath))
+            importlib.import_module("nnlo_opt.engine.models.legacy.weights").save_legacy_weights(self, Path(filepath))
         else:
             original(self, filepath, *arguments, **given)
 

@@ -10,11 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import nnlo_opt
-from nnlo_opt.api.optimize import space_of
-from nnlo_opt.comm.rank_group import RankGroup
-from nnlo_opt.data.lists import located
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.files import atomic_write
+from nnlo_opt.app.api.optimize import space_of
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.files import atomic_write
+from nnlo_opt.engine.comm.rank_group import RankGroup
+from nnlo_opt.engine.data.lists import located
 
 #: options of `optimize` by the names of arguments of `ProcessBlock`, which ignores all other arguments
 _OPTIONS = {

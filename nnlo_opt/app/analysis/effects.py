@@ -1,10 +1,10 @@
 """Effects of parameters on the figure of merit, by functions drawn from a Gaussian process of the complete trials.
 
-The process is fitted as in `search.bayesian`, to figures that are compressed by `search.targets.warp`. A figure counts
-as at most `_MOST_ABOVE` times as far from the best as the median is, so that diverged trials do not outweigh all else.
-What the process does not know shows as the spread of functions that are drawn from it. Each function is a sum of random
-features, corrected at the trials (Wilson et al., 2020, ICML, "Efficiently sampling functions from Gaussian process
-posteriors", eq. 13; features: Rahimi and Recht, 2007, NeurIPS).
+The process is fitted as in `core.search.bayesian`, to figures that are compressed by `core.search.targets.warp`. A
+figure counts as at most `_MOST_ABOVE` times as far from the best as the median is, so that diverged trials do not
+outweigh all else. What the process does not know shows as the spread of functions that are drawn from it. Each function
+is a sum of random features, corrected at the trials (Wilson et al., 2020, ICML, "Efficiently sampling functions from
+Gaussian process posteriors", eq. 13; features: Rahimi and Recht, 2007, NeurIPS).
 
 Importance is the total index of Sobol: the share of the variance over the search space that is left on average if all
 other parameters are known (Homma and Saltelli, 1996, Reliability Engineering and System Safety 52, 1, eq. 7). Points
@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnlo_opt.search.bayesian import representative
-from nnlo_opt.search.design import hypercube
-from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
-from nnlo_opt.search.targets import standardise, unwarp, warp
-from nnlo_opt.space.parameters import Constant, Parameter
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.space.values import Value
+from nnlo_opt.core.search.bayesian import representative
+from nnlo_opt.core.search.design import hypercube
+from nnlo_opt.core.search.encoding import Encoding
+from nnlo_opt.core.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
+from nnlo_opt.core.search.targets import standardise, unwarp, warp
+from nnlo_opt.core.space.parameters import Constant, Parameter
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.space.values import Value
 
 #: fewer complete trials say nothing about a parameter
 MIN_TRIALS = 5

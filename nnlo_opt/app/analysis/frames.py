@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.identity import Parameter
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.identity import Parameter
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, TrialState
 
 if TYPE_CHECKING:
     import pandas
@@ -91,7 +91,7 @@ def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
 
 
 def comparison_frame(results: Mapping[str, Mapping[str, Any]]) -> "Frame":
-    """Return one row for each run, by its name: results of `reporting.comparison`."""
+    """Return one row for each run, by its name: results of `app.reporting.comparison`."""
     import pandas
 
     frame = pandas.DataFrame.from_dict({**results}, orient="index")
@@ -136,7 +136,7 @@ def _parameter_column(trials: list[Trial], name: str, declared: Parameter) -> "S
     """Return the values of a parameter; `declared`: as it is in the search space, without a kind if it is not there."""
     import pandas
 
-    from nnlo_opt.space.tuples import Tuples  # which imports NumPy, and `nnlo-opt status` does without
+    from nnlo_opt.core.space.tuples import Tuples  # which imports NumPy, and `nnlo-opt status` does without
 
     tuples = Tuples([declared.plain])
     values = [tuples.given(trial.point).get(name, pandas.NA) for trial in trials]

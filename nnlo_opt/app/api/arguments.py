@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
-from nnlo_opt.api.run import Results
-from nnlo_opt.search.base import SearchAlgorithm
-from nnlo_opt.search.pruning import Pruner
+from nnlo_opt.app.api.run import Results
+from nnlo_opt.core.search.base import SearchAlgorithm
+from nnlo_opt.core.search.pruning import Pruner
 
 Path: TypeAlias = str | os.PathLike[str]
 

@@ -13,35 +13,35 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.own_arguments import check_callbacks, check_flags, check_meaning, check_names
-from nnlo_opt.api.run import FrozenTrial, Results, SearchResult
-from nnlo_opt.api.steering import Callback, SearchView, Steering
-from nnlo_opt.api.words import argument_names, in_python
-from nnlo_opt.errors import ConfigurationError, NnloError, SearchWarning, shown
-from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
-from nnlo_opt.objective.forked import refuse_threads
-from nnlo_opt.objective.makeup import makeup_of
-from nnlo_opt.objective.signature import takes
-from nnlo_opt.reporting.words import counted
-from nnlo_opt.run.options.kinds import FLAG, whole
-from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
-from nnlo_opt.run.options.values import Options, optimization_options
-from nnlo_opt.run.start.earlier import earlier_of_frame, earlier_of_ledger
-from nnlo_opt.run.start.embedded import run_search
-from nnlo_opt.run.start.host import Script
-from nnlo_opt.run.start.session import INTERRUPTED, LONG_S
-from nnlo_opt.runtime.launched import is_rank, warn_of_split_world
-from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
-from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions
-from nnlo_opt.space.parameters import Parameter
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials.objectives import direction_named
-from nnlo_opt.user_code import of_user
-from nnlo_opt.user_files import EXECUTING
+from nnlo_opt.app.api.arguments import SearchArguments
+from nnlo_opt.app.api.own_arguments import check_callbacks, check_flags, check_meaning, check_names
+from nnlo_opt.app.api.run import FrozenTrial, Results, SearchResult
+from nnlo_opt.app.api.steering import Callback, SearchView, Steering
+from nnlo_opt.app.api.words import argument_names, in_python
+from nnlo_opt.app.reporting.words import counted
+from nnlo_opt.app.run.options.kinds import FLAG, whole
+from nnlo_opt.app.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
+from nnlo_opt.app.run.options.values import Options, optimization_options
+from nnlo_opt.app.run.start.earlier import earlier_of_frame, earlier_of_ledger
+from nnlo_opt.app.run.start.embedded import run_search
+from nnlo_opt.app.run.start.host import Script
+from nnlo_opt.app.run.start.session import INTERRUPTED, LONG_S
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError, SearchWarning, shown
+from nnlo_opt.core.base.user_code import of_user
+from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, fingerprint
+from nnlo_opt.core.space.parameters import Parameter
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials.objectives import direction_named
+from nnlo_opt.engine.loading.modules import EXECUTING
+from nnlo_opt.engine.loading.spaces import finish_space, load_space, space_from_dimensions
+from nnlo_opt.engine.models.builders import FUNCTIONS, ModelDefinition, open_model
+from nnlo_opt.engine.objective.forked import refuse_threads
+from nnlo_opt.engine.objective.makeup import makeup_of
+from nnlo_opt.engine.objective.signature import takes
+from nnlo_opt.engine.runtime.launched import is_rank, warn_of_split_world
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import Communicator
+    from nnlo_opt.engine.comm.mpi.world import Communicator
 
 #: a search space: parameters in a list or by name, a `Space`, or the file or dotted name of its module
 SpaceLike: TypeAlias = Space | Sequence[Parameter] | Mapping[str, Parameter] | str | os.PathLike[str]
@@ -266,7 +266,7 @@ def job_communicator() -> "Communicator | None":
     """Return the communicator of all ranks of the job; None if the process was not started as a rank."""
     if not is_rank():
         return None
-    from nnlo_opt.comm.mpi.world import WORLD
+    from nnlo_opt.engine.comm.mpi.world import WORLD
 
     return WORLD
 

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean, shown
-from nnlo_opt.objective.other_names import ARGUMENTS
-from nnlo_opt.run.options.table import BY_NAME
-from nnlo_opt.trials.objectives import direction_named
-from nnlo_opt.user_code import takes_arguments
+from nnlo_opt.app.run.options.table import BY_NAME
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, shown
+from nnlo_opt.core.base.user_code import takes_arguments
+from nnlo_opt.core.trials.objectives import direction_named
+from nnlo_opt.engine.objective.other_names import ARGUMENTS
 
 
 def check_flags(catch: object, progress: object) -> None:

@@ -10,27 +10,27 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
-from nnlo_opt.analysis import frames
-from nnlo_opt.api.words import in_python, python_words
-from nnlo_opt.errors import ConfigurationError, TrialError, require_known, shown
-from nnlo_opt.objective.other_names import absence
-from nnlo_opt.reporting import plots
-from nnlo_opt.reporting.comparison import compared
-from nnlo_opt.reporting.page_data import effects_data, space_of
-from nnlo_opt.reporting.results import read_run
-from nnlo_opt.reporting.table import ranked
-from nnlo_opt.reporting.words import best_expected_text, constraints_text, counted, outcome, point_text
-from nnlo_opt.space.space import Point
-from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import checked_run, existing_run
-from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.run_state import RunState, state_after, state_of
-from nnlo_opt.trials.trial import Assignment, FoldResult, Trial, TrialState
+from nnlo_opt.app.analysis import frames
+from nnlo_opt.app.api.words import in_python, python_words
+from nnlo_opt.app.reporting import plots
+from nnlo_opt.app.reporting.comparison import compared
+from nnlo_opt.app.reporting.page_data import effects_data, space_of
+from nnlo_opt.app.reporting.results import read_run
+from nnlo_opt.app.reporting.table import ranked
+from nnlo_opt.app.reporting.words import best_expected_text, constraints_text, counted, outcome, point_text
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError, require_known, shown
+from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.trials.events import Event
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import checked_run, existing_run
+from nnlo_opt.core.trials.run_lock import may_be_at_work
+from nnlo_opt.core.trials.run_state import RunState, state_after, state_of
+from nnlo_opt.core.trials.trial import Assignment, FoldResult, Trial, TrialState
+from nnlo_opt.engine.objective.other_names import absence
 
 if TYPE_CHECKING:
-    from nnlo_opt.analysis.frames import Frame
-    from nnlo_opt.reporting.plots import Axes
+    from nnlo_opt.app.analysis.frames import Frame
+    from nnlo_opt.app.reporting.plots import Axes
 
 #: most trials in the HTML view of a run
 _MOST_SHOWN = 10
@@ -207,7 +207,7 @@ class Results:
 
     @in_python()
     def to_dataframe(self, table: Literal["trials", "folds", "epochs", "assignments"] = "trials") -> "Frame":
-        """Return a table with a dtype for each column (`nnlo_opt.analysis.frames`).
+        """Return a table with a dtype for each column (`nnlo_opt.app.analysis.frames`).
 
         >>> run = load_run("checkpoints/CP")
         >>> run.to_dataframe()[["trial", "state", "figure_of_merit", "p:n"]].head(2)
@@ -241,7 +241,7 @@ class Results:
         """Return how much each parameter matters, as its share of the variance of the figure of merit.
 
         The columns are `parameter`, `importance`, and `low` and `high`, between which nine of ten functions lie that
-        fit the trials (`nnlo_opt.analysis.effects`).
+        fit the trials (`nnlo_opt.app.analysis.effects`).
 
         Raises:
             ConfigurationError: too few trials are complete, or all have the same figure of merit.
@@ -410,7 +410,7 @@ class Run(Results):
         Raises:
             ConfigurationError: there are no weights of it, or the model cannot be made any more.
         """
-        from nnlo_opt.run.afterwards.trained_models import trained_model
+        from nnlo_opt.app.run.afterwards.trained_models import trained_model
 
         found = self._trial(trial.number if isinstance(trial, FrozenTrial) else trial)
         return trained_model(self.directory, self.ledger, found, fold, None if model is None else os.fspath(model))

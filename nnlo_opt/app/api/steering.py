@@ -8,22 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from nnlo_opt.api.run import FrozenTrial, SearchResult
-from nnlo_opt.api.words import in_python, python_words
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.errors import ConfigurationError, SearchWarning, refuse_forked, shown
-from nnlo_opt.objective.other_names import absence
-from nnlo_opt.reporting.terminal import terminal_width
-from nnlo_opt.reporting.words import counts_from_0_text
-from nnlo_opt.runtime.launched import is_rank
-from nnlo_opt.runtime.process import code_of_user
-from nnlo_opt.search.start_points import check_start_points
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.api.run import FrozenTrial, SearchResult
+from nnlo_opt.app.api.words import in_python, python_words
+from nnlo_opt.app.reporting.terminal import terminal_width
+from nnlo_opt.app.reporting.words import counts_from_0_text
+from nnlo_opt.core.base.errors import ConfigurationError, SearchWarning, refuse_forked, shown
+from nnlo_opt.core.coordinator import instructions as ins
+from nnlo_opt.core.search.start_points import check_start_points
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.engine.objective.other_names import absence
+from nnlo_opt.engine.runtime.launched import is_rank
+from nnlo_opt.engine.runtime.process import code_of_user
 
 if TYPE_CHECKING:
-    from nnlo_opt.reporting.watch import SearchBar
+    from nnlo_opt.app.reporting.watch import SearchBar
 
 STOPPED = "stopped by `study.stop()`"
 #: events by which a search has not ended with the failure before them
@@ -148,7 +148,7 @@ class SearchView:
         if isinstance(event, ev.TrialFailed) and self._failure is None:
             self._failure = f"Trial {event.trial} has failed, and the search goes on: {python_words(event.reason)}"
         if self._has_line:
-            from nnlo_opt.reporting.watch import SearchBar
+            from nnlo_opt.app.reporting.watch import SearchBar
 
             self._line = self._line or SearchBar()
             self._line.show(ledger, event.time_s)

@@ -12,32 +12,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.optimize import N_PARALLEL, SpaceLike, search_options, space_of, warn_of_defaults
-from nnlo_opt.api.run import SearchResult
-from nnlo_opt.api.steering import Steering, say_waiting
-from nnlo_opt.api.words import in_python, python_words
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.transport import Transport
-from nnlo_opt.errors import ConfigurationError, MisuseError, SearchWarning, TrialError
-from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.checkpoint import TrialCheckpoint, last_save
-from nnlo_opt.objective.epochs import EpochCount
-from nnlo_opt.objective.rank import RunningTrial, TrialFold
-from nnlo_opt.objective.values import epoch_reported, finished_fold
-from nnlo_opt.reporting.words import counts_from_0_text
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.start.embedded import temporary_run
-from nnlo_opt.run.start.host import Script
-from nnlo_opt.run.start.search import SearchSession
-from nnlo_opt.run.start.serving_ranks import ServingRanks
-from nnlo_opt.run.start.session import LONG_S
-from nnlo_opt.run.workload.model_maker import ModelMaker
-from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.user_code import reason_of, shortened
+from nnlo_opt.app.api.arguments import SearchArguments
+from nnlo_opt.app.api.optimize import N_PARALLEL, SpaceLike, search_options, space_of, warn_of_defaults
+from nnlo_opt.app.api.run import SearchResult
+from nnlo_opt.app.api.steering import Steering, say_waiting
+from nnlo_opt.app.api.words import in_python, python_words
+from nnlo_opt.app.reporting.words import counts_from_0_text
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.start.embedded import temporary_run
+from nnlo_opt.app.run.start.host import Script
+from nnlo_opt.app.run.start.search import SearchSession
+from nnlo_opt.app.run.start.serving_ranks import ServingRanks
+from nnlo_opt.app.run.start.session import LONG_S
+from nnlo_opt.app.run.workload.model_maker import ModelMaker
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.errors import ConfigurationError, MisuseError, SearchWarning, TrialError
+from nnlo_opt.core.base.user_code import reason_of, shortened
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.comm.transport import Transport
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.objective.checkpoint import TrialCheckpoint, last_save
+from nnlo_opt.engine.objective.epochs import EpochCount
+from nnlo_opt.engine.objective.rank import RunningTrial, TrialFold
+from nnlo_opt.engine.objective.values import epoch_reported, finished_fold
 
 
 @dataclass(slots=True, kw_only=True)

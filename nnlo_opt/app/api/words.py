@@ -3,8 +3,8 @@
 import re
 from contextlib import ContextDecorator
 
-from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.run.options.table import BY_NAME
+from nnlo_opt.app.run.options.table import BY_NAME
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError
 
 #: an option, with its value if it has one, and the beginning of a rule about it
 _OPTION = re.compile(r"`--([a-z-]+)(?:[ =]([^`]+))?`( must| differs)?")

@@ -10,12 +10,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nnlo_opt.cli.process import HelpRequested
-from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.run.options.table import Option, read
-from nnlo_opt.trials import run_directory
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, RUNS
-from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.app.commands.process import HelpRequested
+from nnlo_opt.app.run.options.table import Option, read
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.trials import run_directory
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RUNS
+from nnlo_opt.core.trials.run_lock import may_be_at_work
 
 #: help of the argument of a command about a run
 RUN_HELP = f"name of the run in {RUNS}/, or its folder"

@@ -7,19 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.analysis.frames import last_metrics
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.driver_parsers import DRIVERS
-from nnlo_opt.errors import ConfigurationError, printable
-from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.reporting.words import counted, figure_text
-from nnlo_opt.run.options.kinds import PATH, one_of, whole
-from nnlo_opt.run.options.table import NAMED_MODEL, SEED, Option
-from nnlo_opt.trials.identity import COMMAND
-from nnlo_opt.trials.kept_weights import FILES_NAME, best_trials, weights_of
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.app.analysis.frames import last_metrics
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.commands.driver_parsers import DRIVERS
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.app.reporting.words import counted, figure_text
+from nnlo_opt.app.run.options.kinds import PATH, one_of, whole
+from nnlo_opt.app.run.options.table import NAMED_MODEL, SEED, Option
+from nnlo_opt.core.base.errors import ConfigurationError, printable
+from nnlo_opt.core.trials.identity import COMMAND
+from nnlo_opt.core.trials.kept_weights import FILES_NAME, best_trials, weights_of
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Trial
+from nnlo_opt.engine.objective.template import CHECKPOINT, RANKS, SAVE, Template
 
 # fmt: off
 #: options of `nnlo-opt best`
@@ -123,9 +123,9 @@ def ensemble(parser: Parser, argv: Sequence[str]) -> None:
     samples; measure the gain on the other half; save the mean as one model.
     """
     arguments = parser.values_of_run(argv)
-    from nnlo_opt.cli.earlier_runs import model_of_run
-    from nnlo_opt.reporting.table import text_table
-    from nnlo_opt.run.afterwards.ensemble import EnsembleSetup, make_ensemble
+    from nnlo_opt.app.commands.earlier_runs import model_of_run
+    from nnlo_opt.app.reporting.table import text_table
+    from nnlo_opt.app.run.afterwards.ensemble import EnsembleSetup, make_ensemble
 
     path = Path(arguments.out or arguments.run / "ensemble").absolute()
     if not path.parent.is_dir():

@@ -10,23 +10,23 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.runs import runs_in
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
-from nnlo_opt.objective.working_folder import stale_links
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.reporting.table import wrapped
-from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.reporting.words import counted
-from nnlo_opt.run.options.kinds import FLAG
-from nnlo_opt.run.options.table import BY_NAME, Option
-from nnlo_opt.runtime.timeline import PARTS_NAME, TIMELINE_NAME
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.kept_weights import FILES_NAME, WeightKeeper, best_trials
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.repair import repair as repair_journal
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.run_lock import RunLock, may_be_at_work
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.commands.runs import runs_in
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.app.reporting.table import wrapped
+from nnlo_opt.app.reporting.terminal import line_width
+from nnlo_opt.app.reporting.words import counted
+from nnlo_opt.app.run.options.kinds import FLAG
+from nnlo_opt.app.run.options.table import BY_NAME, Option
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.kept_weights import FILES_NAME, WeightKeeper, best_trials
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.repair import repair as repair_journal
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials.run_lock import RunLock, may_be_at_work
+from nnlo_opt.engine.objective.working_folder import stale_links
+from nnlo_opt.engine.runtime.timeline import PARTS_NAME, TIMELINE_NAME
 
 # fmt: off
 #: options of `nnlo-opt clean`

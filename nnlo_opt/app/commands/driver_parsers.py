@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.run.options.kinds import FLAG, PATH, SHARE, finite, whole
-from nnlo_opt.run.options.table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.run.options.kinds import FLAG, PATH, SHARE, finite, whole
+from nnlo_opt.app.run.options.table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
 #: options that TrainingDriver and MPIDriver also take by their values alone, all three in this order
 POSITIONAL = ("model", "train_data", "val_data")

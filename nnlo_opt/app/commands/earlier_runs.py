@@ -5,26 +5,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.driver_parsers import DRIVERS, given_of
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.reporting.terminal import fitted
-from nnlo_opt.reporting.words import counted, point_text
-from nnlo_opt.run.afterwards.best_model import BEST_MODEL, best_fold, weights_text, without_validation
-from nnlo_opt.run.afterwards.trained_models import TrainedModels, prepare
-from nnlo_opt.run.options.of_journal import without_code
-from nnlo_opt.run.options.table import BY_NAME, MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
-from nnlo_opt.run.options.values import Options, optimization_options, training_options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.start.earlier import ledger_of
-from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.training.options import TRAIN_PREFIX, model_parameters
-from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.kept_weights import weights_of
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import existing_run
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.commands.driver_parsers import DRIVERS, given_of
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.app.reporting.terminal import fitted
+from nnlo_opt.app.reporting.words import counted, point_text
+from nnlo_opt.app.run.afterwards.best_model import BEST_MODEL, best_fold, weights_text, without_validation
+from nnlo_opt.app.run.afterwards.trained_models import TrainedModels, prepare
+from nnlo_opt.app.run.options.of_journal import without_code
+from nnlo_opt.app.run.options.table import BY_NAME, MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
+from nnlo_opt.app.run.options.values import Options, optimization_options, training_options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.start.earlier import ledger_of
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.training.options import TRAIN_PREFIX, model_parameters
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.kept_weights import weights_of
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import existing_run
+from nnlo_opt.core.trials.trial import Trial
 
 #: options of `nnlo-opt best-model`
 BEST_MODEL_OPTIONS = (NAMED_MODEL,)

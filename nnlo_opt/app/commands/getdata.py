@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from nnlo_opt.cli.arguments import Parser, whole_number
-from nnlo_opt.data.hdf5.source import write_hdf5
-from nnlo_opt.data.lists import sums_path, write_list, write_sums
-from nnlo_opt.data.sets.array_files import samples_from_arrays
-from nnlo_opt.data.sets.download import Progress, downloaded_images
-from nnlo_opt.data.sets.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_digits, images_from_file
-from nnlo_opt.data.sets.showers import LARGEST, SMALLEST, shower_set
-from nnlo_opt.data.sets.simulated import SIMULATED, simulated
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.reporting.words import counted
-from nnlo_opt.run.options.kinds import PATH, SHARE, TEXT, whole
-from nnlo_opt.run.options.table import SEED, Option
+from nnlo_opt.app.commands.arguments import Parser, whole_number
+from nnlo_opt.app.reporting.words import counted
+from nnlo_opt.app.run.options.kinds import PATH, SHARE, TEXT, whole
+from nnlo_opt.app.run.options.table import SEED, Option
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.data.hdf5.source import write_hdf5
+from nnlo_opt.engine.data.lists import sums_path, write_list, write_sums
+from nnlo_opt.engine.data.sets.array_files import samples_from_arrays
+from nnlo_opt.engine.data.sets.download import Progress, downloaded_images
+from nnlo_opt.engine.data.sets.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_digits, images_from_file
+from nnlo_opt.engine.data.sets.showers import LARGEST, SMALLEST, shower_set
+from nnlo_opt.engine.data.sets.simulated import SIMULATED, simulated
 
 DEFAULT_N_FILES = (24, 4)
 _FROM_ARRAYS, _SHOWERS = "from-arrays", "showers"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST
 
 #: files that MPI, the journal and the pipes of a rank need
 LEAST_FILES = 64

@@ -13,21 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser, checked_run, run_named
-from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.files import parse_object
-from nnlo_opt.reporting.comparison import compared
-from nnlo_opt.reporting.results import read_ledger, summarise
-from nnlo_opt.reporting.table import Spare, text_table, wrapped
-from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.reporting.words import duration, value_text
-from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.trials.identity import RunIdentity, StartSettings
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, RUNS
-from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.run_state import state_after, state_of
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.app.commands.arguments import Parser, checked_run, run_named
+from nnlo_opt.app.reporting.comparison import compared
+from nnlo_opt.app.reporting.results import read_ledger, summarise
+from nnlo_opt.app.reporting.table import Spare, text_table, wrapped
+from nnlo_opt.app.reporting.terminal import line_width
+from nnlo_opt.app.reporting.words import duration, value_text
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError
+from nnlo_opt.core.base.files import parse_object
+from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.core.trials.identity import RunIdentity, StartSettings
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RUNS
+from nnlo_opt.core.trials.run_lock import may_be_at_work
+from nnlo_opt.core.trials.run_state import state_after, state_of
+from nnlo_opt.core.trials.trial import TrialState
 
 #: files by which a folder without a journal shows that it was a run
 _OF_A_RUN = ("config.json", "summary.json", "trials", "journal.synced")

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.reporting.space_table import points_table, size_text, space_table
-from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.run.options.kinds import whole
-from nnlo_opt.run.options.table import BY_NAME, SEED, Option
-from nnlo_opt.space.loading import load_space
-from nnlo_opt.training.options import searchable
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.reporting.space_table import points_table, size_text, space_table
+from nnlo_opt.app.reporting.terminal import line_width
+from nnlo_opt.app.run.options.kinds import whole
+from nnlo_opt.app.run.options.table import BY_NAME, SEED, Option
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.training.options import searchable
+from nnlo_opt.engine.loading.spaces import load_space
 
 #: options of `nnlo-opt space`
 OPTIONS = (

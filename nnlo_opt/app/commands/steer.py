@@ -5,19 +5,19 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser, checked_run, whole_number
-from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.reporting.words import counted, point_text
-from nnlo_opt.run.options.kinds import FLAG, duration
-from nnlo_opt.run.options.table import Option
-from nnlo_opt.run.start.inbox import Enqueue, Stop, points_waiting, submit
-from nnlo_opt.search.start_points import check_start_points, holder_of, parse_start_point
-from nnlo_opt.space.space import Point
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.owner import read_owner
-from nnlo_opt.trials.run_directory import INBOX_NAME, JOURNAL_NAME
-from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.app.commands.arguments import Parser, checked_run, whole_number
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.app.reporting.words import counted, point_text
+from nnlo_opt.app.run.options.kinds import FLAG, duration
+from nnlo_opt.app.run.options.table import Option
+from nnlo_opt.app.run.start.inbox import Enqueue, Stop, points_waiting, submit
+from nnlo_opt.core.base.errors import EXIT_FAILURE, ConfigurationError
+from nnlo_opt.core.search.start_points import check_start_points, holder_of, parse_start_point
+from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.owner import read_owner
+from nnlo_opt.core.trials.run_directory import INBOX_NAME, JOURNAL_NAME
+from nnlo_opt.core.trials.run_lock import may_be_at_work
 
 #: seconds between two looks for an answer
 _LOOK_S = 0.25

@@ -6,18 +6,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from nnlo_opt.cli.process import HelpRequested
-from nnlo_opt.comm.messages import EpochReported, RunFold
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, TrialError, printable
-from nnlo_opt.files import regular
-from nnlo_opt.objective.epochs import EpochCount
-from nnlo_opt.objective.output import Lines, Output, Report
-from nnlo_opt.objective.values import epoch_reported, finished_fold
-from nnlo_opt.reporting.table import text_table
-from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.reporting.words import counted, metrics_text
-from nnlo_opt.run.options.values import output_options
-from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.app.commands.process import HelpRequested
+from nnlo_opt.app.reporting.table import text_table
+from nnlo_opt.app.reporting.terminal import line_width
+from nnlo_opt.app.reporting.words import counted, metrics_text
+from nnlo_opt.app.run.options.values import output_options
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, TrialError, printable
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.comm.messages import EpochReported, RunFold
+from nnlo_opt.core.trials.objectives import Comparison
+from nnlo_opt.engine.objective.epochs import EpochCount
+from nnlo_opt.engine.objective.output import Lines, Output, Report
+from nnlo_opt.engine.objective.values import epoch_reported, finished_fold
 
 #: rows shown of the beginning and of the end, and characters of a line in them
 _MOST_ROWS, _MOST_SHOWN = 10, 40

@@ -5,21 +5,21 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nnlo_opt.analysis.frames import sorted_by
-from nnlo_opt.cli.arguments import Parser, checked_run
-from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.reporting.results import read_run
-from nnlo_opt.reporting.status_lines import print_status
-from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
-from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.reporting.words import counted, figure_text, outcome
-from nnlo_opt.run.options.kinds import FLAG, TEXT, TIME, whole
-from nnlo_opt.run.options.table import Option
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.run_state import RunState
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.app.analysis.frames import sorted_by
+from nnlo_opt.app.commands.arguments import Parser, checked_run
+from nnlo_opt.app.reporting.results import read_run
+from nnlo_opt.app.reporting.status_lines import print_status
+from nnlo_opt.app.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
+from nnlo_opt.app.reporting.terminal import line_width
+from nnlo_opt.app.reporting.words import counted, figure_text, outcome
+from nnlo_opt.app.run.options.kinds import FLAG, TEXT, TIME, whole
+from nnlo_opt.app.run.options.table import Option
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials.run_lock import may_be_at_work
+from nnlo_opt.core.trials.run_state import RunState
+from nnlo_opt.core.trials.trial import Trial
 
 # fmt: off
 #: options of `nnlo-opt show`
@@ -47,7 +47,7 @@ def watch(parser: Parser, argv: Sequence[str]) -> int:
     """Show a run while it runs, from its journal: a page in a terminal, one line for each change in a pipe. Nothing is
     written. Exit codes: 0 finished, 75 not finished and no process at work on it, 130 after Ctrl-C.
     """
-    from nnlo_opt.reporting.watch import watch as watched
+    from nnlo_opt.app.reporting.watch import watch as watched
 
     arguments = parser.values_of_run(argv, has_begun=False)
     run = checked_run(arguments.run) if any(arguments.run.glob(f"*/{JOURNAL_NAME}")) else arguments.run

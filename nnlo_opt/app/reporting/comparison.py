@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from nnlo_opt.coordinator.instructions import searched_s
-from nnlo_opt.reporting.results import summarise
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.reporting.results import summarise
+from nnlo_opt.core.coordinator.instructions import searched_s
+from nnlo_opt.core.trials.ledger import Ledger
 
 
 def compared(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Expected end of a run, from its ledger alone."""
 
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment, Trial
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Assignment, Trial
 
 
 def expected_end_s(ledger: Ledger, n_all: int) -> float | None:

@@ -1,10 +1,11 @@
 """Reporter process that follows a journal to keep `results.csv` up to date, with `summary.json`.
 
-`python -m nnlo_opt.reporting.follow RUN_DIRECTORY PID` writes both files at most once a second while the journal grows,
-and once more when a byte comes on its standard input, or its parent PID dies. The end of standard input would not do:
-a child that an objective has forked and left behind keeps it open. Writing a long table takes tens of milliseconds, too
-long for the coordinator's message loop. A byte asks for the page `report.html` as well, which takes up to a second, and
-whose libraries are imported while the search runs. The process also removes weights that `--keep-weights` does not
+`python -m nnlo_opt.app.reporting.follow RUN_DIRECTORY PID` writes both files at most once a second while the journal
+grows, and once more when a byte comes on its standard input, or its parent PID dies. The end of standard input would
+not do: a child that an objective has forked and left behind keeps it open. Writing a long table takes tens of
+milliseconds, too long for the coordinator's message loop. A byte asks for the page `report.html` as well, which takes
+up to a second, and whose libraries are imported while the search runs. The process also removes weights that
+`--keep-weights` does not
 keep: on the file system of a network that takes as long.
 """
 
@@ -18,19 +19,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from nnlo_opt.errors import UnreadableEventError
-from nnlo_opt.pulse import PULSE
-from nnlo_opt.records import without_collection
-from nnlo_opt.reporting.page import wrote_page
-from nnlo_opt.reporting.page_data import prepare
-from nnlo_opt.reporting.results import write_results
-from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper, wait_or_kill, without_mpi
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.journal import LineBlocks, damaged, decode_line, decode_lines, run_of
-from nnlo_opt.trials.kept_weights import WeightKeeper
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.app.reporting.page import wrote_page
+from nnlo_opt.app.reporting.page_data import prepare
+from nnlo_opt.app.reporting.results import write_results
+from nnlo_opt.core.base.errors import UnreadableEventError
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.base.records import without_collection
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.events import Event
+from nnlo_opt.core.trials.journal import LineBlocks, damaged, decode_line, decode_lines, run_of
+from nnlo_opt.core.trials.kept_weights import WeightKeeper
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.engine.runtime.environment import (
+    THREAD_VARIABLES,
+    module_command,
+    start_helper,
+    wait_or_kill,
+    without_mpi,
+)
 
 INTERVAL_S = 1.0
 #: most seconds that the page may take at the end, and exit code of a reporter that has written all but the page
@@ -120,7 +127,7 @@ class Reporter:
     """
 
     #: module that the process runs
-    module: ClassVar[str] = "nnlo_opt.reporting.follow"
+    module: ClassVar[str] = "nnlo_opt.app.reporting.follow"
     #: standard error of the process; by default its failure is told by its exit code alone
     errors: ClassVar[int | None] = subprocess.DEVNULL
     #: None if it could not be started

@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from nnlo_opt.reporting.expected_end import epoch_s, expected_end_s
-from nnlo_opt.reporting.words import (
+from nnlo_opt.app.reporting.expected_end import epoch_s, expected_end_s
+from nnlo_opt.app.reporting.words import (
     counted,
     counts_from_0_text,
     duration,
@@ -15,15 +15,15 @@ from nnlo_opt.reporting.words import (
     point_text,
     shortened,
 )
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState, cause_of
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, TrialState, cause_of
 
 if TYPE_CHECKING:  # what prints a state needs none of these, and starts fast
-    from nnlo_opt.coordinator.instructions import SearchPlan
-    from nnlo_opt.coordinator.policy import Policy
-    from nnlo_opt.training.options import TrainingOptions
-    from nnlo_opt.trials.identity import Training
+    from nnlo_opt.core.coordinator.instructions import SearchPlan
+    from nnlo_opt.core.coordinator.policy import Policy
+    from nnlo_opt.core.training.options import TrainingOptions
+    from nnlo_opt.core.trials.identity import Training
 
 _TrialEnd: TypeAlias = ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned
 
@@ -90,7 +90,7 @@ class ProgressLines(_Lines):
     """Turns the journal events of a search into lines.
 
     Args:
-        write: prints one line, in a `style` of `reporting.terminal`.
+        write: prints one line, in a `style` of `app.reporting.terminal`.
         plan: goal of the search.
         ledger: trials of earlier starts, with this start.
         policy: tells the place of a paused trial; None: lines are without it.
@@ -156,7 +156,7 @@ class ProgressLines(_Lines):
 
     def _lost(self, trial: Trial, event: ev.FoldAssigned) -> tuple[str, str]:
         """Return which one this attempt is of those that `--max-attempts` allows, and why the last one was lost."""
-        from nnlo_opt.coordinator.outcomes import losses_without_progress
+        from nnlo_opt.core.coordinator.outcomes import losses_without_progress
 
         losses, most = losses_without_progress(trial, event.fold), self._plan.max_attempts
         if not losses or not most:

@@ -12,10 +12,10 @@ from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from nnlo_opt.errors import NnloError
-from nnlo_opt.files import atomic_write
-from nnlo_opt.reporting.page_data import page_data
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.reporting.page_data import page_data
+from nnlo_opt.core.base.errors import NnloError
+from nnlo_opt.core.base.files import atomic_write
+from nnlo_opt.core.trials.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 

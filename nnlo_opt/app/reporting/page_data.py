@@ -14,20 +14,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.analysis.frames import parameter_names, row_of, time_s
-from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.files import parse_object
-from nnlo_opt.reporting.results import summarise
-from nnlo_opt.reporting.words import counted, outcome, value_text
-from nnlo_opt.safe_path import MOST_BYTES
-from nnlo_opt.space.parameters import Categorical, Constant, Ordinal
-from nnlo_opt.space.space import Space, described
-from nnlo_opt.space.values import Value, is_number, text
-from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.identity import DataFiles
-from nnlo_opt.trials.ledger import Ledger, Session
-from nnlo_opt.trials.trial import Trial, TrialState, failures
-from nnlo_opt.update_rules.staleness import StalenessStatistics
+from nnlo_opt.app.analysis.frames import parameter_names, row_of, time_s
+from nnlo_opt.app.reporting.results import summarise
+from nnlo_opt.app.reporting.words import counted, outcome, value_text
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError
+from nnlo_opt.core.base.files import parse_object
+from nnlo_opt.core.base.safe_path import MOST_BYTES
+from nnlo_opt.core.space.parameters import Categorical, Constant, Ordinal
+from nnlo_opt.core.space.space import Space, described
+from nnlo_opt.core.space.values import Value, is_number, text
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.identity import DataFiles
+from nnlo_opt.core.trials.ledger import Ledger, Session
+from nnlo_opt.core.trials.trial import Trial, TrialState, failures
+from nnlo_opt.core.update_rules.staleness import StalenessStatistics
 
 #: fewest complete trials of which effects are told
 _LEAST = 5
@@ -236,7 +236,7 @@ def spans_of(ledger: Ledger) -> dict[str, list[Any]]:
 def prepare(ledger: Ledger) -> None:
     """Import what `effects_data` needs, which takes a second, once there are trials enough; a later call is cheap."""
     if not ledger.is_training and ledger.n_by_state()["complete"] >= _LEAST:
-        import_module("nnlo_opt.analysis.effects")
+        import_module("nnlo_opt.app.analysis.effects")
 
 
 def effects_data(ledger: Ledger, space: Space | None) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def effects_data(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         return {"why": "All complete trials have the same figure of merit: no parameter makes a difference."}
     from threadpoolctl import threadpool_limits
 
-    from nnlo_opt.analysis.effects import effects_of
+    from nnlo_opt.app.analysis.effects import effects_of
 
     try:
         points, figures_of_points = zip(*known, strict=True)

@@ -12,14 +12,14 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from nnlo_opt.analysis.frames import parameter_names
-from nnlo_opt.errors import ConfigurationError, require_known, shown
-from nnlo_opt.files import atomic_path, make_directory
-from nnlo_opt.reporting.page_data import axis_of, curves_of, effects_data, measured_at_s, space_of, spans_of
-from nnlo_opt.reporting.words import constraints_text
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Trial, TrialState
+from nnlo_opt.app.analysis.frames import parameter_names
+from nnlo_opt.app.reporting.page_data import axis_of, curves_of, effects_data, measured_at_s, space_of, spans_of
+from nnlo_opt.app.reporting.words import constraints_text
+from nnlo_opt.core.base.errors import ConfigurationError, require_known, shown
+from nnlo_opt.core.base.files import atomic_path, make_directory
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Trial, TrialState
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -172,7 +172,7 @@ def plot_parallel(ledger: Ledger, ax: "Axes | None" = None, names: Sequence[str]
 
 
 def plot_importance(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
-    """Draw the importance of each parameter (`analysis.effects`), with a band that holds nine of ten functions."""
+    """Draw the importance of each parameter (`app.analysis.effects`), with a band that holds nine of ten functions."""
     ax, found = _axes(ax), effects_data(ledger, space_of(ledger))
     if "effects" not in found:
         return _nothing(ax, ledger, found["why"])

@@ -5,14 +5,14 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.analysis.frames import csv_of, last_metrics, results_frame
-from nnlo_opt.files import atomic_write
-from nnlo_opt.records import without_collection
-from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.journal import load_events
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.app.analysis.frames import csv_of, last_metrics, results_frame
+from nnlo_opt.core.base.files import atomic_write
+from nnlo_opt.core.base.records import without_collection
+from nnlo_opt.core.trials.events import Event
+from nnlo_opt.core.trials.journal import load_events
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials.trial import Trial
 
 #: files of a run directory
 RESULT_NAMES = ("results.csv", "summary.json")

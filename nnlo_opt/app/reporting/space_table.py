@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnlo_opt.reporting.table import text_table
-from nnlo_opt.reporting.terminal import WIDE
-from nnlo_opt.reporting.words import value_text
-from nnlo_opt.space.constraint import CONSTRAINT_NAME
-from nnlo_opt.space.parameters import KINDS, Integer, Ordinal, Parameter, Real
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.app.reporting.table import text_table
+from nnlo_opt.app.reporting.terminal import WIDE
+from nnlo_opt.app.reporting.words import value_text
+from nnlo_opt.core.space.constraint import CONSTRAINT_NAME
+from nnlo_opt.core.space.parameters import KINDS, Integer, Ordinal, Parameter, Real
+from nnlo_opt.core.space.space import Point, Space
 
 #: points drawn to estimate which share of an infinite space the constraint accepts
 _N_DRAWN = 1000

@@ -5,12 +5,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from nnlo_opt.reporting.expected_end import epoch_s, epochs_of, epochs_reached, expected_end_s
-from nnlo_opt.reporting.results import best_of, block_utilization, lost_of
-from nnlo_opt.reporting.words import losses_text
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_state import RunState, state_of
-from nnlo_opt.trials.trial import Assignment, Trial, failures
+from nnlo_opt.app.reporting.expected_end import epoch_s, epochs_of, epochs_reached, expected_end_s
+from nnlo_opt.app.reporting.results import best_of, block_utilization, lost_of
+from nnlo_opt.app.reporting.words import losses_text
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_state import RunState, state_of
+from nnlo_opt.core.trials.trial import Assignment, Trial, failures
 
 #: most trials that have ended among what is known of a run
 N_ENDS = 10
@@ -88,7 +88,7 @@ def status_of(ledger: Ledger, run: Path, unix_s: float, *, at_work: bool) -> Sta
         ledger: its trials.
         run: its directory.
         unix_s: the time.
-        at_work: as of `trials.run_state.state_of`.
+        at_work: as of `core.trials.run_state.state_of`.
     """
     state = state_of(run, ledger, at_work=at_work)
     last = ledger.sessions[-1] if ledger.sessions else None

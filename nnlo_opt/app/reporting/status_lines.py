@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.reporting.status import Progress, Row, Status, progress_of, status_of
-from nnlo_opt.reporting.words import counted, duration, point_text, shortened
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.run_state import RunState
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.app.reporting.status import Progress, Row, Status, progress_of, status_of
+from nnlo_opt.app.reporting.words import counted, duration, point_text, shortened
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_lock import may_be_at_work
+from nnlo_opt.core.trials.run_state import RunState
 
 #: characters of a bar (done, to do), and of a curve from low to high; by whether only ASCII can be shown
 _BARS = {False: ("━", "─"), True: ("=", ".")}

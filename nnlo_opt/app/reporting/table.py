@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from nnlo_opt.analysis.frames import last_metrics, parameter_names, time_s
-from nnlo_opt.logs import log_path
-from nnlo_opt.reporting.terminal import WIDE
-from nnlo_opt.reporting.words import counted, shortened, value_text
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, failures
+from nnlo_opt.app.analysis.frames import last_metrics, parameter_names, time_s
+from nnlo_opt.app.reporting.terminal import WIDE
+from nnlo_opt.app.reporting.words import counted, shortened, value_text
+from nnlo_opt.core.base.logs import log_path
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, failures
 
 #: box of rich with a line below the header and no other lines, in characters that every terminal has
 _HEAD_ONLY = "    \n    \n -- \n    \n    \n    \n    \n    \n"

@@ -12,8 +12,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
-from nnlo_opt.errors import printable
-from nnlo_opt.runtime.launched import is_rank
+from nnlo_opt.core.base.errors import printable
+from nnlo_opt.engine.runtime.launched import is_rank
 
 #: characters of a line in a pipe or a file, which has no width
 WIDE = 200

@@ -14,20 +14,20 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from nnlo_opt.clock import Clock, SystemClock
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import ConfigurationError, printable
-from nnlo_opt.reporting import status_lines as texts
-from nnlo_opt.reporting.follow import JournalFollower
-from nnlo_opt.reporting.lines import ProgressLines, TrainingLines
-from nnlo_opt.reporting.status import Status, progress_of, status_of
-from nnlo_opt.reporting.words import counted, duration
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import load_events
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.run_lock import may_be_at_work
-from nnlo_opt.trials.run_state import RunState
+from nnlo_opt.app.reporting import status_lines as texts
+from nnlo_opt.app.reporting.follow import JournalFollower
+from nnlo_opt.app.reporting.lines import ProgressLines, TrainingLines
+from nnlo_opt.app.reporting.status import Status, progress_of, status_of
+from nnlo_opt.app.reporting.words import counted, duration
+from nnlo_opt.core.base.clock import Clock, SystemClock
+from nnlo_opt.core.base.errors import ConfigurationError, printable
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import load_events
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials.run_lock import may_be_at_work
+from nnlo_opt.core.trials.run_state import RunState
 
 #: seconds for which a start is awaited if nobody is at work on a run that is not finished; and the first one of a run
 GRACE_S, BEGIN_S = 60.0, 300.0

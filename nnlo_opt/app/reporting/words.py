@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 
 #: longest reason shown on a terminal, in characters
 MOST_CHARACTERS = 300

@@ -3,8 +3,8 @@
 import time
 from typing import Protocol
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.records import MOST_SECONDS, MOST_UNIX_SECONDS
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.records import MOST_SECONDS, MOST_UNIX_SECONDS
 
 
 class Clock(Protocol):

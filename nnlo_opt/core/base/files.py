@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nnlo_opt.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
 
 #: path that a user has named, or of a file of a run
 AnyPath = TypeVar("AnyPath", Path, SafePath)

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.safe_path import SafePath
 
 #: level of messages between ranks
 TRACE = 5

@@ -1,4 +1,4 @@
-"""Pulse of a process, by which it shows its watchdog that the work goes on (`runtime.watchdog`).
+"""Pulse of a process, by which it shows its watchdog that the work goes on (`engine.runtime.watchdog`).
 
 There is one pulse in a process, as there is one watchdog. Code that works in small pieces runs `PULSE.ticks += 1` after
 each piece, which costs a store into an attribute. Without a watchdog nothing else happens.

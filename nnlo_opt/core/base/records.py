@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Self, TypeVar, dataclass_transform
 
 import msgspec
 
-from nnlo_opt.files import ALL_FINITE, parse_json
+from nnlo_opt.core.base.files import ALL_FINITE, parse_json
 
 #: largest integer; beyond it neighbouring integers are the same float, in JSON readers and in surrogates
 MAX_INTEGER = 2**53

@@ -1,6 +1,6 @@
 """What a rank tells of its time: spans of a `Timeline`, which keeps nothing without `--timeline`.
 
-With `--timeline` it is a `runtime.timeline.RankTimeline`.
+With `--timeline` it is a `engine.runtime.timeline.RankTimeline`.
 """
 
 from contextlib import AbstractContextManager

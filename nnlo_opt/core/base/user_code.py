@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 import nnlo_opt
-from nnlo_opt.errors import NnloError
+from nnlo_opt.core.base.errors import NnloError
 
 #: folders of Python's own code and of this package
 _FOREIGN = (os.path.join(os.path.dirname(os.__file__), ""), os.path.join(os.path.dirname(nnlo_opt.__file__), ""))

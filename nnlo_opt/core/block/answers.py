@@ -6,13 +6,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.transport import RanksLost
-from nnlo_opt.errors import BrokenProcessError, LostAttemptError, NnloError, ProtocolError
-from nnlo_opt.logs import WHOLE, log_path
-from nnlo_opt.trials import unrecorded
-from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
-from nnlo_opt.user_code import of_user, reason_of, shortened
+from nnlo_opt.core.base.errors import BrokenProcessError, LostAttemptError, NnloError, ProtocolError
+from nnlo_opt.core.base.logs import WHOLE, log_path
+from nnlo_opt.core.base.user_code import of_user, reason_of, shortened
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.transport import RanksLost
+from nnlo_opt.core.trials import unrecorded
+from nnlo_opt.core.trials.trial import FoldResult, UnrecordedFold
 
 logger = logging.getLogger(__name__)
 

@@ -8,18 +8,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.comm.messages import StartFold, Validated, WorkerReady
-from nnlo_opt.data.batches import Samples, Stream, iterate
-from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.models.adapter import ModelAdapter
-from nnlo_opt.pulse import PULSE, SLOW
-from nnlo_opt.records import Value
-from nnlo_opt.timeline import Timeline
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trees import Arrays
-from nnlo_opt.update_rules.layers import Layer, layers_of
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import ProtocolError, TrialError
+from nnlo_opt.core.base.pulse import PULSE, SLOW
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.timeline import Timeline
+from nnlo_opt.core.base.trees import Arrays
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.comm.messages import StartFold, Validated, WorkerReady
+from nnlo_opt.core.data.batches import Samples, Stream, iterate
+from nnlo_opt.core.models.adapter import ModelAdapter
+from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.update_rules.layers import Layer, layers_of
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.records import Value
+from nnlo_opt.core.base.records import Value
 
 #: kinds of calls; `chunks` is a sum by parts that are sent as soon as they are ready
 KINDS = ("sum", "min", "max", "product", "gather", "broadcast", "chunks", "float16", "bfloat16")

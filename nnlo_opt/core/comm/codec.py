@@ -9,11 +9,11 @@ import struct
 
 import numpy as np
 
-from nnlo_opt.comm import objective_messages, run_messages  # noqa: F401  (their classes are read, too)
-from nnlo_opt.comm.messages import AssignmentMessage, Message
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.records import Reader
-from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.records import Reader
+from nnlo_opt.core.base.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
+from nnlo_opt.core.comm import objective_messages, run_messages  # noqa: F401  (their classes are read, too)
+from nnlo_opt.core.comm.messages import AssignmentMessage, Message
 
 _HEAD = struct.Struct("<II")
 #: bytes for head and JSON in front of a payload; longer JSON moves the payload back
@@ -25,7 +25,7 @@ _READER = Reader[Message]({*Message.__subclasses__(), *AssignmentMessage.__subcl
 def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"") -> np.ndarray:
     """Encode a message into a new buffer, uint8, shape (n_bytes,).
 
-    >>> from nnlo_opt.comm.messages import Fence
+    >>> from nnlo_opt.core.comm.messages import Fence
     >>> decode(encode(Fence(assignment=7), np.ones(2, np.float32)))[1]
     array([1., 1.], dtype=float32)
 
@@ -57,7 +57,7 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
 def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
     """Decode a buffer, uint8, shape (n_bytes,). The payload is a view of the buffer, not a copy.
 
-    >>> from nnlo_opt.comm.messages import Fence
+    >>> from nnlo_opt.core.comm.messages import Fence
     >>> decode(encode(Fence(assignment=7)))[0].assignment
     7
 

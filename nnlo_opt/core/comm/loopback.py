@@ -12,11 +12,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from nnlo_opt.comm.codec import decode, encode
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, Transport
-from nnlo_opt.logs import TRACE
-from nnlo_opt.vectors import aligned_bytes
+from nnlo_opt.core.base.logs import TRACE
+from nnlo_opt.core.base.vectors import aligned_bytes
+from nnlo_opt.core.comm.codec import decode, encode
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.transport import RanksLost, Received, SharedMemory, Transport
 
 logger = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ Every message about an assignment repeats its number, so that a late message is 
     leader of a group -> a member    StartFold, Train, GroupStep, Fence, Validate, EndFold
     member -> leader             WorkerReady, FenceReached, Validated, FoldFailed
 
-Messages about the run as a whole are in `comm.run_messages`, messages between ranks that run an objective in
-`comm.objective_messages`.
+Messages about the run as a whole are in `core.comm.run_messages`, messages between ranks that run an objective in
+`core.comm.objective_messages`.
 """
 
 from typing import Any, TypeAlias
 
-from nnlo_opt.records import Record, field
-from nnlo_opt.update_rules.rule import Answer
+from nnlo_opt.core.base.records import Record, field
+from nnlo_opt.core.update_rules.rule import Answer
 
 Json: TypeAlias = Any
 
@@ -184,9 +184,9 @@ class Train(AssignmentMessage):
     """Adopt the answer and continue training. Payload: see `adopt`; at an epoch's start also the float model state.
 
     `adopt`: "weights" (the central weights), "difference" (the worker's own update comes back, see
-    `update_rules.easgd`), or "nothing". If a checkpoint is resumed, `position` is the position that the worker handed
-    in at the fence, and `restore` the folder of the checkpoint, which has the state of the worker's update rule. In a
-    message to a sub-master, `position` holds the positions of its workers by number.
+    `core.update_rules.easgd`), or "nothing". If a checkpoint is resumed, `position` is the position that the worker
+    handed in at the fence, and `restore` the folder of the checkpoint, which has the state of the worker's update rule.
+    In a message to a sub-master, `position` holds the positions of its workers by number.
     """
 
     version: int
@@ -199,13 +199,13 @@ class Train(AssignmentMessage):
     mid_epoch: bool = False
     #: factor of the learning rates that a user's callbacks ask for from now on; None: as before
     rate_factor: float | None = None
-    #: handle of the weights that a worker updates itself (`block.exchange.shared_weights`), or of the weights that the
-    #: members of a worker group read; empty: as before
+    #: handle of the weights that a worker updates itself (`core.block.exchange.shared_weights`), or of the weights that
+    #: the members of a worker group read; empty: as before
     shared: list[int] = field(default_factory=list)
 
 
 class PushUpdate(AssignmentMessage):
-    """Push an update of weights of `base_version`. Payload: the update (`update_rules.rule.WorkerHalf`).
+    """Push an update of weights of `base_version`. Payload: the update (`core.update_rules.rule.WorkerHalf`).
 
     Without a payload: report all updates that the worker has applied itself since `Train`, as it has to stop.
     """
@@ -236,9 +236,9 @@ class FenceReached(AssignmentMessage):
     """Hand in the state of a worker at a fence. Payload: float model state.
 
     `position`: data position and discrete model state. `load`: CPU, memory and GPU of the worker's process since the
-    epoch began, if measured (`runtime.monitor`). `n_samples` and `sums` are of batches trained since the last push, if
-    the update rule does not push at a fence. A sub-master hands in the messages of its `workers` by number, with the
-    figures of the whole epoch, which are not in its pushes; its own `n_samples` were in no push.
+    epoch began, if measured (`engine.runtime.monitor`). `n_samples` and `sums` are of batches trained since the last
+    push, if the update rule does not push at a fence. A sub-master hands in the messages of its `workers` by number,
+    with the figures of the whole epoch, which are not in its pushes; its own `n_samples` were in no push.
     """
 
     position: dict[str, Json]
@@ -303,7 +303,7 @@ class CalledBack(AssignmentMessage):
 
 
 class Judge(AssignmentMessage):
-    """Call the user's figure of merit with the results of this fold (`trials.figure`); sent to worker 1."""
+    """Call the user's figure of merit with the results of this fold (`core.trials.figure`); sent to worker 1."""
 
     fold: dict[str, Json]
 

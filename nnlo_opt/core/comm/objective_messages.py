@@ -7,8 +7,8 @@ worker -> controller    ControlRequest, ShareParams, Leave
 controller -> worker    ControlAnswer, ParamsShared, ParamsRefused, Dismissed
 """
 
-from nnlo_opt.comm.messages import AssignmentMessage, Json, Message
-from nnlo_opt.records import field
+from nnlo_opt.core.base.records import field
+from nnlo_opt.core.comm.messages import AssignmentMessage, Json, Message
 
 
 class CallObjective(AssignmentMessage):

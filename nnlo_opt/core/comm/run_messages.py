@@ -6,9 +6,9 @@ a trainer -> coordinator     Prepared, Inspected, ModelExported
 any rank -> coordinator      PreemptionHeard, SharedFilesChanged
 """
 
-from nnlo_opt.comm.messages import Json, Message
-from nnlo_opt.records import field
-from nnlo_opt.trials.identity import ScriptFolders
+from nnlo_opt.core.base.records import field
+from nnlo_opt.core.comm.messages import Json, Message
+from nnlo_opt.core.trials.identity import ScriptFolders
 
 
 class OpenRun(Message):

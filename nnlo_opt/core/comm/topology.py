@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 from typing import TypedDict, Unpack
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.records import Value
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.records import Value
 
 
 def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:

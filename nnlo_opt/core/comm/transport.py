@@ -14,15 +14,15 @@ from typing import Protocol
 
 import numpy as np
 
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm.messages import Message
 
 
 class RanksLost(BaseException):
     """Ranks have died without which this rank cannot continue, or another rank has noticed such deaths.
 
     This is control flow, not an error of a trial. No handler of trial errors, ours or a user's, may catch it, so it is
-    no `Exception`. `run.rank.server` and the entry points catch it.
+    no `Exception`. `app.run.rank.server` and the entry points catch it.
     """
 
 
@@ -30,7 +30,7 @@ class RanksLost(BaseException):
 class Received:
     """Message with its sender and the float32 vector beside it.
 
-    >>> from nnlo_opt.comm.messages import Fence
+    >>> from nnlo_opt.core.comm.messages import Fence
     >>> Received(source=0, message=Fence(assignment=7), payload=None).message.assignment
     7
 
@@ -68,8 +68,8 @@ class SharedMemory(Protocol):
 class Transport(Protocol):
     """One end of a group of numbered ends.
 
-    >>> from nnlo_opt.comm.loopback import LoopbackNetwork
-    >>> from nnlo_opt.comm.messages import Fence
+    >>> from nnlo_opt.core.comm.loopback import LoopbackNetwork
+    >>> from nnlo_opt.core.comm.messages import Fence
     >>> network = LoopbackNetwork(2)
     >>> one, other = network.end(0), network.end(1)
     >>> one.send(1, Fence(assignment=7), np.ones(2, np.float32))
@@ -192,7 +192,7 @@ def receive(
 ) -> tuple[Transport, Received] | None:
     """Return the next message on any of `transports`; None if `timeout_s` has passed or `until` returns True.
 
-    >>> from nnlo_opt.comm.loopback import LoopbackNetwork
+    >>> from nnlo_opt.core.comm.loopback import LoopbackNetwork
     >>> receive([LoopbackNetwork(1).end(0)], timeout_s=0.0) is None
     True
 

@@ -5,22 +5,22 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from nnlo_opt.clock import Clock
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared, SharedFilesChanged
-from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.membership import Membership
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.errors import ConfigurationError, NnloError, ProtocolError
-from nnlo_opt.records import Value
-from nnlo_opt.search.base import TrialRecord
-from nnlo_opt.space.space import Point
-from nnlo_opt.trials.events import Event, RunCompleted, RunPreempted
-from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import UnrecordedFold
+from nnlo_opt.core.base.clock import Clock
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError, ProtocolError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.run_messages import PreemptionHeard, Prepared, SharedFilesChanged
+from nnlo_opt.core.comm.transport import Received, Transport
+from nnlo_opt.core.coordinator import instructions as ins
+from nnlo_opt.core.coordinator.ending import Phase
+from nnlo_opt.core.coordinator.membership import Membership
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.search.base import TrialRecord
+from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.trials.events import Event, RunCompleted, RunPreempted
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import UnrecordedFold
 
 #: seconds between two looks at the limits of time while no message comes
 TICK_S = 0.5

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
-from nnlo_opt.coordinator.outcomes import trial_losses
-from nnlo_opt.trials.ledger import Ledger, Session
-from nnlo_opt.trials.objectives import Objective, ParetoSet
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState, cause_of
+from nnlo_opt.core.coordinator.instructions import Budget, Finish, SearchPlan
+from nnlo_opt.core.coordinator.outcomes import trial_losses
+from nnlo_opt.core.trials.ledger import Ledger, Session
+from nnlo_opt.core.trials.objectives import Objective, ParetoSet
+from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, TrialState, cause_of
 
 #: a trial is expected to last as long as this share of the complete trials did not exceed
 QUANTILE = 0.9

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.records import Value, field
-from nnlo_opt.search.base import Suggestion, TrialProgress
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.space.space import Point
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Session
-from nnlo_opt.trials.objectives import Objective
-from nnlo_opt.trials.trial import UnrecordedFold
+from nnlo_opt.core.base.records import Value, field
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.search.base import Suggestion, TrialProgress
+from nnlo_opt.core.search.pruning import PruningPlan
+from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Session
+from nnlo_opt.core.trials.objectives import Objective
+from nnlo_opt.core.trials.trial import UnrecordedFold
 
 #: part of a walltime that is kept to stop trials, save the best model, write the reports; in seconds at most
 END_PART, END_S = 0.1, 30.0

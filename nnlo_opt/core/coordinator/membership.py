@@ -17,9 +17,9 @@ from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 
-from nnlo_opt.comm.topology import Team, Topology
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.trials.trial import Assignment
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm.topology import Team, Topology
+from nnlo_opt.core.trials.trial import Assignment
 
 
 class TeamState(Enum):

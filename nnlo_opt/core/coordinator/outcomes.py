@@ -13,14 +13,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan, Tell
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.search.base import TrialProgress
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import mean_and_std
-from nnlo_opt.trials.objectives import Objective, losses
-from nnlo_opt.trials.trial import Assignment, Loss, Trial, TrialState, UnrecordedFold
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan, Tell
+from nnlo_opt.core.search.base import TrialProgress
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import mean_and_std
+from nnlo_opt.core.trials.objectives import Objective, losses
+from nnlo_opt.core.trials.trial import Assignment, Loss, Trial, TrialState, UnrecordedFold
 
 # fmt: off
 #: event that records a message of a master by a copy of its fields

@@ -4,14 +4,14 @@ The state asks the policy, which never acts. All that the policy knows comes fro
 trials, then from every event that is applied to it.
 """
 
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.search.curves import Reports
-from nnlo_opt.search.pruners import make_pruner
-from nnlo_opt.search.pruning import Decision, Pruner
-from nnlo_opt.search.racing import SIGNIFICANCE, race
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger, mean_and_std
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.search.curves import Reports
+from nnlo_opt.core.search.pruners import make_pruner
+from nnlo_opt.core.search.pruning import Decision, Pruner
+from nnlo_opt.core.search.racing import SIGNIFICANCE, race
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger, mean_and_std
+from nnlo_opt.core.trials.trial import Trial
 
 
 class Policy:

@@ -13,21 +13,21 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Team, Topology
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
-from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
-from nnlo_opt.coordinator.membership import Membership, TeamState
-from nnlo_opt.coordinator.outcomes import completion, event_of, fold_to_give_up, loss_of, recorded_late, report_of
-from nnlo_opt.coordinator.policy import Policy
-from nnlo_opt.coordinator.suggestions import SuggestionBuffer
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.search.base import Suggestion
-from nnlo_opt.search.pruning import Pruner, Verdict
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState, UnrecordedFold
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import Team, Topology
+from nnlo_opt.core.coordinator import instructions as ins
+from nnlo_opt.core.coordinator.ending import Ending, Phase, grace_times, walltime_times
+from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan
+from nnlo_opt.core.coordinator.membership import Membership, TeamState
+from nnlo_opt.core.coordinator.outcomes import completion, event_of, fold_to_give_up, loss_of, recorded_late, report_of
+from nnlo_opt.core.coordinator.policy import Policy
+from nnlo_opt.core.coordinator.suggestions import SuggestionBuffer
+from nnlo_opt.core.search.base import Suggestion
+from nnlo_opt.core.search.pruning import Pruner, Verdict
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, Trial, TrialState, UnrecordedFold
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.search.base import Suggestion
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.search.base import Suggestion
 
 #: share of the blocks that become free and may find no suggestion ready
 SHORTAGE = 0.05

@@ -1,7 +1,7 @@
 """Batches of endless passes over a shard, each in a new order that only the number of the pass decides.
 
-`BatchStream` cuts windows (`data.order`) into batches. The windows come from a shard in memory, or from files that are
-read while earlier batches are trained (`data.streaming`).
+`BatchStream` cuts windows (`core.data.order`) into batches. The windows come from a shard in memory, or from files that
+are read while earlier batches are trained (`engine.data.streaming`).
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.order import Order
-from nnlo_opt.data.ragged import concatenate, padded, take
-from nnlo_opt.data.source import Indices
-from nnlo_opt.trees import Arrays, n_samples
+from nnlo_opt.core.base.trees import Arrays, n_samples
+from nnlo_opt.core.data.order import Order
+from nnlo_opt.core.data.ragged import concatenate, padded, take
+from nnlo_opt.core.data.source import Indices
 
 
 class Batch(NamedTuple):

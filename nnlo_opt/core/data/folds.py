@@ -6,9 +6,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.source import Indices
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.trees import Arrays, leaves
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.trees import Arrays, leaves
+from nnlo_opt.core.data.source import Indices
 
 
 @dataclass(frozen=True, slots=True, eq=False)

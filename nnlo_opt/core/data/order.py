@@ -12,8 +12,8 @@ held in memory. So the same seed gives the same training on a machine with less 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.source import DataInfo, Indices
-from nnlo_opt.records import Value
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.data.source import DataInfo, Indices
 
 #: bytes of the samples that are mixed; also the bytes in memory at a time, if a shard does not fit
 WINDOW_BYTES = 64 << 20

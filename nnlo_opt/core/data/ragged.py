@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.trees import Arrays, map_tree
+from nnlo_opt.core.base.trees import Arrays, map_tree
 
 Rows = NDArray[np.int64] | slice
 

@@ -1,7 +1,7 @@
 """Interface of data sources, which number all samples from 0, file after file.
 
-Features and labels are trees (`nnlo_opt.trees`): an array, or lists of arrays for a model of several inputs or outputs.
-An array of sequences of variable length is a `Ragged`, whose shape has None for the steps.
+Features and labels are trees (`nnlo_opt.core.base.trees`): an array, or lists of arrays for a model of several inputs
+or outputs. An array of sequences of variable length is a `Ragged`, whose shape has None for the steps.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from nnlo_opt.data.ragged import Ragged
-from nnlo_opt.errors import TrialError
-from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree, shapes_of
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.trees import Arrays, Shapes, leaves, map_tree, shapes_of
+from nnlo_opt.core.data.ragged import Ragged
 
 Shape = tuple[int | None, ...]
 Indices = NDArray[np.int64]

@@ -11,11 +11,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.folds import class_numbers, first_classes
-from nnlo_opt.data.source import Indices
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space.values import is_number
-from nnlo_opt.trees import Arrays
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.trees import Arrays
+from nnlo_opt.core.data.folds import class_numbers, first_classes
+from nnlo_opt.core.data.source import Indices
+from nnlo_opt.core.space.values import is_number
 
 #: weight of each class; "balanced" gives all classes the same total weight
 ClassWeights: TypeAlias = Mapping[int, float] | Literal["balanced"]

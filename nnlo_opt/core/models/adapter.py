@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.layout import FloatVector, Layout
-from nnlo_opt.records import Value
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.trees import Arrays, Shapes, leaves
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.trees import Arrays, Shapes, leaves
+from nnlo_opt.core.models.layout import FloatVector, Layout
+from nnlo_opt.core.training.history import Metrics
 
 
 class ModelAdapter(Protocol):
@@ -75,7 +75,7 @@ class ModelAdapter(Protocol):
         The weights do not change; the state changes as in training.
 
         Args:
-            x: features, an array (n, ...), or a list of arrays for several inputs (`nnlo_opt.trees`).
+            x: features, an array (n, ...), or a list of arrays for several inputs (`nnlo_opt.core.base.trees`).
             y: labels, in the same form for the outputs.
             out: (n_weights,).
             sample_weight: (n,); multiplies the loss of each sample before the mean over n, as in Keras.

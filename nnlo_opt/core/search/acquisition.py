@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from nnlo_opt.search.gaussian_process import Posterior
-from nnlo_opt.search.margins import Bounded
+from nnlo_opt.core.search.gaussian_process import Posterior
+from nnlo_opt.core.search.margins import Bounded
 
 _LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
 #: log of the expected improvement, in standard deviations of the values, that does not justify any risk of failure

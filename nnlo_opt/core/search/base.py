@@ -6,13 +6,13 @@ from typing import NamedTuple, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
-from nnlo_opt.records import Value
-from nnlo_opt.search.targets import without_penalties
-from nnlo_opt.space.quantiles import snapped_row
-from nnlo_opt.space.space import Point, PointKey, Space
-from nnlo_opt.trials.events import Observation
-from nnlo_opt.trials.objectives import OutcomeConstraint
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.search.targets import without_penalties
+from nnlo_opt.core.space.quantiles import snapped_row
+from nnlo_opt.core.space.space import Point, PointKey, Space
+from nnlo_opt.core.trials.events import Observation
+from nnlo_opt.core.trials.objectives import OutcomeConstraint
+from nnlo_opt.core.trials.trial import TrialState
 
 #: states of a trial with a finite value: its figure, or its figure when it was ended or paused before its last epoch
 _VALUED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -35,7 +35,7 @@ class TrialRecord(TypedDict):
     curve: NotRequired[Sequence[tuple[int, float]]]
     #: missing without a pruner
     progress: NotRequired["TrialProgress"]
-    #: losses of several objectives, in the order of the objectives; for `search.scalarisation.VectorHistory` only
+    #: losses of several objectives, in the order of the objectives; for `core.search.scalarisation.VectorHistory` only
     losses: NotRequired[list[float]]
     #: finite values that outcome constraints bound, by name; missing without such constraints
     outcomes: NotRequired[Mapping[str, float]]
@@ -65,7 +65,8 @@ class Suggestion(Value):
     point: Point | None
     #: number of the paused trial that goes on at this point; None for a new one
     trial: int | None = None
-    #: `search.start_points.LIKELY` or its like for a point that is tried first; empty if the algorithm has chosen it
+    #: `core.search.start_points.LIKELY` or its like for a point that is tried first; empty if the algorithm has chosen
+    #: it
     origin: str = ""
     #: number of the trial that is expected to be the best by what was known; -1 for none
     expected: int = -1
@@ -328,7 +329,7 @@ class History:
         return self._points
 
     def snapped(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the snapped quantiles (`space.quantiles`) of the points in `rows`, (len(rows), n_parameters)."""
+        """Return the snapped quantiles (`core.space.quantiles`) of the points in `rows`, (len(rows), n_parameters)."""
         self._snapped += [np.array(snapped_row(self.space, point)) for point in self._points[len(self._snapped) :]]
         return np.array([self._snapped[row] for row in rows]).reshape(len(rows), len(self.space.parameters))
 

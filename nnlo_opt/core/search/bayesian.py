@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnlo_opt.search.acquisition import Acquisition, Elsewhere
-from nnlo_opt.search.base import History, Measured
-from nnlo_opt.search.design import design_size, has_many_values, latin_hypercube
-from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.gaussian_process import (
+from nnlo_opt.core.search.acquisition import Acquisition, Elsewhere
+from nnlo_opt.core.search.base import History, Measured
+from nnlo_opt.core.search.design import design_size, has_many_values, latin_hypercube
+from nnlo_opt.core.search.encoding import Encoding
+from nnlo_opt.core.search.gaussian_process import (
     NOISY_LOG_NOISE,
     PLAIN,
     Assumptions,
@@ -19,14 +19,14 @@ from nnlo_opt.search.gaussian_process import (
     Posterior,
     fit_hyperparameters,
 )
-from nnlo_opt.search.margins import Bounded, Scale, breaks_a_bound, margins_of, nearest_first, rows_with
-from nnlo_opt.search.maximisation import Maximisation
-from nnlo_opt.search.random import SeededSearch, first_new
-from nnlo_opt.search.segments import Segments
-from nnlo_opt.search.targets import above_best, relative_noise, span, standardise, warp, without_penalties
-from nnlo_opt.space.parameters import Categorical
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.search.margins import Bounded, Scale, breaks_a_bound, margins_of, nearest_first, rows_with
+from nnlo_opt.core.search.maximisation import Maximisation
+from nnlo_opt.core.search.random import SeededSearch, first_new
+from nnlo_opt.core.search.segments import Segments
+from nnlo_opt.core.search.targets import above_best, relative_noise, span, standardise, warp, without_penalties
+from nnlo_opt.core.space.parameters import Categorical
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.trial import TrialState
 
 #: most ended trials to which hyperparameters are fitted, and most that a posterior has seen; they bound the cost of a
 #: suggestion at any length of the history
@@ -102,7 +102,7 @@ class BayesianSearch(SeededSearch):
     them. In spaces with categories or conditions compressed values keep a search in one category; there the kernel has
     an additive part, and every fourth suggestion leaves a category of the best trial.
 
-    Each figure that outcome constraints bound has a process (`search.margins`), and its chance of keeping the
+    Each figure that outcome constraints bound has a process (`core.search.margins`), and its chance of keeping the
     bounds is one more factor. A trial that broke a bound by a known figure is not a failed one for the second process.
 
     If trials were pruned, the share of a whole training is one more input of the process (Swersky, Snoek and Adams,
@@ -194,7 +194,7 @@ class BayesianSearch(SeededSearch):
         if len(_among(own, complete)) or (not len(complete) and len(nearest_first(history))):
             return self._most_promising(history, complete, own, rng)
         # No value yet: there are many blocks, or trials failed.
-        from nnlo_opt.search.sobol import sobol_sequence  # takes longer to import than everything else
+        from nnlo_opt.core.search.sobol import sobol_sequence  # takes longer to import than everything else
 
         unit = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested).random(1)[0]
         return self._space.from_unit(unit.tolist())

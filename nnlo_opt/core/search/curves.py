@@ -1,4 +1,4 @@
-"""Learning curves of all trials, on which pruners decide (`search.pruning`).
+"""Learning curves of all trials, on which pruners decide (`core.search.pruning`).
 
 Values are minimised inside; `Reports` negates figures that are maximised.
 """

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from nnlo_opt.space.parameters import Categorical, Parameter
-from nnlo_opt.space.space import Space
+from nnlo_opt.core.space.parameters import Categorical, Parameter
+from nnlo_opt.core.space.space import Space
 
 #: an ordered parameter with at most this many values is searched value by value
 FEW_VALUES = 16

@@ -5,10 +5,10 @@ from functools import cached_property
 
 import numpy as np
 
-from nnlo_opt.search.base import History
-from nnlo_opt.space.parameters import Categorical, Constant
-from nnlo_opt.space.quantiles import Quantiles, snapped_row
-from nnlo_opt.space.space import Point, PointKey, Space
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.space.parameters import Categorical, Constant
+from nnlo_opt.core.space.quantiles import Quantiles, snapped_row
+from nnlo_opt.core.space.space import Point, PointKey, Space
 
 
 class Encoding:

@@ -17,7 +17,7 @@ from scipy.linalg import lapack
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from nnlo_opt.records import Value
+from nnlo_opt.core.base.records import Value
 
 #: derivatives of a value with respect to means and variances -> its derivatives with respect to columns
 Pullback = Callable[[np.ndarray, np.ndarray], np.ndarray]

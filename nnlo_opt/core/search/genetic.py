@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.design import latin_hypercube
-from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import SeededSearch, first_new, unseen_point
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.design import latin_hypercube
+from nnlo_opt.core.search.encoding import Encoding
+from nnlo_opt.core.search.random import SeededSearch, first_new, unseen_point
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.trial import TrialState
 
 #: children tried before a point is drawn by the priors instead
 _N_TRIES = 50

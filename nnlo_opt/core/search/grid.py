@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from decimal import Decimal
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.records import MAX_INTEGER
-from nnlo_opt.search.base import History
-from nnlo_opt.space.parameters import Constant, Integer, Ordinal, Parameter
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.records import MAX_INTEGER
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.space.parameters import Constant, Integer, Ordinal, Parameter
+from nnlo_opt.core.space.space import Point, Space
 
 #: values of a continuous parameter if nobody says how many
 DEFAULT_POINTS = 5

@@ -11,10 +11,10 @@ from enum import Enum, auto
 import numpy as np
 from scipy.special import log_ndtr
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.gaussian_process import Posterior
-from nnlo_opt.search.targets import without_penalties
-from nnlo_opt.trials.objectives import OutcomeConstraint
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.gaussian_process import Posterior
+from nnlo_opt.core.search.targets import without_penalties
+from nnlo_opt.core.trials.objectives import OutcomeConstraint
 
 _LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
 #: quotient of the largest and the median distance from a bound, or of two figures, above which they span decades

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnlo_opt.search.acquisition import Acquisition
-from nnlo_opt.search.ascent import Ascents
-from nnlo_opt.search.base import History
-from nnlo_opt.search.design import has_many_values
-from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import feasible_draws
-from nnlo_opt.space.space import Point
+from nnlo_opt.core.search.acquisition import Acquisition
+from nnlo_opt.core.search.ascent import Ascents
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.design import has_many_values
+from nnlo_opt.core.search.encoding import Encoding
+from nnlo_opt.core.search.random import feasible_draws
+from nnlo_opt.core.space.space import Point
 
 #: a finite space of at most this many points is searched completely
 _MAX_ENUMERATED = 1500
@@ -29,7 +29,7 @@ _N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
 class Maximisation:
     """One search for the maximum of `acquisition` over unseen points.
 
-    Points are rows of quantiles (`space.quantiles`), and the values of one are made when it is chosen.
+    Points are rows of quantiles (`core.space.quantiles`), and the values of one are made when it is chosen.
     """
 
     def __init__(

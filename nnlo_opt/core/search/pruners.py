@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from nnlo_opt.search.curves import Reports
-from nnlo_opt.search.pruning import FREEZE_THAW, Decision, Pruner, PruningPlan, Verdict
+from nnlo_opt.core.search.curves import Reports
+from nnlo_opt.core.search.pruning import FREEZE_THAW, Decision, Pruner, PruningPlan, Verdict
 
 _GO_ON = Decision(Verdict.GO_ON)
 #: freeze-thaw: epochs of a rung, in units of the rung below; one decision in so many is of successive halving
@@ -188,7 +188,7 @@ class SuccessiveHalving(Pruner):
 
 
 class FreezeThaw(SuccessiveHalving):
-    """Rungs at which the search says which trial goes on (`search.bayesian`), and at every third decision this.
+    """Rungs at which the search says which trial goes on (`core.search.bayesian`), and at every third decision this.
 
     The rungs are close, each with 1.6 times the epochs of the rung below, so that a decision is for few epochs.
     """

@@ -1,8 +1,8 @@
 """Interface of pruners, which end or pause trials that do not deserve further epochs.
 
-A pruner is a pure function of `search.curves.Reports`: a learning curve for every fold of every trial, and the rungs
-that each trial has passed. The coordinator rebuilds the reports from the journal (`coordinator.policy`), so a restored
-run makes the same decisions.
+A pruner is a pure function of `core.search.curves.Reports`: a learning curve for every fold of every trial, and the
+rungs that each trial has passed. The coordinator rebuilds the reports from the journal (`core.coordinator.policy`), so
+a restored run makes the same decisions.
 
 A *stopping* pruner ends a trial. A *pausing* pruner leaves it at a rung, with its checkpoint, until it is promoted.
 """
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from nnlo_opt.search.curves import Reports
+from nnlo_opt.core.search.curves import Reports
 
 PRUNERS = ("median", "asha", "hyperband")
 #: the pruner that the search algorithm of this name brings
@@ -20,9 +20,9 @@ FREEZE_THAW = "freeze-thaw"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningPlan:
-    """Settings of a pruner; `search.pruners.make_pruner` constructs it."""
+    """Settings of a pruner; `core.search.pruners.make_pruner` constructs it."""
 
-    #: one of PRUNERS, "none" for no pruner, or one's own (`search.own.name_of`)
+    #: one of PRUNERS, "none" for no pruner, or one's own (`engine.search.own.name_of`)
     name: str
     #: asha, hyperband: one trial in `eta` passes a rung, and a rung has `eta` times the epochs of the rung below
     eta: int = 3

@@ -6,8 +6,8 @@ from itertools import islice
 
 import numpy as np
 
-from nnlo_opt.search.base import History
-from nnlo_opt.space.space import MOST_DRAWS, Point, Space
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.space.space import MOST_DRAWS, Point, Space
 
 #: draws by the priors before a finite space is walked instead; enough unless hardly any point is left
 _N_DRAWS = 100

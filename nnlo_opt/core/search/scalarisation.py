@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.search.base import History, SearchAlgorithm
-from nnlo_opt.search.targets import without_penalties
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.objectives import ParetoSet
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.search.base import History, SearchAlgorithm
+from nnlo_opt.core.search.targets import without_penalties
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.objectives import ParetoSet
+from nnlo_opt.core.trials.trial import TrialState
 
 #: weight of the sum of the objectives beside the largest one (the paper's rho), so that every objective counts
 RHO = 0.05

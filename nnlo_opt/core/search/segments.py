@@ -9,14 +9,14 @@ from functools import cache
 
 import numpy as np
 
-from nnlo_opt.records import Value
-from nnlo_opt.search.base import History
-from nnlo_opt.search.design import latin_hypercube
-from nnlo_opt.search.random import feasible_draws, may_be_tried
-from nnlo_opt.search.targets import above_best
-from nnlo_opt.space.parameters import Real
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.design import latin_hypercube
+from nnlo_opt.core.search.random import feasible_draws, may_be_tried
+from nnlo_opt.core.search.targets import above_best
+from nnlo_opt.core.space.parameters import Real
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.trial import TrialState
 
 #: trials that end a segment if the best has gained less in them than this part of the median distance above the best
 #: of its design, and if half of them are as close to the best: the others are still looking elsewhere

@@ -3,9 +3,9 @@
 import numpy as np
 from scipy.stats import qmc
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.random import SeededSearch, first_new
-from nnlo_opt.space.space import Point
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.random import SeededSearch, first_new
+from nnlo_opt.core.space.space import Point
 
 #: points of the sequence that may be skipped in a row because they were tried before or are not feasible
 _N_TRIES = 64

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.search.base import History, SearchAlgorithm
-from nnlo_opt.search.random import may_be_tried
-from nnlo_opt.space.fixing import value_of
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.space.values import thawed
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.search.base import History, SearchAlgorithm
+from nnlo_opt.core.search.random import may_be_tried
+from nnlo_opt.core.space.fixing import value_of
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.space.values import thawed
+from nnlo_opt.core.trials.trial import TrialState
 
 #: points drawn to complete a part of a point, after the suggestion of the algorithm
 _N_DRAWS = 100

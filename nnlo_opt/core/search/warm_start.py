@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from nnlo_opt.records import Value
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials.events import Observation
-from nnlo_opt.trials.objectives import OutcomeConstraint
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials.events import Observation
+from nnlo_opt.core.trials.objectives import OutcomeConstraint
+from nnlo_opt.core.trials.trial import Trial
 
 #: how the columns of metrics begin in results.csv
 _METRIC = "m:"

@@ -1,8 +1,8 @@
 """Search spaces; light to import, so that a model module may write `from nnlo_opt.space import Real`."""
 
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.space.values import Value
+from nnlo_opt.core.space.conditions import When
+from nnlo_opt.core.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.space.values import Value
 
 __all__ = ["Categorical", "Constant", "Integer", "Ordinal", "Parameter", "Point", "Real", "Space", "Value", "When"]

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean, shown
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, shown
 
 #: argument of other packages -> ours
 _OTHER_ARGUMENTS = {

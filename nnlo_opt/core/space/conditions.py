@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, shown
-from nnlo_opt.space.values import frozen, thawed
+from nnlo_opt.core.base.errors import ConfigurationError, shown
+from nnlo_opt.core.space.values import frozen, thawed
 
 
 @dataclass(frozen=True, slots=True)

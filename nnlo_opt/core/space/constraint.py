@@ -17,9 +17,9 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space.values import Value, plain
-from nnlo_opt.user_code import describe, line_in, takes_arguments
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.user_code import describe, line_in, takes_arguments
+from nnlo_opt.core.space.values import Value, plain
 
 #: name of the function in a module
 CONSTRAINT_NAME = "feasible"

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, shown
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.parameters import KINDS, Categorical, Integer, Parameter, Real, parameter_from_json
-from nnlo_opt.space.values import is_number, plain
+from nnlo_opt.core.base.errors import ConfigurationError, shown
+from nnlo_opt.core.space.conditions import When
+from nnlo_opt.core.space.parameters import KINDS, Categorical, Integer, Parameter, Real, parameter_from_json
+from nnlo_opt.core.space.values import is_number, plain
 
 #: most characters of a list that is written out; a longer one of numbers is a range
 _MOST_WRITTEN = 120

@@ -5,11 +5,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.parameters import Constant, Parameter, parameter_from_json
-from nnlo_opt.space.space import Space, described, parents_first
-from nnlo_opt.space.values import Value, thawed
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.space.conditions import When
+from nnlo_opt.core.space.parameters import Constant, Parameter, parameter_from_json
+from nnlo_opt.core.space.space import Space, described, parents_first
+from nnlo_opt.core.space.values import Value, thawed
 
 #: readers of a value, in the order in which they are tried: Python (3, 'a', [1, 2]), JSON (true, null), a plain word
 _READERS: tuple[Callable[[str], Any], ...] = (ast.literal_eval, json.loads, str)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from nnlo_opt.space.parameters import Parameter
-from nnlo_opt.space.values import Value, thawed
+from nnlo_opt.core.space.parameters import Parameter
+from nnlo_opt.core.space.values import Value, thawed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from nnlo_opt.errors import ConfigurationError, shown
-from nnlo_opt.records import MAX_INTEGER
-from nnlo_opt.space.arguments import check_arguments
-from nnlo_opt.space.conditions import When, check_condition, titled
-from nnlo_opt.space.tuples import TUPLES, tuple_paths, with_tuples
-from nnlo_opt.space.values import (
+from nnlo_opt.core.base.errors import ConfigurationError, shown
+from nnlo_opt.core.base.records import MAX_INTEGER
+from nnlo_opt.core.space.arguments import check_arguments
+from nnlo_opt.core.space.conditions import When, check_condition, titled
+from nnlo_opt.core.space.tuples import TUPLES, tuple_paths, with_tuples
+from nnlo_opt.core.space.values import (
     Value,
     frozen,
     is_number,
@@ -247,7 +247,7 @@ class Real(_Range):
         name: name of the parameter, as the model's function calls it.
         step: if given, only low, low + step, ..., high are values.
         likely: value that is expected to be good; the prior is highest there and decreases on both sides
-            (`nnlo_opt.space.values`).
+            (`nnlo_opt.core.space.values`).
         condition: condition on another parameter; None if the parameter is in every point.
 
     Raises:
@@ -454,8 +454,8 @@ class Ordinal(_Choice):
     Args:
         categories: at least 2 values, in their order.
         name: name of the parameter, as the model's function calls it.
-        likely: value that is drawn most often, with its neighbours (`nnlo_opt.space.values`); None if all values are
-            equally likely, even if None is a category.
+        likely: value that is drawn most often, with its neighbours (`nnlo_opt.core.space.values`); None if all values
+            are equally likely, even if None is a category.
         condition: condition on another parameter; None if the parameter is in every point.
 
     Raises:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nnlo_opt.space.parameters import Integer, Ordinal, Parameter, Real
-from nnlo_opt.space.space import Point, Space, parents_first
-from nnlo_opt.space.values import position_of, thawed
+from nnlo_opt.core.space.parameters import Integer, Ordinal, Parameter, Real
+from nnlo_opt.core.space.space import Point, Space, parents_first
+from nnlo_opt.core.space.values import position_of, thawed
 
 #: most values of a parameter whose quantiles are kept once they were computed
 _MOST_KEPT = 4096

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
-from nnlo_opt.space.entries import parameters_of
-from nnlo_opt.space.numbering import Tree, count, points_at, trees
-from nnlo_opt.space.parameters import Parameter, parameter_from_json
-from nnlo_opt.space.tuples import TUPLES, Tuples
-from nnlo_opt.space.values import Value, check_name, thawed
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.space.conditions import When
+from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, Constraint
+from nnlo_opt.core.space.entries import parameters_of
+from nnlo_opt.core.space.numbering import Tree, count, points_at, trees
+from nnlo_opt.core.space.parameters import Parameter, parameter_from_json
+from nnlo_opt.core.space.tuples import TUPLES, Tuples
+from nnlo_opt.core.space.values import Value, check_name, thawed
 
 #: value of every active parameter of a space, by name; plain data of JSON's types
 Point = dict[str, Value]

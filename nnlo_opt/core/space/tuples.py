@@ -9,7 +9,7 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-from nnlo_opt.space.values import text
+from nnlo_opt.core.space.values import text
 
 #: key of the paths in the JSON of a parameter
 TUPLES = "tuples"

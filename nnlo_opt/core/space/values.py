@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError, shown
+from nnlo_opt.core.base.errors import ConfigurationError, shown
 
 #: levels of lists in a category; functions of Python cannot follow a thousand
 MAX_LEVELS = 20

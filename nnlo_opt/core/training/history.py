@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NotRequired, TypedDict
 
-from nnlo_opt.errors import TrialError
+from nnlo_opt.core.base.errors import TrialError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class FoldHistory:
         self._validation[worker] = self._validation.get(worker, Metrics()).merge(Metrics(n_samples, sums))
 
     def add_load(self, worker: int, load: Mapping[str, float]) -> None:
-        """Keep the load of the process of `worker` in this epoch: figures of `runtime.monitor`."""
+        """Keep the load of the process of `worker` in this epoch: figures of `engine.runtime.monitor`."""
         self._loads[worker] = dict(load)
 
     def forget_validation(self) -> None:

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean, require_known
-from nnlo_opt.space.values import check_whole, is_number
-from nnlo_opt.training.schedules import LearningRateSchedule
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
-from nnlo_opt.update_rules.effect import have_same_steps
-from nnlo_opt.update_rules.optimizers import OPTIMIZERS
-from nnlo_opt.update_rules.registry import RULES, default_values
-from nnlo_opt.update_rules.rule import UpdateRule
-from nnlo_opt.update_rules.staleness import StalenessPolicy
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, require_known
+from nnlo_opt.core.space.values import check_whole, is_number
+from nnlo_opt.core.training.schedules import LearningRateSchedule
+from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.core.update_rules.effect import have_same_steps
+from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
+from nnlo_opt.core.update_rules.registry import RULES, default_values
+from nnlo_opt.core.update_rules.rule import UpdateRule
+from nnlo_opt.core.update_rules.staleness import StalenessPolicy
 
 TRAIN_PREFIX = "train."
 #: update rules
@@ -45,7 +45,7 @@ class TrainingOptions:
     #: learning rate of the optimizer; None for its own default
     learning_rate: float | None = None
     optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: epochs over which the learning rate rises to its value, and its schedule then; see `training.schedules`
+    #: epochs over which the learning rate rises to its value, and its schedule then; see `core.training.schedules`
     warmup_epochs: float = 0.0
     lr_schedule: str = "constant"
     #: update rule, one of `MODES`
@@ -66,7 +66,7 @@ class TrainingOptions:
     #: optimizer of a worker's own steps between exchanges; None for `optimizer` in easgd, and plain sgd otherwise
     worker_optimizer: str | None = None
     worker_optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: options that single update rules have (`update_rules.rule.RuleOption`), each with a value
+    #: options that single update rules have (`core.update_rules.rule.RuleOption`), each with a value
     of_rules: Mapping[str, Any] = field(default_factory=dict)
     #: Keras name of the loss; None for the loss of the model module, else it is inferred
     loss: str | None = None

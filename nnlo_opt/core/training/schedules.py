@@ -17,9 +17,9 @@ A step may fall into the warm-up, and multiplies it.
 
 import math
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.records import Value
-from nnlo_opt.space.values import is_number
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.space.values import is_number
 
 #: kind -> names of its numbers
 _NUMBERS = {"constant": (), "cosine": (), "linear": (), "exponential": ("RATE",), "step": ("EVERY", "FACTOR")}

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.records import Value
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.base.records import Value
 
 _EARLY_RULE = "`--early-stopping` must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
 _TARGET_RULE = "`--target-metric` must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"

@@ -5,7 +5,7 @@
     checkpoint-3/worker-1.json  state of worker 1 at the fence: data position, discrete model state
     checkpoint-3/worker-1.npz   state of its update rule, if there is any; written by the worker
     checkpoint-3/group-1-3.npz  state of the sub-master of workers 1 to 3; written by the sub-master
-    checkpoint-3/manifest.json  names and checksums of the files above (`trials.manifest`)
+    checkpoint-3/manifest.json  names and checksums of the files above (`core.trials.manifest`)
     checkpoint-3-1200/          the same, 1200 samples into the next epoch; `worker-1.npz` holds its model state too
 
 The master creates the directory, completes it after the workers have written, then gives it its name.
@@ -21,11 +21,11 @@ from typing import IO, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from nnlo_opt.errors import CheckpointError
-from nnlo_opt.files import atomic_path, make_directory, parse_object
-from nnlo_opt.records import Count, Elapsed, Value, checked
-from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.trials.manifest import abandon, begin, complete, newest, read_manifest, synced, verify
+from nnlo_opt.core.base.errors import CheckpointError
+from nnlo_opt.core.base.files import atomic_path, make_directory, parse_object
+from nnlo_opt.core.base.records import Count, Elapsed, Value, checked
+from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.core.trials.manifest import abandon, begin, complete, newest, read_manifest, synced, verify
 
 _MASTER_FILES = {"master.npz", "master.json"}
 WEIGHTS_NAME = "weights.npz"

@@ -1,8 +1,8 @@
 """Deaths of ranks: notes in the run directory, which the next start reads.
 
 Without ULFM the death of a rank ends the whole job, and the coordinator ends before it learns the reason. Ranks of the
-same node see which rank died first (`runtime.watchdog`); the launcher sees that a job has ended without a request. Each
-observer writes a file of its own, so no lock is needed.
+same node see which rank died first (`engine.runtime.watchdog`); the launcher sees that a job has ended without a
+request. Each observer writes a file of its own, so no lock is needed.
 """
 
 import json
@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nnlo_opt.files import atomic_write, make_directory, parse_json
-from nnlo_opt.records import checked
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.files import atomic_write, make_directory, parse_json
+from nnlo_opt.core.base.records import checked
+from nnlo_opt.core.base.safe_path import SafePath
 
 FOLDER = "deaths"
 

@@ -7,10 +7,10 @@ format: a field may be added with a default, nothing is renamed or removed.
 from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict
 
-from nnlo_opt.errors import JournalError, UnreadableEventError
-from nnlo_opt.files import parse_json
-from nnlo_opt.records import Number, Reader, Record, Seconds, UnixSeconds, checked, field
-from nnlo_opt.trials.identity import RunIdentity, StartSettings
+from nnlo_opt.core.base.errors import JournalError, UnreadableEventError
+from nnlo_opt.core.base.files import parse_json
+from nnlo_opt.core.base.records import Number, Reader, Record, Seconds, UnixSeconds, checked, field
+from nnlo_opt.core.trials.identity import RunIdentity, StartSettings
 
 JOURNAL_FORMAT = 1
 
@@ -40,10 +40,10 @@ class RunStarted(Event):
     unix_s: UnixSeconds
     n_ranks: Number
     n_blocks: Number
-    #: plain data of `trials.identity.RunIdentity`, and of `StartSettings`
+    #: plain data of `core.trials.identity.RunIdentity`, and of `StartSettings`
     identity: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
-    #: observations of other runs with which the search began (`search.base.Observation`); in the first start only
+    #: observations of other runs with which the search began (`core.search.base.Observation`); in the first start only
     adopted: list[dict[str, Any]] = field(default_factory=list)
     format: Number = JOURNAL_FORMAT
     #: bytes of a torn end that this start has cut off the journal

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import MisuseError, TrialError
-from nnlo_opt.trials.objectives import FIGURE, Comparison, Objective
+from nnlo_opt.core.base.errors import MisuseError, TrialError
+from nnlo_opt.core.trials.objectives import FIGURE, Comparison, Objective
 
 #: types of elements that are no real numbers, but which NumPy converts to some
 _NOT_REAL = (np.complexfloating, np.datetime64, np.timedelta64, np.void, str, bytes)

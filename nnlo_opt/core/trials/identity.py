@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any, Self
 
-from nnlo_opt.records import Number, Positive, Value, checked, field
+from nnlo_opt.core.base.records import Number, Positive, Value, checked, field
 
 if TYPE_CHECKING:
-    from nnlo_opt.space.space import Space
-    from nnlo_opt.space.tuples import Tuples
+    from nnlo_opt.core.space.space import Space
+    from nnlo_opt.core.space.tuples import Tuples
 
 
 #: name of the part of an objective that is the text of its command
@@ -134,7 +134,7 @@ class RunIdentity(_Facts):
         """The search space, None if there is none or it is not known; ConfigurationError for one of a later version."""
         if self.search_space is None or not self.search_space.plain:
             return None
-        from nnlo_opt.space.space import Space  # imports NumPy, which scripts that ask for the state do without
+        from nnlo_opt.core.space.space import Space  # imports NumPy, which scripts that ask for the state do without
 
         return Space.from_json(self.search_space.plain)
 
@@ -146,7 +146,7 @@ class RunIdentity(_Facts):
     @property
     def tuples(self) -> "Tuples":
         """Categories of the search space that the user wrote as tuples."""
-        from nnlo_opt.space.tuples import Tuples
+        from nnlo_opt.core.space.tuples import Tuples
 
         return Tuples(self.with_tuples)
 

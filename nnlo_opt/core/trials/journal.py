@@ -8,7 +8,7 @@ the line without its `seq` and `crc` fields, seeded with `run` and `seq`, so a l
 Journals of older versions name no run, and stay readable.
 
 A line is in the journal when its newline is on disk. A torn end (the process or the machine died while writing) is cut
-off at open, and the cut is reported. It can hold only what was written after the last sync (`trials.sync_mark`);
+off at open, and the cut is reported. It can hold only what was written after the last sync (`core.trials.sync_mark`);
 anything else is damage and is refused, because nothing can be said about the lines after it.
 """
 
@@ -25,12 +25,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-from nnlo_opt.errors import JournalError, UnreadableEventError
-from nnlo_opt.files import sync, write_fully
-from nnlo_opt.records import without_collection
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.events import Event, RunStarted, event_from_json, events_from_json, readable_json
-from nnlo_opt.trials.sync_mark import Mark, SyncMark, read_mark
+from nnlo_opt.core.base.errors import JournalError, UnreadableEventError
+from nnlo_opt.core.base.files import sync, write_fully
+from nnlo_opt.core.base.records import without_collection
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.events import Event, RunStarted, event_from_json, events_from_json, readable_json
+from nnlo_opt.core.trials.sync_mark import Mark, SyncMark, read_mark
 
 logger = logging.getLogger(__name__)
 

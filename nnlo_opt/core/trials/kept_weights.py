@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from pathlib import Path
 
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Trial
 
 #: folder of a trial for the files of a script
 FILES_NAME = "files"

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nnlo_opt.errors import JournalError, ProtocolError
-from nnlo_opt.records import MAX_INTEGER
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.identity import RunIdentity, StartSettings
-from nnlo_opt.trials.objectives import Objective, OutcomeConstraint, ParetoSet, losses
-from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial, TrialState
+from nnlo_opt.core.base.errors import JournalError, ProtocolError
+from nnlo_opt.core.base.records import MAX_INTEGER
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.identity import RunIdentity, StartSettings
+from nnlo_opt.core.trials.objectives import Objective, OutcomeConstraint, ParetoSet, losses
+from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial, TrialState
 
 
 @dataclass(slots=True)

@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from nnlo_opt.errors import CheckpointError
-from nnlo_opt.files import make_directory, parse_object, sync, with_checksum, without_checksum
-from nnlo_opt.records import Number, checked
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.errors import CheckpointError
+from nnlo_opt.core.base.files import make_directory, parse_object, sync, with_checksum, without_checksum
+from nnlo_opt.core.base.records import Number, checked
+from nnlo_opt.core.base.safe_path import SafePath
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.training.stopping import canonical_metric
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.training.stopping import canonical_metric
 
 Direction = Literal["min", "max"]
 
@@ -127,7 +127,7 @@ class Comparison:
     #: "last": a trial has the weights and metrics of its last epoch (of its best epoch with early stopping); "best": of
     #: the epoch in which the first objective was best
     epoch: str = "last"
-    #: the user's function for the figure of merit, as given by `--figure-of-merit`; None: `trials.figure`
+    #: the user's function for the figure of merit, as given by `--figure-of-merit`; None: `core.trials.figure`
     function: str | None = None
     #: bounds that the means over the folds of a trial have to keep
     constraints: tuple[OutcomeConstraint, ...] = ()

@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write, with_checksum, without_checksum, write_fully
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import atomic_write, with_checksum, without_checksum, write_fully
+from nnlo_opt.core.base.safe_path import SafePath
 
 logger = logging.getLogger(__name__)
 

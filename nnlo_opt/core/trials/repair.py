@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from nnlo_opt.errors import JournalError, ProtocolError, UnreadableEventError
-from nnlo_opt.files import atomic_path, atomic_write, parse_object, sync
-from nnlo_opt.records import MOST_SECONDS, MOST_UNIX_SECONDS, without_collection
-from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import (
+from nnlo_opt.core.base.errors import JournalError, ProtocolError, UnreadableEventError
+from nnlo_opt.core.base.files import atomic_path, atomic_write, parse_object, sync
+from nnlo_opt.core.base.records import MOST_SECONDS, MOST_UNIX_SECONDS, without_collection
+from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import (
     LINE_BEGIN,
     JournalReader,
     LineBlocks,
@@ -35,10 +35,10 @@ from nnlo_opt.trials.journal import (
     read_journal,
     run_of,
 )
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.run_lock import RunLock
-from nnlo_opt.trials.sync_mark import read_mark
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials.run_lock import RunLock
+from nnlo_opt.core.trials.sync_mark import read_mark
 
 
 @dataclass(slots=True)

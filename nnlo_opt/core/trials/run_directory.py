@@ -18,18 +18,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from nnlo_opt.errors import NOTHING_BEGUN, ConfigurationError, JournalError, NnloError
-from nnlo_opt.files import atomic_write, make_directory
-from nnlo_opt.records import without_collection
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import deaths, unrecorded
-from nnlo_opt.trials.events import RunStarted
-from nnlo_opt.trials.identity import RunIdentity
-from nnlo_opt.trials.journal import Journal, load_events
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.owner import OWNER_NAME
-from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME, LOCK_NAME, RunLock, not_writable
-from nnlo_opt.trials.sync_mark import MARK_NAME
+from nnlo_opt.core.base.errors import NOTHING_BEGUN, ConfigurationError, JournalError, NnloError
+from nnlo_opt.core.base.files import atomic_write, make_directory
+from nnlo_opt.core.base.records import without_collection
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import deaths, unrecorded
+from nnlo_opt.core.trials.events import RunStarted
+from nnlo_opt.core.trials.identity import RunIdentity
+from nnlo_opt.core.trials.journal import Journal, load_events
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.owner import OWNER_NAME
+from nnlo_opt.core.trials.run_lock import LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME, LOCK_NAME, RunLock, not_writable
+from nnlo_opt.core.trials.sync_mark import MARK_NAME
 
 JOURNAL_NAME = "journal.jsonl"
 #: folder of all runs

@@ -2,7 +2,7 @@
 
 The lock (`run.lock`) goes with the process that held it, however that died, so among processes of one machine it is the
 truth. Between machines it may be worth nothing, as file systems are often mounted without locks across machines; and
-some have none at all. Then the note of the owner decides (`trials.owner`).
+some have none at all. Then the note of the owner decides (`core.trials.owner`).
 """
 
 import errno
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nnlo_opt.errors import ConfigurationError, refuse_forked
-from nnlo_opt.files import NO_LOCKS, make_directory
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.owner import (
+from nnlo_opt.core.base.errors import ConfigurationError, refuse_forked
+from nnlo_opt.core.base.files import NO_LOCKS, make_directory
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.owner import (
     OWNER_NAME,
     POLL_S,
     Owner,

@@ -3,9 +3,9 @@
 from enum import StrEnum
 from pathlib import Path
 
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import INTERRUPTED_NAME
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import INTERRUPTED_NAME
 
 
 class RunState(StrEnum):

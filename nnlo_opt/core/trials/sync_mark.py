@@ -14,7 +14,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.safe_path import SafePath
 
 MARK_NAME = "journal.synced"
 #: stands for the identity of a run of an older version, whose journal names none

@@ -8,10 +8,10 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
-from nnlo_opt.files import atomic_write, with_checksum, without_checksum
-from nnlo_opt.records import checked
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.trial import UnrecordedFold
+from nnlo_opt.core.base.files import atomic_write, with_checksum, without_checksum
+from nnlo_opt.core.base.records import checked
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.trial import UnrecordedFold
 
 logger = logging.getLogger(__name__)
 

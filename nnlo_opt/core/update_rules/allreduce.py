@@ -5,18 +5,26 @@ n_i samples in the batch of worker i, every worker makes the optimizer's step al
 
     g = sum_i(n_i g_i) / sum_i(n_i)
 
-which is the gradient of the union of their batches. How the sum is made stands in `block.exchange`. The master hears of
-the weights once an epoch, from one worker.
+which is the gradient of the union of their batches. How the sum is made stands in `core.block.exchange`. The master
+hears of the weights once an epoch, from one worker.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError, ProtocolError
-from nnlo_opt.update_rules.optimizers import Optimizer
-from nnlo_opt.update_rules.rule import Answer, MasterHalf, PartedStep, RuleOptions, Step, SteppingWorker, UpdateRule
-from nnlo_opt.update_rules.vectors import FloatVector
+from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
+from nnlo_opt.core.update_rules.optimizers import Optimizer
+from nnlo_opt.core.update_rules.rule import (
+    Answer,
+    MasterHalf,
+    PartedStep,
+    RuleOptions,
+    Step,
+    SteppingWorker,
+    UpdateRule,
+)
+from nnlo_opt.core.update_rules.vectors import FloatVector
 
 
 class AllreduceMaster(MasterHalf):

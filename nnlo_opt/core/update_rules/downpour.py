@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
-from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, RuleOptions, UpdateRule, WorkerHalf
-from nnlo_opt.update_rules.staleness import explicit_momentum
-from nnlo_opt.update_rules.vectors import FloatVector, add_scaled, scratch_for
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.update_rules.optimizers import Optimizer, make_optimizer
+from nnlo_opt.core.update_rules.rule import GroupHalf, MasterHalf, RuleOptions, UpdateRule, WorkerHalf
+from nnlo_opt.core.update_rules.staleness import explicit_momentum
+from nnlo_opt.core.update_rules.vectors import FloatVector, add_scaled, scratch_for
 
 
 def combine(updates: Sequence[tuple[int, FloatVector]], out: FloatVector) -> None:

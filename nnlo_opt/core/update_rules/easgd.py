@@ -32,9 +32,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.update_rules.optimizers import SGD, Optimizer, check_fraction, check_positive, is_number, make_optimizer
-from nnlo_opt.update_rules.rule import (
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.update_rules.optimizers import (
+    SGD,
+    Optimizer,
+    check_fraction,
+    check_positive,
+    is_number,
+    make_optimizer,
+)
+from nnlo_opt.core.update_rules.rule import (
     Answer,
     GroupHalf,
     MasterHalf,
@@ -43,8 +51,7 @@ from nnlo_opt.update_rules.rule import (
     SteppingWorker,
     UpdateRule,
 )
-from nnlo_opt.update_rules.vectors import FloatVector, blocks
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.update_rules.vectors import FloatVector, blocks
 
 #: beta of the paper's experiments
 ELASTIC_FORCE = 0.9

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from nnlo_opt.update_rules.layers import layers_of
-from nnlo_opt.update_rules.rule import Answer, RuleOptions, UpdateRule
-from nnlo_opt.update_rules.vectors import FloatVector
+from nnlo_opt.core.update_rules.layers import layers_of
+from nnlo_opt.core.update_rules.rule import Answer, RuleOptions, UpdateRule
+from nnlo_opt.core.update_rules.vectors import FloatVector
 
 _N_WEIGHTS, _N_UPDATES = 3, 2
 #: batches of a sync period that are enough to see local steps

@@ -16,8 +16,8 @@ Departures from the paper:
   pushes pi g and gets back the w after it, at which it trains on: so c is the movement between the last two answers.
   It holds the same update of the worker itself; updates of other workers count one exchange later. One worker alone
   does exactly what the paper says.
-- A sync period of k batches. u is its update as `update_rules.downpour` defines it, (1) there: the gradient at k = 1,
-  the sum over the period with local SGD steps of the same lr in between at k > 1. So g is the worker's own way
+- A sync period of k batches. u is its update as `core.update_rules.downpour` defines it, (1) there: the gradient at k =
+  1, the sum over the period with local SGD steps of the same lr in between at k > 1. So g is the worker's own way
   through the period, and m decays once a period.
 
 A sub-master adds the updates of its group, as the master adds them: the workers have matched them to each other.
@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.update_rules.downpour import DownpourGroup, gradient_worker
-from nnlo_opt.update_rules.optimizers import check_fraction, check_positive, check_state
-from nnlo_opt.update_rules.rule import Answer, MasterHalf, RuleOption, RuleOptions, UpdateRule, WorkerHalf
-from nnlo_opt.update_rules.vectors import FLUSH_EVERY, TINY, FloatVector, blocks, scratch_for
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.update_rules.downpour import DownpourGroup, gradient_worker
+from nnlo_opt.core.update_rules.optimizers import check_fraction, check_positive, check_state
+from nnlo_opt.core.update_rules.rule import Answer, MasterHalf, RuleOption, RuleOptions, UpdateRule, WorkerHalf
+from nnlo_opt.core.update_rules.vectors import FLUSH_EVERY, TINY, FloatVector, blocks, scratch_for
 
 #: upper end of the clip in (2)
 MAX_PI = 5.0

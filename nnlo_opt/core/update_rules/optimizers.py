@@ -1,7 +1,7 @@
 """Optimizers on flat float32 vectors: formulas of Keras 3 with its defaults, in place, with NumPy alone.
 
 An optimizer keeps its *slots* (running averages, as long as the weights) and works block by block, so that the
-temporaries of a long vector stay in the processor's cache; a step allocates nothing. `tests/update_rules` compares
+temporaries of a long vector stay in the processor's cache; a step allocates nothing. `tests/core/update_rules` compares
 every one of them with Keras's own, step by step.
 """
 
@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnlo_opt.errors import CheckpointError, ConfigurationError, require_known
-from nnlo_opt.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
+from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError, require_known
+from nnlo_opt.core.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
 
 Slots = Mapping[str, FloatVector]
 

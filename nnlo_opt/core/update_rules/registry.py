@@ -1,10 +1,10 @@
 """The update rules by the names that `--mode` gives them."""
 
-from nnlo_opt.update_rules.allreduce import Allreduce
-from nnlo_opt.update_rules.downpour import Downpour
-from nnlo_opt.update_rules.easgd import Easgd
-from nnlo_opt.update_rules.gem import GradientEnergyMatching
-from nnlo_opt.update_rules.rule import UpdateRule
+from nnlo_opt.core.update_rules.allreduce import Allreduce
+from nnlo_opt.core.update_rules.downpour import Downpour
+from nnlo_opt.core.update_rules.easgd import Easgd
+from nnlo_opt.core.update_rules.gem import GradientEnergyMatching
+from nnlo_opt.core.update_rules.rule import UpdateRule
 
 #: name -> rule; a new rule needs a line here; the first rule is the default
 RULES: dict[str, UpdateRule] = {

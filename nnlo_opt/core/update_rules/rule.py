@@ -1,8 +1,8 @@
 """An update rule as the ranks of a team see it: its traits, its halves.
 
-A rule is one module of this folder, with a line in `update_rules.registry`. A worker hands its update to the master, or
-applies it itself in shared memory; either way the master's half moves the central weights. A sub-master first makes one
-update of the updates of its workers. All vectors are float32 (n_weights,).
+A rule is one module of this folder, with a line in `core.update_rules.registry`. A worker hands its update to the
+master, or applies it itself in shared memory; either way the master's half moves the central weights. A sub-master
+first makes one update of the updates of its workers. All vectors are float32 (n_weights,).
 """
 # ruff: noqa: B027  (what most rules leave alone is empty here)
 
@@ -15,11 +15,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError, ProtocolError
-from nnlo_opt.update_rules.layers import Layer, layers_within, whole_layers
-from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
-from nnlo_opt.update_rules.vectors import FloatVector, block_size, blocks
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.update_rules.layers import Layer, layers_within, whole_layers
+from nnlo_opt.core.update_rules.optimizers import Optimizer, make_optimizer
+from nnlo_opt.core.update_rules.vectors import FloatVector, block_size, blocks
 
 
 class Answer(StrEnum):
@@ -60,7 +60,7 @@ class RuleOption(NamedTuple):
 
 
 class RuleOptions(Protocol):
-    """The options that update rules read, as `training.options.TrainingOptions` has them."""
+    """The options that update rules read, as `core.training.options.TrainingOptions` has them."""
 
     @property
     def optimizer(self) -> str: ...
@@ -354,7 +354,7 @@ class GroupHalf(Half, ABC):
 class UpdateRule(ABC):
     """One update rule: its options, what it can do, and the makers of its halves.
 
-    >>> from nnlo_opt.update_rules.downpour import Downpour
+    >>> from nnlo_opt.core.update_rules.downpour import Downpour
     >>> class Clipped(Downpour):
     ...     def worker_half(self, options, n_weights):
     ...         half = super().worker_half(options, n_weights)
@@ -373,8 +373,8 @@ class UpdateRule(ABC):
     name: ClassVar[str]
     #: options of this rule alone
     options: ClassVar[tuple[RuleOption, ...]] = ()
-    #: `--optimizer` makes the steps, at `--learning-rate`. `update_rules.effect` measures what a rule takes; this holds
-    #: if it cannot
+    #: `--optimizer` makes the steps, at `--learning-rate`. `core.update_rules.effect` measures what a rule takes; this
+    #: holds if it cannot
     takes_optimizer: ClassVar[bool] = True
     #: workers always make steps of their own, by `--worker-optimizer` if it is given
     steps_at_workers: ClassVar[bool] = False

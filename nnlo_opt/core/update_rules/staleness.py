@@ -7,8 +7,8 @@ The policy is the weight that the master gives an update; the statistics count t
 from collections import Counter
 from collections.abc import Mapping
 
-from nnlo_opt.errors import ConfigurationError, ProtocolError
-from nnlo_opt.records import Value
+from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
+from nnlo_opt.core.base.records import Value
 
 _RULE = "`--staleness` must be none, scale or drop:N with a whole number N of at least 0, such as drop:8"
 

@@ -5,7 +5,7 @@ the sender writes a payload once, into memory that the receiver maps; the MPI me
 sender also rings, so that the receiver may sleep. On a shared core this makes an exchange of 35,000 weights three times
 as cheap.
 
-Processes reach each other by handles (`runtime.handles`). If they cannot (another system, processes in different
+Processes reach each other by handles (`engine.runtime.handles`). If they cannot (another system, processes in different
 containers), `Neighbour.of` returns None, and messages travel by MPI alone.
 
 `Bell` belongs to a process, `Neighbour` to a pair of processes, `Outbox` and `Inbox` to one direction of a pair of ends
@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.runtime.handles import Handle, memory, open_file
+from nnlo_opt.engine.runtime.handles import Handle, memory, open_file
 
 #: payloads in flight in one direction: a worker pushes again before it hears that its last push has been read
 _N_SLOTS = 2

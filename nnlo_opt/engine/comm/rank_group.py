@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
-from nnlo_opt.runtime.log import wait_until_read
-from nnlo_opt.runtime.process import only_here
-from nnlo_opt.user_code import reason_of
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.core.base.user_code import reason_of
+from nnlo_opt.core.comm.messages import Json
+from nnlo_opt.engine.runtime.log import wait_until_read
+from nnlo_opt.engine.runtime.process import only_here
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import Communicator, World
+    from nnlo_opt.engine.comm.mpi.world import Communicator, World
 
 Value = TypeVar("Value")
 
@@ -75,7 +75,7 @@ class RankGroup:
         length = np.array([0 if data is None else len(data)], np.int64)
         self.comm.Bcast(length, root)
         buffer = data if data is not None and self.rank == root else np.empty(int(length[0]), kind)
-        from nnlo_opt.comm.mpi.parts import broadcast
+        from nnlo_opt.engine.comm.mpi.parts import broadcast
 
         broadcast(self.comm, buffer, root)
         return buffer
@@ -94,7 +94,7 @@ class RankGroup:
         """Return the world of these ranks; None for a rank alone."""
         if self.comm is None:
             return None
-        from nnlo_opt.comm.mpi.world import World
+        from nnlo_opt.engine.comm.mpi.world import World
 
         return World(self.comm)
 
@@ -126,7 +126,7 @@ def abort_on_error(comm: "Communicator | None") -> Callable[[], None]:
         finally:
             wait_until_read(sys.stdout, sys.stderr)
         if is_on[0]:
-            from nnlo_opt.comm.mpi.world import World
+            from nnlo_opt.engine.comm.mpi.world import World
 
             World(comm).abort(EXIT_WRONG_REQUEST if isinstance(error, ConfigurationError) else EXIT_FAILURE)
 

@@ -25,10 +25,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.files import NO_LOCKS
-from nnlo_opt.pulse import PULSE, SLOW
-from nnlo_opt.safe_path import check_way, mistrust, private_directory
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.files import NO_LOCKS
+from nnlo_opt.core.base.pulse import PULSE, SLOW
+from nnlo_opt.core.base.safe_path import check_way, mistrust, private_directory
 
 logger = logging.getLogger(__name__)
 

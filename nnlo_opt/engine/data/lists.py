@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write, regular
-from nnlo_opt.pulse import PULSE, SLOW
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import atomic_write, regular
+from nnlo_opt.core.base.pulse import PULSE, SLOW
 
 #: folders in which this process looks up relative names, besides those of `read_list` and `located`
 _FURTHER: list[Path] = []

@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from nnlo_opt.data.batches import BatchStream, Samples, Window, Windows
-from nnlo_opt.data.order import Order
-from nnlo_opt.data.source import Indices
-from nnlo_opt.errors import NnloError, TrialError
-from nnlo_opt.user_code import message_of
+from nnlo_opt.core.base.errors import NnloError, TrialError
+from nnlo_opt.core.base.user_code import message_of
+from nnlo_opt.core.data.batches import BatchStream, Samples, Window, Windows
+from nnlo_opt.core.data.order import Order
+from nnlo_opt.core.data.source import Indices
 
 Result = TypeVar("Result")
 #: number to be read with its result; None to end the thread

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import ClassVar
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.safe_path import own_bytes
-from nnlo_opt.user_code import describe, line_in, place_of
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.safe_path import own_bytes
+from nnlo_opt.core.base.user_code import describe, line_in, place_of
 
 
 class _FromSource(SourceFileLoader):
@@ -156,12 +156,13 @@ def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
     file = path.resolve()
     if file.suffix != ".py":
         raise ConfigurationError(f"A model module must be a Python file. Received: {path}. Give a file ending in .py.")
-    # Models that Keras has saved name their classes by the module; by the second name in the first version.
+    # Models that Keras has saved name their classes by the module; earlier versions by the second or third name.
     names: list[str] = []
     EXECUTING.append(file)
     try:
         with importing(path, is_named=text is None):
-            names += [name_of(file), f"_model_{file.stem}_{_digest(file)}"]
+            former = _name_by_path(file).replace(__name__, "nnlo_opt.user_files")
+            names += [name_of(file), f"_model_{file.stem}_{_digest(file)}", former]
             loader = _FromSource(names[0], str(file), text)
             spec = importlib.util.spec_from_file_location(names[0], file, loader=loader)
             assert spec is not None

@@ -10,13 +10,13 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, shown
-from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint, feasible_in
-from nnlo_opt.space.entries import kind_of_dimension
-from nnlo_opt.space.fixing import fix
-from nnlo_opt.space.parameters import KINDS
-from nnlo_opt.space.space import Space
-from nnlo_opt.user_files import load_module
+from nnlo_opt.core.base.errors import ConfigurationError, shown
+from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, Constraint, feasible_in
+from nnlo_opt.core.space.entries import kind_of_dimension
+from nnlo_opt.core.space.fixing import fix
+from nnlo_opt.core.space.parameters import KINDS
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.engine.loading.modules import load_module
 
 #: names that decide if a module has several lists; the first one that exists is taken
 PREFERRED_NAMES = ("parameter_range", "space", "search_space")

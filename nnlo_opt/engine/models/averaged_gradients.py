@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnlo_opt.comm.calls import Step
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.layout import slices_of
-from nnlo_opt.models.tensors import through_flat
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.comm.calls import Step
+from nnlo_opt.core.models.layout import slices_of
+from nnlo_opt.engine.models.tensors import through_flat
 
 
 class Chunked(Protocol):
@@ -34,7 +34,7 @@ class Chunked(Protocol):
 
 
 class Averaging(Protocol):
-    """Collective calls that average over ranks, as `comm.mpi.agreed_calls` makes them."""
+    """Collective calls that average over ranks, as `engine.comm.mpi.agreed_calls` makes them."""
 
     rank: int
     size: int

@@ -14,7 +14,7 @@ A model module may define, in addition to `get_model(**parameters)`:
                                 or get_custom_objects() that returns it
     get_model.dtype_policy      Keras's policy for the layers, for example "mixed_bfloat16"
     get_model.jit_compile       True to compile with XLA
-    get_model.trains_itself     True if the model is a `models.composite.CompositeModel`
+    get_model.trains_itself     True if the model is a `engine.models.composite.CompositeModel`
 
 Only `build` imports a framework here, unless the module itself does.
 """
@@ -30,12 +30,13 @@ from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import Any, Literal
 
-from nnlo_opt.errors import ConfigurationError, NnloError, TrialError, did_you_mean
-from nnlo_opt.models.framework import Framework, framework_named, framework_of, syntax_tree
-from nnlo_opt.models.losses import LossRequest, WeightRequest
-from nnlo_opt.space.constraint import CONSTRAINT_NAME, feasible_in
-from nnlo_opt.user_code import describe, line_in
-from nnlo_opt.user_files import execute_file, own_files
+import nnlo_opt
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError, did_you_mean
+from nnlo_opt.core.base.user_code import describe, line_in
+from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, feasible_in
+from nnlo_opt.engine.loading.modules import execute_file, own_files
+from nnlo_opt.engine.models.framework import Framework, framework_named, framework_of, syntax_tree
+from nnlo_opt.engine.models.losses import LossRequest, WeightRequest
 
 Kind = Literal["model", "objective"]
 #: data files as a list of paths, or as the path of a list file that names them
@@ -45,7 +46,7 @@ Adaptor = Callable[[Any], Any]
 logger = logging.getLogger(__name__)
 #: function that a module must define, with the kind of definition that it makes
 FUNCTIONS: Mapping[str, Kind] = {"get_model": "model", "objective": "objective"}
-_BUILTIN = Path(__file__).parent / "builtin"
+_BUILTIN = Path(nnlo_opt.__file__).parent / "models" / "builtin"
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -165,16 +166,16 @@ class ModelDefinition:
         If a `.h5` file of the same name lies next to it (`legacy_weights`), the model starts with its weights, unless
         `fresh`.
         """
-        from nnlo_opt.compat.keras.weights import find_legacy_weights, load_legacy_weights
+        from nnlo_opt.engine.models.legacy.weights import find_legacy_weights, load_legacy_weights
 
         text = path.read_text(errors="replace")
-        from nnlo_opt.compat.keras.architecture import read_architecture
+        from nnlo_opt.engine.models.legacy.architecture import read_architecture
 
         read_architecture(text, str(path))
         weights = None if fresh else find_legacy_weights(path)
 
         def get_model() -> Any:
-            from nnlo_opt.models.keras.framework import model_from_architecture
+            from nnlo_opt.engine.models.keras.framework import model_from_architecture
 
             model = model_from_architecture(text, str(path))
             if weights is not None:
@@ -190,7 +191,7 @@ class ModelDefinition:
         """Return a model that Keras has saved whole: `.keras`, or `.h5` of Keras 1 and 2; `fresh`: without weights."""
 
         def get_model() -> Any:
-            from nnlo_opt.models.keras.framework import saved_model
+            from nnlo_opt.engine.models.keras.framework import saved_model
 
             return saved_model(path, fresh=fresh)
 
@@ -205,7 +206,7 @@ class ModelDefinition:
         The `.py` file lies next to the weights and has their name. It is ignored for an archive, which is complete:
         its code is executed by torch. `sha256` is as of `open_model`.
         """
-        from nnlo_opt.models.torch.framework import is_script, load_model
+        from nnlo_opt.engine.models.torch.framework import is_script, load_model
 
         beside = path.with_suffix(".py")
         files = [path] if is_script(path) or not beside.is_file() else [path, beside]
@@ -298,7 +299,7 @@ class ModelDefinition:
 
     @property
     def trains_itself(self) -> bool:
-        """True if `get_model` announces a composite model (`models.composite`)."""
+        """True if `get_model` announces a composite model (`engine.models.composite`)."""
         return bool(getattr(self.functions.get("get_model"), "trains_itself", False))
 
     @property

@@ -17,18 +17,26 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import TrialError
-from nnlo_opt.files import atomic_path
-from nnlo_opt.models.adapter import blame_on_trial
-from nnlo_opt.models.keras.adapter import KerasAdapter, forget_models
-from nnlo_opt.models.layout import FlatWeights, FloatVector, Layout, WeightSpec, check_counters, check_vector, slices_of
-from nnlo_opt.models.losses import Loss, LossTerm
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trees import Arrays, Shapes, leaves, n_samples
-from nnlo_opt.trials.figure import finite_number
-from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.files import atomic_path
+from nnlo_opt.core.base.trees import Arrays, Shapes, leaves, n_samples
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.models.adapter import blame_on_trial
+from nnlo_opt.core.models.layout import (
+    FlatWeights,
+    FloatVector,
+    Layout,
+    WeightSpec,
+    check_counters,
+    check_vector,
+    slices_of,
+)
+from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.figure import finite_number
+from nnlo_opt.core.update_rules.optimizers import Optimizer, make_optimizer
+from nnlo_opt.engine.models.keras.adapter import KerasAdapter, forget_models
+from nnlo_opt.engine.models.losses import Loss, LossTerm
 
 #: figures of one model by name, means over a batch
 Figures = Mapping[str, float]

@@ -16,10 +16,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.files import regular
-from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, model_file, open_model
-from nnlo_opt.models.framework import PACKAGES, packages_of
-from nnlo_opt.user_files import importing
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.engine.loading.modules import importing
+from nnlo_opt.engine.models.builders import FUNCTIONS, ModelDefinition, model_file, open_model
+from nnlo_opt.engine.models.framework import PACKAGES, packages_of
 
 #: functions whose signature is needed, and not what they do
 _HOLLOW = {*FUNCTIONS, "get_loss"}

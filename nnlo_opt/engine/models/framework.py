@@ -11,15 +11,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import regular
-from nnlo_opt.models.adapter import FrameworkAdapter
-from nnlo_opt.models.losses import LossRules, LossTerm, Output
-from nnlo_opt.trees import Shapes
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.base.trees import Shapes
+from nnlo_opt.core.models.adapter import FrameworkAdapter
+from nnlo_opt.engine.models.losses import LossRules, LossTerm, Output
 
 #: values of `--backend` with their modules, and names of modules of users that have added themselves; a model that does
 #: not indicate its framework uses the first
-FRAMEWORKS: dict[str, str] = {"keras": "nnlo_opt.models.keras.framework", "torch": "nnlo_opt.models.torch.framework"}
+FRAMEWORKS: dict[str, str] = {
+    "keras": "nnlo_opt.engine.models.keras.framework",
+    "torch": "nnlo_opt.engine.models.torch.framework",
+}
 #: frameworks by the endings of model files that are no Python modules
 _OF_SUFFIX = {
     **dict.fromkeys((".json", ".keras", ".h5", ".hdf5"), "keras"),

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
 
 Shape = tuple[int | None, ...]
 AccuracyKind = Literal["categorical", "sparse_categorical", "binary"]

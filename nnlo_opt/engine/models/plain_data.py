@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.tensors import is_of, on_host
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models.tensors import is_of, on_host
 
 #: makes what each tag stands for of its items
 _MAKERS: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "dict": dict}

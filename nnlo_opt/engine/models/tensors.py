@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.layout import slices_of
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.models.layout import slices_of
 
 #: classes of tensors by package
 _CLASSES = {"tensorflow": ("Tensor", "Variable", "IndexedSlices"), "torch": ("Tensor",), "jax": ("Array",)}

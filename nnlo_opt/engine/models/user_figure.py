@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.user_code import takes_arguments
-from nnlo_opt.user_files import load_module
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.user_code import takes_arguments
+from nnlo_opt.engine.loading.modules import load_module
 
 _RULE = "`--figure-of-merit` must be file.py:function, module:function, or a function of the model module"
 
 
 @dataclass(frozen=True, slots=True)
 class UserFigure:
-    """Function (fold) or (fold, model, batches) -> number, see `trials.figure`, with its identification."""
+    """Function (fold) or (fold, model, batches) -> number, see `core.trials.figure`, with its identification."""
 
     function: Callable[..., Any]
     #: name of the function

@@ -2,7 +2,7 @@
 
 trials/0007/fold0/checkpoint-3/rank-0/…      what rank 0 has written
 trials/0007/fold0/checkpoint-3/rank-1/…      what rank 1 has written
-trials/0007/fold0/checkpoint-3/manifest.json   names and checksums of all these files (`trials.manifest`)
+trials/0007/fold0/checkpoint-3/manifest.json   names and checksums of all these files (`core.trials.manifest`)
 """
 
 from collections.abc import Callable
@@ -10,13 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, TypeAlias, TypedDict
 
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.errors import CheckpointError, MisuseError
-from nnlo_opt.objective.epochs import EpochCount, whole_epoch
-from nnlo_opt.records import Count, Elapsed, Positive, checked
-from nnlo_opt.runtime.process import code_of_user
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.manifest import abandon, begin, complete, newest, read_manifest, remove_unfinished, synced, verify
+from nnlo_opt.core.base.errors import CheckpointError, MisuseError
+from nnlo_opt.core.base.records import Count, Elapsed, Positive, checked
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.comm.messages import Json
+from nnlo_opt.core.trials.manifest import (
+    abandon,
+    begin,
+    complete,
+    newest,
+    read_manifest,
+    remove_unfinished,
+    synced,
+    verify,
+)
+from nnlo_opt.engine.objective.epochs import EpochCount, whole_epoch
+from nnlo_opt.engine.runtime.process import code_of_user
 
 #: collective call: (its name, what this rank brings, what block rank 0 makes of what all bring) -> what it has made
 Meet: TypeAlias = Callable[[str, Json, Callable[[list[Json]], Json]], Json]

@@ -19,23 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.run_messages import SharedFilesChanged
-from nnlo_opt.comm.transport import wait_until
-from nnlo_opt.errors import ConfigurationError, LostAttemptError, TrialError
-from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.named_files import named_files
-from nnlo_opt.objective.output import GO_ON, STOP, Output, Report
-from nnlo_opt.objective.rank import RunningTrial
-from nnlo_opt.objective.script import Script
-from nnlo_opt.objective.template import CHECKPOINT, RANKS, SAVE, Template
-from nnlo_opt.objective.torch_group import LOOPBACK, Place
-from nnlo_opt.objective.working_folder import WorkingFolder
-from nnlo_opt.runtime.devices import NO_GPU, VISIBLE, are_own, find_gpus, own_gpu_ids
-from nnlo_opt.runtime.rank_variables import without_ranks
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.space.values import thawed
-from nnlo_opt.trials.identity import COMMAND
+from nnlo_opt.core.base.errors import ConfigurationError, LostAttemptError, TrialError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.comm.messages import Json
+from nnlo_opt.core.comm.run_messages import SharedFilesChanged
+from nnlo_opt.core.comm.transport import wait_until
+from nnlo_opt.core.space.values import thawed
+from nnlo_opt.core.trials.identity import COMMAND
+from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.objective.named_files import named_files
+from nnlo_opt.engine.objective.output import GO_ON, STOP, Output, Report
+from nnlo_opt.engine.objective.rank import RunningTrial
+from nnlo_opt.engine.objective.script import Script
+from nnlo_opt.engine.objective.template import CHECKPOINT, RANKS, SAVE, Template
+from nnlo_opt.engine.objective.torch_group import LOOPBACK, Place
+from nnlo_opt.engine.objective.working_folder import WorkingFolder
+from nnlo_opt.engine.runtime.devices import NO_GPU, VISIBLE, are_own, find_gpus, own_gpu_ids
+from nnlo_opt.engine.runtime.rank_variables import without_ranks
 
 logger = logging.getLogger(__name__)
 

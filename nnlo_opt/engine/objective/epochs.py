@@ -4,8 +4,8 @@ import reprlib
 from numbers import Integral
 from typing import Any
 
-from nnlo_opt.errors import MisuseError
-from nnlo_opt.records import MAX_INTEGER
+from nnlo_opt.core.base.errors import MisuseError
+from nnlo_opt.core.base.records import MAX_INTEGER
 
 #: not known: the trial has neither reported nor saved
 UNKNOWN = -1

@@ -25,14 +25,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from nnlo_opt.comm.codec import decode, encode
-from nnlo_opt.comm.messages import Message, RunFold, TeamReformed
-from nnlo_opt.comm.run_messages import OpenRun, Shutdown
-from nnlo_opt.comm.transport import RanksLost, Received, Transport, receive
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, BrokenProcessError, ConfigurationError
-from nnlo_opt.objective.rank import ObjectiveRank
-from nnlo_opt.runtime.streams import flush_streams, renew_streams
-from nnlo_opt.runtime.watchdog import Watch
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, BrokenProcessError, ConfigurationError
+from nnlo_opt.core.comm.codec import decode, encode
+from nnlo_opt.core.comm.messages import Message, RunFold, TeamReformed
+from nnlo_opt.core.comm.run_messages import OpenRun, Shutdown
+from nnlo_opt.core.comm.transport import RanksLost, Received, Transport, receive
+from nnlo_opt.engine.objective.rank import ObjectiveRank
+from nnlo_opt.engine.runtime.streams import flush_streams, renew_streams
+from nnlo_opt.engine.runtime.watchdog import Watch
 
 #: frameworks whose threads a fork would not have, although their locks would wait for them
 FRAMEWORKS = ("tensorflow", "jax", "torch")

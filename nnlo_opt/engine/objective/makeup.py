@@ -23,7 +23,7 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from nnlo_opt.trials.identity import DIGEST
+from nnlo_opt.core.trials.identity import DIGEST
 
 #: immutable values that are shown, and those of which a digest is noted: texts may be secret, or long
 _SHOWN = (bool, int, float, complex, Decimal, Fraction, range)

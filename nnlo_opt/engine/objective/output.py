@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, MisuseError
-from nnlo_opt.objective.signature import CALLED
-from nnlo_opt.training.stopping import canonical_metric
-from nnlo_opt.trials.objectives import FIGURE
+from nnlo_opt.core.base.errors import ConfigurationError, MisuseError
+from nnlo_opt.core.training.stopping import canonical_metric
+from nnlo_opt.core.trials.objectives import FIGURE
+from nnlo_opt.engine.objective.signature import CALLED
 
 #: environment variable with the name of the socket at which the search listens, without the zero byte before it
 SOCKET = "NNLO_OPT_REPORTS"

@@ -16,31 +16,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeAlias
 
-from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
-from nnlo_opt.clock import Clock
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
-from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
-from nnlo_opt.errors import LostAttemptError, MisuseError, NnloError, ProtocolError, TrialError
-from nnlo_opt.files import make_directory
-from nnlo_opt.objective.checkpoint import Save, TrialCheckpoint, last_save
-from nnlo_opt.objective.epochs import EpochCount
-from nnlo_opt.objective.other_names import absence
-from nnlo_opt.objective.torch_group import Call
-from nnlo_opt.objective.values import epoch_reported, finished_fold
-from nnlo_opt.records import Value
-from nnlo_opt.runtime.process import check_files, code_of_user, end_if_forked
-from nnlo_opt.runtime.streams import keeping_streams
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.space.space import Point
-from nnlo_opt.space.tuples import Tuples
-from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.identity import ScriptFolders
-from nnlo_opt.trials.manifest import remove_all
-from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.user_code import reason_of
+from nnlo_opt.core.base.clock import Clock
+from nnlo_opt.core.base.errors import LostAttemptError, MisuseError, NnloError, ProtocolError, TrialError
+from nnlo_opt.core.base.files import make_directory
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.user_code import reason_of
+from nnlo_opt.core.block.answers import PASSED_ON, Results, fold_failed
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.messages import Json
+from nnlo_opt.core.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
+from nnlo_opt.core.comm.run_messages import OpenRun
+from nnlo_opt.core.comm.transport import RanksLost, Transport, wait_until
+from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.space.tuples import Tuples
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.identity import ScriptFolders
+from nnlo_opt.core.trials.manifest import remove_all
+from nnlo_opt.core.trials.objectives import Comparison
+from nnlo_opt.engine.objective.checkpoint import Save, TrialCheckpoint, last_save
+from nnlo_opt.engine.objective.epochs import EpochCount
+from nnlo_opt.engine.objective.other_names import absence
+from nnlo_opt.engine.objective.torch_group import Call
+from nnlo_opt.engine.objective.values import epoch_reported, finished_fold
+from nnlo_opt.engine.runtime.process import check_files, code_of_user, end_if_forked
+from nnlo_opt.engine.runtime.streams import keeping_streams
 
 #: seconds in which ranks have to return after one has raised; they may be computing, and notice it at their next call
 GRACE_S = 600.0

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.objective.output import SOCKET, Lines
-from nnlo_opt.runtime.environment import start_helper
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.engine.objective.output import SOCKET, Lines
+from nnlo_opt.engine.runtime.environment import start_helper
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 #: bytes of a log, of the end of the output that is kept, and of one look

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from types import CodeType, MappingProxyType
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
 
 #: arguments that an objective may name besides parameters; all but the last are attributes of a `RunningTrial`
 RESERVED = ("parameters", "comm", "report", "checkpoint", "fold", "trial")

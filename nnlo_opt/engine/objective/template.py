@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.objective.forms import FORMS, text_of, written
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.engine.objective.forms import FORMS, text_of, written
 
 #: placeholders besides the parameters
 ARGS, RANKS, SAVE, CHECKPOINT = "args", "ranks", "save", "checkpoint"

@@ -18,8 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from nnlo_opt.errors import ConfigurationError, TrialError, require_package
-from nnlo_opt.runtime.rank_variables import is_of_a_rank
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError, require_package
+from nnlo_opt.engine.runtime.rank_variables import is_of_a_rank
 
 if TYPE_CHECKING:
     import torch

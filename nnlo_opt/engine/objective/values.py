@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nnlo_opt.comm.messages import EpochReported, FoldFinished, RunFold
-from nnlo_opt.errors import MisuseError
-from nnlo_opt.objective.epochs import EpochCount, whole_epoch
-from nnlo_opt.training.stopping import canonical_metric
-from nnlo_opt.trials.figure import finite_number
-from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
+from nnlo_opt.core.base.errors import MisuseError
+from nnlo_opt.core.comm.messages import EpochReported, FoldFinished, RunFold
+from nnlo_opt.core.training.stopping import canonical_metric
+from nnlo_opt.core.trials.figure import finite_number
+from nnlo_opt.core.trials.objectives import FIGURE, Comparison, pick
+from nnlo_opt.engine.objective.epochs import EpochCount, whole_epoch
 
 
 def _remedy(comparison: Comparison | None) -> str:

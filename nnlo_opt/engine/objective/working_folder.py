@@ -15,13 +15,13 @@ from contextlib import suppress
 from itertools import islice, pairwise
 from pathlib import Path
 
-from nnlo_opt.files import make_directory
-from nnlo_opt.objective.named_files import CODE_ENDINGS
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.identity import ScriptFolders
-from nnlo_opt.trials.kept_weights import FILES_NAME
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import AssignmentEnd
+from nnlo_opt.core.base.files import make_directory
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.identity import ScriptFolders
+from nnlo_opt.core.trials.kept_weights import FILES_NAME
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import AssignmentEnd
+from nnlo_opt.engine.objective.named_files import CODE_ENDINGS
 
 #: files and folders that are looked at, in all that is linked, to see whether a script has changed it
 _MOST_SEEN = 2000

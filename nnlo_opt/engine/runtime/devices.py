@@ -23,7 +23,7 @@ from fractions import Fraction
 from itertools import takewhile, zip_longest
 from pathlib import Path
 
-from nnlo_opt.runtime.environment import THREAD_VARIABLES
+from nnlo_opt.engine.runtime.environment import THREAD_VARIABLES
 
 Environment = MutableMapping[str, str]
 
@@ -191,7 +191,7 @@ def own_gpu_ids() -> tuple[str, ...]:
     """Return the names of `gpu_ids` of all GPUs that this process may use."""
 
     def uuids() -> Sequence[str]:
-        from nnlo_opt.runtime import nvidia  # which most ranks do without
+        from nnlo_opt.engine.runtime import nvidia  # which most ranks do without
 
         return nvidia.uuids()
 

@@ -1,7 +1,7 @@
 """Environment with which this package starts its processes.
 
-Some of the variables let ranks under Open MPI's mpirun outlive ranks that die (ULFM); `comm.mpi.ulfm` says what the
-remaining ranks do then.
+Some of the variables let ranks under Open MPI's mpirun outlive ranks that die (ULFM); `engine.comm.mpi.ulfm` says what
+the remaining ranks do then.
 """
 
 import os
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.safe_path import SafePath
 
 #: beginnings of variables by which an MPI library would take a process for one of its ranks
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI", "HYDRA_")
@@ -35,7 +35,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 def without_mpi(environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment` for a process that is no rank, and that imports this copy of the package."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_MPI_PREFIXES)}
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH"))))
     return kept
 

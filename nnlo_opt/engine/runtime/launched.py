@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nnlo_opt.errors import SearchWarning
+from nnlo_opt.core.base.errors import SearchWarning
 
 #: variable by which `nnlo-opt launch -n` passes its number on; a driver removes it, so that no program it starts has it
 N_RANKS = "NNLO_OPT_RANKS"

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TextIO
 
-from nnlo_opt.errors import printable
-from nnlo_opt.logs import WHOLE, log_path
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.errors import printable
+from nnlo_opt.core.base.logs import WHOLE, log_path
+from nnlo_opt.core.base.safe_path import SafePath
 
 #: seconds for mpirun to read what a rank has written before the rank ends the job; and then to hand it on
 READ_S, FORWARD_S = 2.0, 0.05

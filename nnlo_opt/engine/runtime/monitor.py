@@ -22,8 +22,8 @@ from typing import Protocol
 
 import psutil
 
-from nnlo_opt.clock import Clock
-from nnlo_opt.runtime.nvidia import gauge_of
+from nnlo_opt.core.base.clock import Clock
+from nnlo_opt.engine.runtime.nvidia import gauge_of
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import signal
 import struct
 from contextlib import suppress
 
-from nnlo_opt.runtime.handles import Handle, memory
+from nnlo_opt.engine.runtime.handles import Handle, memory
 
 #: number of heartbeats, and 1 if the process may be silent
 _BEATS = struct.Struct("<QQ")

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any
 
-from nnlo_opt.errors import EXIT_PREEMPTED
-from nnlo_opt.runtime.signals import handle
+from nnlo_opt.core.base.errors import EXIT_PREEMPTED
+from nnlo_opt.engine.runtime.signals import handle
 
 #: seconds after the grace period at which a process that has not ended yet is ended
 LAST_S = 2.0

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import NoReturn, TypeVarTuple
 
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, BrokenProcessError
-from nnlo_opt.runtime.streams import flush_streams
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, BrokenProcessError
+from nnlo_opt.engine.runtime.streams import flush_streams
 
 logger = logging.getLogger(__name__)
 

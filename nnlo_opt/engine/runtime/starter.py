@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from nnlo_opt.errors import EXIT_FAILURE
+from nnlo_opt.core.base.errors import EXIT_FAILURE
 
 #: variables by which a launcher tells a rank which one it is, and of which job
 _OF_A_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "PMI_FD", "PMI_PORT", "PMI_JOBID")

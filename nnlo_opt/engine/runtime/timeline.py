@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from nnlo_opt.clock import Clock
-from nnlo_opt.files import ALL_FINITE, atomic_path, atomic_write, parse_object
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.timeline import Timeline
+from nnlo_opt.core.base.clock import Clock
+from nnlo_opt.core.base.files import ALL_FINITE, atomic_path, atomic_write, parse_object
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.timeline import Timeline
 
 logger = logging.getLogger(__name__)
 

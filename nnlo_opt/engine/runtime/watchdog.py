@@ -4,7 +4,7 @@ The watchdog watches its own process by the pulse (`pulse`), and the other ranks
 heartbeats: a process that was stopped (SIGSTOP), or whose interpreter is blocked in C code, cannot watch itself. The
 first rank of the node with a beating heart ends a process like this. The watchdog also sees which rank of the node ends
 first when a job dies; without ULFM nothing else can tell. If mpirun has been killed, or its daemon on this node, the
-watchdog ends its rank, which MPI does not reach while it computes (`runtime.starter`).
+watchdog ends its rank, which MPI does not reach while it computes (`engine.runtime.starter`).
 
 Only time in which the watchdog itself was running counts: a job that was suspended as a whole continues when it wakes.
 """
@@ -22,12 +22,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from nnlo_opt.errors import EXIT_FAILURE
-from nnlo_opt.pulse import PULSE, TOGETHER, Pulse
-from nnlo_opt.runtime.peers import Heart, Peer, has_ended
-from nnlo_opt.runtime.signals import handle
-from nnlo_opt.runtime.starter import starter_of
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.errors import EXIT_FAILURE
+from nnlo_opt.core.base.pulse import PULSE, TOGETHER, Pulse
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.engine.runtime.peers import Heart, Peer, has_ended
+from nnlo_opt.engine.runtime.signals import handle
+from nnlo_opt.engine.runtime.starter import starter_of
 
 #: longest time between two looks: seconds, and part of the time-out
 LOOK_S, LOOK_PART = 2.0, 0.1

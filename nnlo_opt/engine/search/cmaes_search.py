@@ -5,12 +5,12 @@ import warnings
 import numpy as np
 from cmaes import CMA
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.random import SeededSearch, may_be_tried, unseen_point
-from nnlo_opt.search.targets import penalty, warp
-from nnlo_opt.space.parameters import Categorical
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.random import SeededSearch, may_be_tried, unseen_point
+from nnlo_opt.core.search.targets import penalty, warp
+from nnlo_opt.core.space.parameters import Categorical
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.trial import TrialState
 
 #: standard deviation of the first generation, in quantiles of the priors
 _SIGMA = 0.25

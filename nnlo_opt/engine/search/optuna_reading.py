@@ -8,9 +8,9 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.warm_start import metrics_of, standard_error
-from nnlo_opt.trials.events import Observation
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.search.warm_start import metrics_of, standard_error
+from nnlo_opt.core.trials.events import Observation
 
 #: attribute by which Optuna knows infeasible trials: a number above 0 for a bound that is not kept
 CONSTRAINTS = "constraints"

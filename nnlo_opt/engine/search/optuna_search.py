@@ -12,13 +12,13 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.base import History
-from nnlo_opt.search.random import SeededSearch, first_new
-from nnlo_opt.search.targets import without_penalties
-from nnlo_opt.space.parameters import Categorical, Integer, Parameter
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.random import SeededSearch, first_new
+from nnlo_opt.core.search.targets import without_penalties
+from nnlo_opt.core.space.parameters import Categorical, Integer, Parameter
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.trial import TrialState
 
 #: most points asked for in a row because the history contained the ones before
 _N_TRIES = 5

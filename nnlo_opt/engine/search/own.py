@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError, ProtocolError
-from nnlo_opt.runtime.process import code_of_user
-from nnlo_opt.search.base import History, SearchAlgorithm
-from nnlo_opt.search.curves import Reports
-from nnlo_opt.search.pruning import Decision, Pruner, Verdict
-from nnlo_opt.space.constraint import fingerprint
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.space.values import plain
-from nnlo_opt.update_rules.layers import layers_of
-from nnlo_opt.update_rules.rule import Answer, MasterHalf, UpdateRule, WorkerHalf
-from nnlo_opt.user_code import reason_of, takes_arguments
-from nnlo_opt.user_files import __name__ as user_files
-from nnlo_opt.user_files import load_module
+from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
+from nnlo_opt.core.base.user_code import reason_of, takes_arguments
+from nnlo_opt.core.search.base import History, SearchAlgorithm
+from nnlo_opt.core.search.curves import Reports
+from nnlo_opt.core.search.pruning import Decision, Pruner, Verdict
+from nnlo_opt.core.space.constraint import fingerprint
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.space.values import plain
+from nnlo_opt.core.update_rules.layers import layers_of
+from nnlo_opt.core.update_rules.rule import Answer, MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.engine.loading.modules import __name__ as user_files
+from nnlo_opt.engine.loading.modules import load_module
+from nnlo_opt.engine.runtime.process import code_of_user
 
 #: characters of a fingerprint that a name shows
 _SHOWN = 12
@@ -65,7 +65,7 @@ def check_pruner(part: object) -> None:
         return
     if not isinstance(part, Pruner) or part.pauses or not takes_arguments(part.decide, 4):
         raise ConfigurationError(
-            "A pruner of one's own must be a `nnlo_opt.search.pruning.Pruner` that does not pause trials, with a "
+            "A pruner of one's own must be a `nnlo_opt.extend.Pruner` that does not pause trials, with a "
             f"method `decide(trial, fold, epoch, reports)`. Received: {part!r}. Inherit from this class, and answer "
             "`Verdict.GO_ON` or `Verdict.PRUNE`."
         )
@@ -102,8 +102,9 @@ def own_rule(part: str) -> UpdateRule:
     made = _made(part, "An update rule")
     if not isinstance(made, UpdateRule) or made.options or not isinstance(getattr(made, "name", None), str):
         raise ConfigurationError(
-            "An update rule of one's own must be a `nnlo_opt.update_rules.rule.UpdateRule` with a `name` and without "
-            f"`options`. Received: {made!r} of {part}. Inherit from this class, and make numbers of the rule constants."
+            "An update rule of one's own must be a `nnlo_opt.extend.UpdateRule` with a `name` and "
+            f"without `options`. Received: {made!r} of {part}. Inherit from this class, and make numbers of the rule "
+            "constants."
         )
     return made
 

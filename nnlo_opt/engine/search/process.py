@@ -17,14 +17,14 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.runtime.environment import module_command, start_helper, wait_or_kill, without_mpi
-from nnlo_opt.runtime.watchdog import LOOK_PART, Watch
-from nnlo_opt.search.base import SearchAlgorithm, Suggestion, TrialRecord
-from nnlo_opt.search.session import SearchSession
-from nnlo_opt.space.constraint import Constraint
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.events import Observation
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError
+from nnlo_opt.core.search.base import SearchAlgorithm, Suggestion, TrialRecord
+from nnlo_opt.core.space.constraint import Constraint
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.events import Observation
+from nnlo_opt.engine.runtime.environment import module_command, start_helper, wait_or_kill, without_mpi
+from nnlo_opt.engine.runtime.watchdog import LOOK_PART, Watch
+from nnlo_opt.engine.search.session import SearchSession
 
 #: trials sent in one line, so that no line is long
 _TRIALS_A_LINE = 200
@@ -53,7 +53,7 @@ class SearchService(ABC):
         """Return the space of a user's file or module; the function of its constraint stays with the search.
 
         Raises:
-            ConfigurationError: as `nnlo_opt.space.loading.load_space`.
+            ConfigurationError: as `nnlo_opt.engine.loading.spaces.load_space`.
         """
         answer = self._ask({"op": "load_space", "source": source, "fixed": dict(fixed or {})})
         return Space.from_json(answer["space"])
@@ -163,7 +163,7 @@ class SearchProcess(SearchService):
         #: standard error of the process; a file, because a pipe that is not read would fill up
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._process = start_helper(
-            module_command("nnlo_opt.search.serve"),
+            module_command("nnlo_opt.engine.search.serve"),
             without_mpi(self._environment),
             cwd=self._folder,
             stdin=subprocess.PIPE,

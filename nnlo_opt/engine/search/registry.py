@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nnlo_opt.errors import require_package
-from nnlo_opt.records import without_collection
-from nnlo_opt.search.base import SearchAlgorithm
-from nnlo_opt.search.grid import GridSearch
-from nnlo_opt.search.own import is_own, own_search
-from nnlo_opt.space.space import Space
+from nnlo_opt.core.base.errors import require_package
+from nnlo_opt.core.base.records import without_collection
+from nnlo_opt.core.search.base import SearchAlgorithm
+from nnlo_opt.core.search.grid import GridSearch
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.engine.search.own import is_own, own_search
 
-#: stands for freeze-thaw or bayesian, whichever suits the trials (`run.options.choice`); no algorithm of its own
+#: stands for freeze-thaw or bayesian, whichever suits the trials (`app.run.options.choice`); no algorithm of its own
 AUTO = "auto"
 
 
@@ -20,7 +20,7 @@ def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: M
     """Return the search algorithm called `name`.
 
     Args:
-        name: one of `search_names()`, or one's own (`search.own`): FILE.py:CLASS, or an object.
+        name: one of `search_names()`, or one's own (`engine.search.own`): FILE.py:CLASS, or an object.
         space: search space of all points.
         seed: at least 0.
         options: `n_initial_points` of "bayesian" and "bayesian-skopt" (10 by default); `surrogate` and `acquisition` of
@@ -76,16 +76,18 @@ class _Algorithm:
 
 
 _ALGORITHMS = {
-    "bayesian": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",), can_expect=True),
-    "freeze-thaw": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",), can_expect=True),
-    "bayesian-skopt": _Algorithm(
-        "nnlo_opt.search.skopt_search", "SkoptSearch", ("n_initial_points", "surrogate", "acquisition")
+    "bayesian": _Algorithm("nnlo_opt.core.search.bayesian", "BayesianSearch", ("n_initial_points",), can_expect=True),
+    "freeze-thaw": _Algorithm(
+        "nnlo_opt.core.search.bayesian", "BayesianSearch", ("n_initial_points",), can_expect=True
     ),
-    "genetic": _Algorithm("nnlo_opt.search.genetic", "GeneticSearch", ("population",)),
-    "random": _Algorithm("nnlo_opt.search.random", "RandomSearch"),
-    "sobol": _Algorithm("nnlo_opt.search.sobol", "SobolSearch"),
-    "tpe": _Algorithm("nnlo_opt.search.optuna_search", "make_tpe", package="optuna"),
-    "gp": _Algorithm("nnlo_opt.search.optuna_search", "make_gp", package="optuna"),
-    "cmaes": _Algorithm("nnlo_opt.search.cmaes_search", "CmaEsSearch", package="cmaes"),
-    "grid": _Algorithm("nnlo_opt.search.grid", "GridSearch", ("grid_points",)),
+    "bayesian-skopt": _Algorithm(
+        "nnlo_opt.engine.search.skopt_search", "SkoptSearch", ("n_initial_points", "surrogate", "acquisition")
+    ),
+    "genetic": _Algorithm("nnlo_opt.core.search.genetic", "GeneticSearch", ("population",)),
+    "random": _Algorithm("nnlo_opt.core.search.random", "RandomSearch"),
+    "sobol": _Algorithm("nnlo_opt.core.search.sobol", "SobolSearch"),
+    "tpe": _Algorithm("nnlo_opt.engine.search.optuna_search", "make_tpe", package="optuna"),
+    "gp": _Algorithm("nnlo_opt.engine.search.optuna_search", "make_gp", package="optuna"),
+    "cmaes": _Algorithm("nnlo_opt.engine.search.cmaes_search", "CmaEsSearch", package="cmaes"),
+    "grid": _Algorithm("nnlo_opt.core.search.grid", "GridSearch", ("grid_points",)),
 }

@@ -1,4 +1,4 @@
-"""Search process: `python -m nnlo_opt.search.serve` answers the requests of a `SearchSession`, one JSON object a line.
+"""Search process, `python -m nnlo_opt.engine.search.serve`: answers a `SearchSession`'s requests, a JSON object a line.
 
 Requests come by standard input and answers leave by standard output. Output of a user's module or a library goes to
 standard error instead. The process does not use MPI. It ends when its standard input ends, so it never outlives the
@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from nnlo_opt.runtime.environment import THREAD_VARIABLES
+from nnlo_opt.engine.runtime.environment import THREAD_VARIABLES
 
 
 def main() -> None:
@@ -25,8 +25,8 @@ def main() -> None:
     # Fits are small: more than one thread would only compete with the ranks that train.
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
 
-    from nnlo_opt.runtime.process import code_of_user
-    from nnlo_opt.search.session import SearchSession  # imports NumPy, which reads these variables
+    from nnlo_opt.engine.runtime.process import code_of_user
+    from nnlo_opt.engine.search.session import SearchSession  # imports NumPy, which reads these variables
 
     session = SearchSession()
     for line in requests:

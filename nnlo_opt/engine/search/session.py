@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.base import History, SearchAlgorithm
-from nnlo_opt.search.registry import make_search
-from nnlo_opt.search.scalarisation import ScalarisedSearch, VectorHistory
-from nnlo_opt.search.start_points import (
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.search.base import History, SearchAlgorithm
+from nnlo_opt.core.search.scalarisation import ScalarisedSearch, VectorHistory
+from nnlo_opt.core.search.start_points import (
     ENQUEUED,
     START_POINT,
     StartPointSearch,
@@ -18,11 +17,12 @@ from nnlo_opt.search.start_points import (
     likely_refusal,
     likely_values,
 )
-from nnlo_opt.space.constraint import Constraint
-from nnlo_opt.space.loading import load_constraint, load_space
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.events import Observation
-from nnlo_opt.trials.objectives import OutcomeConstraint
+from nnlo_opt.core.space.constraint import Constraint
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.events import Observation
+from nnlo_opt.core.trials.objectives import OutcomeConstraint
+from nnlo_opt.engine.loading.spaces import load_constraint, load_space
+from nnlo_opt.engine.search.registry import make_search
 
 #: values of `op`
 _REQUESTS = ("load_space", "start", "adopt", "record", "enqueue", "suggest", "expect")

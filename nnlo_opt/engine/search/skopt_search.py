@@ -15,13 +15,13 @@ from skopt import learning
 from skopt.acquisition import gaussian_ei, gaussian_lcb, gaussian_pi
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 
-from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, History
-from nnlo_opt.search.design import latin_hypercube
-from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import SeededSearch, feasible_draws, first_new, may_be_tried
-from nnlo_opt.search.targets import penalty, warp, without_penalties
-from nnlo_opt.space.space import Point, PointKey, Space
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.search.base import ACQUISITIONS, SURROGATES, History
+from nnlo_opt.core.search.design import latin_hypercube
+from nnlo_opt.core.search.encoding import Encoding
+from nnlo_opt.core.search.random import SeededSearch, feasible_draws, first_new, may_be_tried
+from nnlo_opt.core.search.targets import penalty, warp, without_penalties
+from nnlo_opt.core.space.space import Point, PointKey, Space
+from nnlo_opt.core.trials.trial import TrialState
 
 #: most trials that the surrogate sees; this bounds the cost of a suggestion at any length of the history
 MAX_TRIALS = 150

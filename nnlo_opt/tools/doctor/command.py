@@ -12,16 +12,16 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from nnlo_opt.cli import launch
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.doctor.examination import FRAMEWORKS, Examination
-from nnlo_opt.doctor.judgement import Finding, broken
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
-from nnlo_opt.reporting.watch import Screen
-from nnlo_opt.run.options.kinds import FLAG, duration
-from nnlo_opt.run.options.table import Option
-from nnlo_opt.runtime.launched import is_rank, split_world
-from nnlo_opt.trials.run_directory import RUNS
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.reporting.watch import Screen
+from nnlo_opt.app.run.options.kinds import FLAG, duration
+from nnlo_opt.app.run.options.table import Option
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.core.trials.run_directory import RUNS
+from nnlo_opt.engine.runtime.launched import is_rank, split_world
+from nnlo_opt.tools.doctor.examination import FRAMEWORKS, Examination
+from nnlo_opt.tools.doctor.judgement import Finding, broken
+from nnlo_opt.tools.launcher import launch_command as launch
 
 _OF_LAUNCH = {option.name: option for option in launch.OPTIONS}
 # fmt: off

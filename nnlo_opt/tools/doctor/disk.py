@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import NO_LOCKS, atomic_write, write_fully
-from nnlo_opt.trials.run_lock import launcher_of
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import NO_LOCKS, atomic_write, write_fully
+from nnlo_opt.core.trials.run_lock import launcher_of
 
 #: megabytes that are written at most, and share of the free ones that is never exceeded; lines made durable one by one
 _N_MB, _SHARE, _N_LINES = 64, 0.1, 10

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from nnlo_opt.data.memory import control_groups
-from nnlo_opt.doctor import judgement
-from nnlo_opt.doctor.judgement import Finding
-from nnlo_opt.launcher.job import VERSION_S, Job, find_command
-from nnlo_opt.runtime.devices import VISIBLE, cores, find_gpus
-from nnlo_opt.runtime.environment import (
+from nnlo_opt.core.trials.owner import in_words, read_owner
+from nnlo_opt.core.trials.run_lock import may_be_at_work
+from nnlo_opt.engine.data.memory import control_groups
+from nnlo_opt.engine.runtime.devices import VISIBLE, cores, find_gpus
+from nnlo_opt.engine.runtime.environment import (
     SESSION_FOLDER,
     THREAD_VARIABLES,
     ULFM,
@@ -28,13 +27,14 @@ from nnlo_opt.runtime.environment import (
     module_command,
     n_allocated_nodes,
 )
-from nnlo_opt.runtime.handles import memory
-from nnlo_opt.runtime.mpi_kind import UNKNOWN, MpiKind
-from nnlo_opt.trials.owner import in_words, read_owner
-from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.engine.runtime.handles import memory
+from nnlo_opt.engine.runtime.mpi_kind import UNKNOWN, MpiKind
+from nnlo_opt.tools.doctor import judgement
+from nnlo_opt.tools.doctor.judgement import Finding
+from nnlo_opt.tools.launcher.job import VERSION_S, Job, find_command
 
 #: program of a rank
-_RANK = "nnlo_opt.doctor.rank"
+_RANK = "nnlo_opt.tools.doctor.rank"
 #: framework -> expressions for the number of GPUs that it sees, and for its backend
 FRAMEWORKS = {
     "keras": "None, package.backend.backend()",
@@ -163,7 +163,7 @@ class Examination:
         kinds = {partition.mountpoint: partition.fstype for partition in psutil.disk_partitions(all=True)}
         place = self.folder.resolve()
         kind = next((kinds[str(path)] for path in (place, *place.parents) if str(path) in kinds), "unknown")
-        answer = ask(module_command("nnlo_opt.doctor.disk", str(place)), self.timeout_s)
+        answer = ask(module_command("nnlo_opt.tools.doctor.disk", str(place)), self.timeout_s)
         measured = {name: value for line in answer.lines for name, value in line.items()}
         owner = in_words(read_owner(place)) if may_be_at_work(place) else ""
         yield from judgement.disk(str(self.folder), kind, measured, answer.failure, owner)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnlo_opt.runtime.mpi_kind import MpiKind
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 
 #: words in what mpirun says when it starts no rank -> remedy for its kind
 _FIREWALL = "Is there a firewall? Hosts with several networks need `--mca btl_tcp_if_include`."
@@ -184,7 +184,7 @@ def disk(folder: str, kind: str, measured: Mapping[str, Any], failure: str, owne
     Args:
         folder: the folder.
         kind: type of its file system.
-        measured: what `doctor.disk` has written.
+        measured: what `tools.doctor.disk` has written.
         failure: how it has ended; empty if it has ended well.
         owner: words about the coordinator that is at work there; empty if there is none.
     """

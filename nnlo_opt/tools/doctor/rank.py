@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.comm.mpi.ulfm import losing_ranks, shrink
-from nnlo_opt.comm.mpi.world import WORLD, World, library
-from nnlo_opt.comm.transport import RanksLost, wait_until
-from nnlo_opt.runtime.devices import cores
-from nnlo_opt.runtime.launched import split_world
-from nnlo_opt.runtime.mpi_kind import MpiKind
+from nnlo_opt.core.comm.transport import RanksLost, wait_until
+from nnlo_opt.engine.comm.mpi.ulfm import losing_ranks, shrink
+from nnlo_opt.engine.comm.mpi.world import WORLD, World, library
+from nnlo_opt.engine.runtime.devices import cores
+from nnlo_opt.engine.runtime.launched import split_world
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 
 #: bytes and round trips of small and of large messages
 _SMALL, _LARGE = (8, 200), (1 << 23, 5)

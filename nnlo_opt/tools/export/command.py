@@ -6,19 +6,19 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
-from nnlo_opt.reporting.page import PAGE_NAME, write_page
-from nnlo_opt.reporting.results import read_ledger, read_run, write_results
-from nnlo_opt.reporting.terminal import fitted
-from nnlo_opt.reporting.words import counted
-from nnlo_opt.run.options.kinds import FLAG, PATH, one_of
-from nnlo_opt.run.options.table import Option
-from nnlo_opt.runtime.environment import fit_on_one_thread
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.reporting.page import PAGE_NAME, write_page
+from nnlo_opt.app.reporting.results import read_ledger, read_run, write_results
+from nnlo_opt.app.reporting.terminal import fitted
+from nnlo_opt.app.reporting.words import counted
+from nnlo_opt.app.run.options.kinds import FLAG, PATH, one_of
+from nnlo_opt.app.run.options.table import Option
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials.run_lock import may_be_at_work
+from nnlo_opt.engine.runtime.environment import fit_on_one_thread
+from nnlo_opt.tools.export.exporter import MARK, TOOLS, make_exporter, require
 
 # fmt: off
 #: options of `nnlo-opt report`
@@ -56,7 +56,7 @@ def report(parser: Parser, argv: Sequence[str]) -> None:
     write_page(run, ledger, place)
     print(f"Wrote results.csv, summary.json and {PAGE_NAME} of {counted(len(ledger.trials), 'trial')} to `{place}`.")
     if (folder := arguments.figures) is not None:
-        from nnlo_opt.reporting.plots import write_figures
+        from nnlo_opt.app.reporting.plots import write_figures
 
         paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(place) / "figures")
         named = ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf"))

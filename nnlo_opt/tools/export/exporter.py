@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import nnlo_opt
-from nnlo_opt.analysis.frames import last_metrics, prefixed, row_of, time_s
-from nnlo_opt.errors import require_package
-from nnlo_opt.files import atomic_write, make_directory
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment, Trial
+from nnlo_opt.app.analysis.frames import last_metrics, prefixed, row_of, time_s
+from nnlo_opt.core.base.errors import require_package
+from nnlo_opt.core.base.files import atomic_write, make_directory
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Assignment, Trial
 
 
 class Exporter(Protocol):
@@ -79,7 +79,7 @@ def make_exporter(name: str, target: SafePath, run_name: str) -> Exporter:
     make_directory(target.parent if TOOLS[name].is_file else target)
     if not TOOLS[name].is_file:
         atomic_write(target / MARK, json.dumps({"run": run_name, "nnlo_opt": nnlo_opt.__version__}) + "\n")
-    module = importlib.import_module(f"nnlo_opt.export.{TOOLS[name].module}")
+    module = importlib.import_module(f"nnlo_opt.tools.export.{TOOLS[name].module}")
     exporter: Exporter = getattr(module, TOOLS[name].maker)(target, run_name)
     return exporter
 

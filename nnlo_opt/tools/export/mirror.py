@@ -1,8 +1,9 @@
 """Mirror of a search: a process that keeps the files of another tool up to date while the search runs.
 
-`python -m nnlo_opt.export.mirror RUN_DIRECTORY PID TOOL` follows the journal as the reporter does, but in a process of
-its own: a slow tool delays neither the search nor its reports. The process gives way to the ranks of its node. If it
-fails, it says so in one line and ends; the search continues, and `nnlo-opt export` writes the same files later.
+`python -m nnlo_opt.tools.export.mirror RUN_DIRECTORY PID TOOL` follows the journal as the reporter does, but in a
+process of its own: a slow tool delays neither the search nor its reports. The process gives way to the ranks of its
+node. If it fails, it says so in one line and ends; the search continues, and `nnlo-opt export` writes the same files
+later.
 """
 
 import os
@@ -13,12 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nnlo_opt.export.exporter import TOOLS, make_exporter, require
-from nnlo_opt.reporting.follow import INTERVAL_S, JournalFollower, Reporter, rounds
-from nnlo_opt.reporting.terminal import make_output_printable
-from nnlo_opt.run.afterwards.mirrors import LAST_S, Mirrors
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.app.reporting.follow import INTERVAL_S, JournalFollower, Reporter, rounds
+from nnlo_opt.app.reporting.terminal import make_output_printable
+from nnlo_opt.app.run.afterwards.mirrors import LAST_S, Mirrors
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.tools.export.exporter import TOOLS, make_exporter, require
 
 #: added to the niceness of the process
 NICENESS = 10
@@ -32,7 +33,7 @@ class Mirror(Reporter):
         tool: name of the tool.
     """
 
-    module = "nnlo_opt.export.mirror"
+    module = "nnlo_opt.tools.export.mirror"
     errors = None  # those of this process: a mirror says there why it has failed
 
     def __init__(self, run_directory: Path, tool: str) -> None:

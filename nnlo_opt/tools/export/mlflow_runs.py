@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.export.exporter import Epoch, began_at_s, epochs_of, plain_value, results_of, trial_name, trials_of
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Trial, TrialState
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Trial, TrialState
+from nnlo_opt.tools.export.exporter import Epoch, began_at_s, epochs_of, plain_value, results_of, trial_name, trials_of
 
 #: status of a trial that has ended
 _ENDS = {TrialState.COMPLETE: "FINISHED", TrialState.FAILED: "FAILED", TrialState.PRUNED: "KILLED"}

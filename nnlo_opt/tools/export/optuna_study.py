@@ -20,14 +20,14 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from nnlo_opt.export.exporter import began_at_s, plain_value, results_of, trials_of
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.search.optuna_reading import CONSTRAINTS
-from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials import trial as ours
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import FIGURE, Objective
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials import trial as ours
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.objectives import FIGURE, Objective
+from nnlo_opt.engine.search.optuna_reading import CONSTRAINTS
+from nnlo_opt.tools.export.exporter import began_at_s, plain_value, results_of, trials_of
 
 #: states of trials that have ended
 _ENDS = {

@@ -9,11 +9,18 @@ import json
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from nnlo_opt.analysis.frames import assignments_frame, csv_of, epochs_frame, folds_frame, results_frame, trials_frame
-from nnlo_opt.files import atomic_path
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.analysis.frames import (
+    assignments_frame,
+    csv_of,
+    epochs_frame,
+    folds_frame,
+    results_frame,
+    trials_frame,
+)
+from nnlo_opt.core.base.files import atomic_path
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 
 if TYPE_CHECKING:
     from pandas import DataFrame

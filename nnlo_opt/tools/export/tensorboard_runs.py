@@ -21,14 +21,14 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from nnlo_opt.analysis.frames import prefixed
-from nnlo_opt.export.exporter import FirstReports, assignment_of, curves_of, trial_name
-from nnlo_opt.files import make_directory
-from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.space.parameters import Integer, Parameter, Real
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment, Trial, TrialState
+from nnlo_opt.app.analysis.frames import prefixed
+from nnlo_opt.core.base.files import make_directory
+from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.core.space.parameters import Integer, Parameter, Real
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Assignment, Trial, TrialState
+from nnlo_opt.tools.export.exporter import FirstReports, assignment_of, curves_of, trial_name
 
 #: name of each file; TensorBoard knows it by the second part
 _NAME = "events.out.tfevents.0.nnlo_opt"

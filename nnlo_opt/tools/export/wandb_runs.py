@@ -8,11 +8,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from nnlo_opt.export.exporter import Epoch, epochs_of, results_of, trial_name, trials_of
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Trial, TrialState
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Trial, TrialState
+from nnlo_opt.tools.export.exporter import Epoch, epochs_of, results_of, trial_name, trials_of
 
 
 class OfflineRuns:

@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.runtime.environment import MPI_START_S, SIGN, wait_or_kill
-from nnlo_opt.runtime.mpi_kind import MpiKind
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.engine.runtime.environment import MPI_START_S, SIGN, wait_or_kill
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 
 #: seconds between two looks at the job
 LOOK_S = 0.1

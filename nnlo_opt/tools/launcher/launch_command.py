@@ -12,25 +12,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.cli.driver_parsers import DRIVERS, normalise
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.launcher.job import LOOK_S, Job, find_command, version_of
-from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.run.options.kinds import FLAG, TEXT, whole
-from nnlo_opt.run.options.table import GRACE, Option
-from nnlo_opt.runtime.environment import EXIT_CODE, ULFM
-from nnlo_opt.runtime.launched import N_RANKS
-from nnlo_opt.runtime.mpi_kind import MpiKind
-from nnlo_opt.runtime.preemption import Preemption
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.deaths import Death, leave_note, read_notes
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.owner import forget_owner
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
-from nnlo_opt.trials.run_lock import launcher_of
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.commands.driver_parsers import DRIVERS, normalise
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.app.run.options.kinds import FLAG, TEXT, whole
+from nnlo_opt.app.run.options.table import GRACE, Option
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.deaths import Death, leave_note, read_notes
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.owner import forget_owner
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
+from nnlo_opt.core.trials.run_lock import launcher_of
+from nnlo_opt.engine.runtime.environment import EXIT_CODE, ULFM
+from nnlo_opt.engine.runtime.launched import N_RANKS
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
+from nnlo_opt.engine.runtime.preemption import Preemption
+from nnlo_opt.tools.launcher.job import LOOK_S, Job, find_command, version_of
+from nnlo_opt.tools.launcher.supervisor import Ended, Standing, Supervisor
 
 #: share of the grace period that the ranks get: the launcher ends a job that takes longer
 GRACE_PART = 0.9

@@ -5,15 +5,15 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.launcher.planning import LEAST_S, NOTICE_S, SCHEDULERS, JobPlan, Memory
-from nnlo_opt.run.options.checks import check_teams
-from nnlo_opt.run.options.kinds import duration, one_of, whole
-from nnlo_opt.run.options.table import BY_NAME, Option
-from nnlo_opt.training.options import MODES
-from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.run.options.checks import check_teams
+from nnlo_opt.app.run.options.kinds import duration, one_of, whole
+from nnlo_opt.app.run.options.table import BY_NAME, Option
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.training.options import MODES
+from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.tools.launcher.planning import LEAST_S, NOTICE_S, SCHEDULERS, JobPlan, Memory
 
 # fmt: off
 _KNOWN = Memory()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.records import Value
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.comm.topology import Topology
 
 SCHEDULERS = ("slurm", "lsf")
 #: seconds before the end of an allocation at which the batch system sends SIGUSR1

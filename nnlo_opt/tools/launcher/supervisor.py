@@ -6,9 +6,9 @@ death of any rank.
 
 from dataclasses import dataclass
 
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
-from nnlo_opt.records import Value
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.trials.ledger import Ledger
 
 #: starts in a row that are repeated at once, as no rank has run: Open MPI's mpirun does not start ("listener thread
 #: failed to start") if an mpirun that was killed has left a folder of the same process id in /tmp

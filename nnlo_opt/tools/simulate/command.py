@@ -13,31 +13,31 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser, checked_run, run_named
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.reporting.words import counted, duration
-from nnlo_opt.run.options.kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
-from nnlo_opt.run.options.table import BY_NAME, SEED, TARGET, Option
-from nnlo_opt.run.options.values import check_rungs, pruning_plan
-from nnlo_opt.runtime.environment import fit_on_one_thread
-from nnlo_opt.search.design import design_size
-from nnlo_opt.search.own import is_own, own_pruner
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.pruning import FREEZE_THAW, PruningPlan
-from nnlo_opt.search.registry import AUTO, is_grid, options_of
-from nnlo_opt.simulate.clock import parse_cost
-from nnlo_opt.simulate.loading import load_durations, load_objective
-from nnlo_opt.simulate.replay import Replay
-from nnlo_opt.simulate.result import SimulationResult
-from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.simulate.workload import Workload
-from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.app.commands.arguments import Parser, checked_run, run_named
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.app.reporting.terminal import line_width
+from nnlo_opt.app.reporting.words import counted, duration
+from nnlo_opt.app.run.options.kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
+from nnlo_opt.app.run.options.table import BY_NAME, SEED, TARGET, Option
+from nnlo_opt.app.run.options.values import check_rungs, pruning_plan
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.search.design import design_size
+from nnlo_opt.core.search.pruning import FREEZE_THAW, PruningPlan
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.objectives import Comparison
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.engine.runtime.environment import fit_on_one_thread
+from nnlo_opt.engine.search.own import is_own, own_pruner
+from nnlo_opt.engine.search.process import InlineSearch
+from nnlo_opt.engine.search.registry import AUTO, is_grid, options_of
+from nnlo_opt.tools.simulate.clock import parse_cost
+from nnlo_opt.tools.simulate.loading import load_durations, load_objective
+from nnlo_opt.tools.simulate.replay import Replay
+from nnlo_opt.tools.simulate.result import SimulationResult
+from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan
+from nnlo_opt.tools.simulate.workload import Workload
 
 #: options of pruners, and options that a run answers
 _OF_PRUNER = ("eta", "min_epochs", "min_trials", "max_epochs")

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import regular
-from nnlo_opt.simulate.workload import BUILTIN, Durations, Objective, computed, lognormal, measured
-from nnlo_opt.space.loading import load_space, space_from_dimensions
-from nnlo_opt.user_code import takes_arguments
-from nnlo_opt.user_files import load_module
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.base.user_code import takes_arguments
+from nnlo_opt.engine.loading.modules import load_module
+from nnlo_opt.engine.loading.spaces import load_space, space_from_dimensions
+from nnlo_opt.tools.simulate.workload import BUILTIN, Durations, Objective, computed, lognormal, measured
 
 #: columns that a table of durations may have; the first that exists is read; `results.csv` has the second
 COLUMNS = ("seconds", "train_s")

@@ -5,12 +5,12 @@ from statistics import median
 
 import numpy as np
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.simulate.workload import Objective, Workload
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Trial, TrialState
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Trial, TrialState
+from nnlo_opt.tools.simulate.workload import Objective, Workload
 
 
 class Replay(Workload, kw_only=True):  # for mypy, which else misses that all are

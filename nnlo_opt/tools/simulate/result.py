@@ -4,8 +4,8 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nnlo_opt.reporting.results import block_utilization
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.reporting.results import block_utilization
+from nnlo_opt.core.trials.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,24 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.records import Value
-from nnlo_opt.search.base import TrialRecord
-from nnlo_opt.search.pruning import Pruner
-from nnlo_opt.simulate.clock import FREE, Cost, VirtualClock
-from nnlo_opt.simulate.result import SimulationResult, result_of
-from nnlo_opt.simulate.workload import METRIC, Workload
-from nnlo_opt.space.space import Point
-from nnlo_opt.trials.events import RunStarted
-from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.comm.transport import Received, Transport
+from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.search.base import TrialRecord
+from nnlo_opt.core.search.pruning import Pruner
+from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.trials.events import RunStarted
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.tools.simulate.clock import FREE, Cost, VirtualClock
+from nnlo_opt.tools.simulate.result import SimulationResult, result_of
+from nnlo_opt.tools.simulate.workload import METRIC, Workload
 
 # ---------------------------------------------------------------- virtual blocks
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.records import Value
-from nnlo_opt.space.parameters import Real
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.figure import finite_number
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.space.parameters import Real
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.figure import finite_number
 
 #: the metric that an epoch reports, as the module of an objective does
 METRIC = "value"

@@ -1,6 +1,6 @@
 import pytest
 
-from nnlo_opt.compat.manager.algo import Algo
+from nnlo_opt.ancestors.manager.algo import Algo
 from tests.helpers.refusals import check_refused
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builtin import gan
 from tests.helpers.circle import Circle, Endless
 from tests.helpers.effort import some_of

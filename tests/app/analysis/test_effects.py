@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.analysis.effects import MIN_TRIALS, effects_of
-from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior
-from nnlo_opt.search.targets import unwarp, warp
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.parameters import Categorical, Constant, Integer, Real
-from nnlo_opt.space.space import Space
+from nnlo_opt.app.analysis.effects import MIN_TRIALS, effects_of
+from nnlo_opt.core.search.encoding import Encoding
+from nnlo_opt.core.search.gaussian_process import Hyperparameters, Observations, Posterior
+from nnlo_opt.core.search.targets import unwarp, warp
+from nnlo_opt.core.space.conditions import When
+from nnlo_opt.core.space.parameters import Categorical, Constant, Integer, Real
+from nnlo_opt.core.space.space import Space
 
 
 def measured(space, figure, n_trials, seed=0):

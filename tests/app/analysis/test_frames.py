@@ -2,10 +2,10 @@ import pandas
 import pytest
 
 import nnlo_opt
-from nnlo_opt.analysis.frames import assignments_frame, epochs_frame, folds_frame, results_frame, trials_frame
+from nnlo_opt.app.analysis.frames import assignments_frame, epochs_frame, folds_frame, results_frame, trials_frame
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.space import Categorical
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
 from tests.helpers.recorded import REST, events_of, started, two_objectives
 
 

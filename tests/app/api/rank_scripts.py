@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from nnlo_opt import Algo, ModelBuilder, MPIKFoldManager, MPIManager
-from nnlo_opt.errors import TrialError
+from nnlo_opt.core.base.errors import TrialError
 from tests.helpers.circle import Circle, Endless
 
 WORLD = MPI.COMM_WORLD

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import nnlo_opt
-from nnlo_opt.errors import NnloError
+from nnlo_opt.core.base.errors import NnloError
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()

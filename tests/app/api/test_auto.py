@@ -6,7 +6,7 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Real, load_run
-from nnlo_opt.errors import SearchWarning
+from nnlo_opt.core.base.errors import SearchWarning
 from tests.helpers.refusals import check_refused
 
 SPACE = {"x": Real(0, 1)}

@@ -8,9 +8,9 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Real, load_run
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import read_events
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import read_events
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from tests.helpers.stories import write_journal
 
 SPACE = {"x": Real(0, 1), "y": Real(0, 1)}

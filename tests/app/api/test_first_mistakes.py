@@ -12,10 +12,10 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Real
-from nnlo_opt.errors import NnloError, TrialError
-from nnlo_opt.objective import forked
-from nnlo_opt.run.start.host import Interruption
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.run.start.host import Interruption
+from nnlo_opt.core.base.errors import NnloError, TrialError
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.engine.objective import forked
 
 SPACE = {"x": Real(-5, 5)}
 FEW = {"num_iterations": 6, "hyper_opt": "random"}

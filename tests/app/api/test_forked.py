@@ -18,8 +18,8 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Real
-from nnlo_opt.errors import TrialError
-from nnlo_opt.objective import forked
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.engine.objective import forked
 from tests.helpers import launcher
 from tests.helpers.refusals import check_refused
 

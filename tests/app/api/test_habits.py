@@ -10,8 +10,8 @@ import pytest
 import nnlo_opt
 from nnlo_opt import Categorical, Integer, Real, Space, When, load_run
 from nnlo_opt.cli import tool as cli
-from nnlo_opt.errors import ConfigurationError, SearchWarning, TrialError
-from nnlo_opt.objective.other_names import ARGUMENTS, OF_MODULE
+from nnlo_opt.core.base.errors import ConfigurationError, SearchWarning, TrialError
+from nnlo_opt.engine.objective.other_names import ARGUMENTS, OF_MODULE
 
 SPACE = {"x": Real(-5, 5)}
 FEW = {"num_iterations": 4, "hyper_opt": "random"}

@@ -4,9 +4,9 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Integer, Real, load_run
-from nnlo_opt.errors import SearchWarning
-from nnlo_opt.trials.journal import read_events
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.base.errors import SearchWarning
+from nnlo_opt.core.trials.journal import read_events
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from tests.helpers.stories import write_journal
 
 SPACE = {"lr": Real(1e-4, 1.0, "log-uniform", likely=0.01), "n": Integer(1, 64)}

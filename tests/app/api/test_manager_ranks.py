@@ -8,7 +8,7 @@ import pytest
 from tests.helpers import launcher
 
 SCRIPTS = Path(__file__).parent / "rank_scripts.py"
-EXAMPLE = Path(__file__).parents[2] / "examples" / "example_manager.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "example_manager.py"
 
 pytestmark = pytest.mark.mpi
 

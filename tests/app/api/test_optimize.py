@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.api.arguments import Earlier, SearchArguments
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.errors import TrialError, printable
-from nnlo_opt.objective import forked
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.run.options.table import OPTIMIZATION_OPTIONS
-from nnlo_opt.run.start.identity import refuse_run_of_script
-from nnlo_opt.search.base import SearchAlgorithm
-from nnlo_opt.search.pruning import Pruner
+from nnlo_opt.app.api.arguments import Earlier, SearchArguments
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.app.run.options.table import OPTIMIZATION_OPTIONS
+from nnlo_opt.app.run.start.identity import refuse_run_of_script
+from nnlo_opt.core.base.errors import TrialError, printable
+from nnlo_opt.core.search.base import SearchAlgorithm
+from nnlo_opt.core.search.pruning import Pruner
+from nnlo_opt.core.trials.repair import repair
+from nnlo_opt.engine.objective import forked
 from nnlo_opt.space import Integer, Real, Space
-from nnlo_opt.trials.repair import repair
 from tests.helpers.launcher import events_of, python
 from tests.helpers.refusals import check_refused
 
@@ -35,7 +35,7 @@ SPACE = {"x": Real(-5, 5), "n": Integer(1, 4)}
 #: the same, as a list has it
 NAMED = [Real(-5, 5, name="x"), Integer(1, 4, name="n")]
 FEW = {"num_iterations": 5, "hyper_opt": "random"}
-EXAMPLE = Path(__file__).parents[2] / "examples" / "example_optimize.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "example_optimize.py"
 
 
 def distance(parameters):
@@ -464,7 +464,7 @@ def test_what_stands_in_a_module_is_the_same_run_for_the_command_line(tmp_path, 
     for number, target in enumerate((objective_in_a_module.objective, objective_in_a_module, str(path), path)):
         result = nnlo_opt.optimize(target, SPACE, checkpoint=tmp_path / f"run-{number}", **FEW)
         model = read_ledger(result.directory).identity.model
-        sha256 = nnlo_opt.api.optimize.open_model(str(path)).sha256
+        sha256 = nnlo_opt.app.api.optimize.open_model(str(path)).sha256
         assert (model.name, model.source, model.sha256, model.function) == (path.stem, str(path), sha256, "")
         refuse_early(result.directory, "--model", str(path))
 
@@ -580,7 +580,7 @@ def test_trials_of_a_study_that_was_left_are_asked_for_again(tmp_path):
 FORKS = """
     import fcntl, os, sys, warnings
     import nnlo_opt
-    from nnlo_opt.errors import ConfigurationError
+    from nnlo_opt.core.base.errors import ConfigurationError
 
     def refused(call, *arguments):
         try:

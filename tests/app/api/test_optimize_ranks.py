@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.app.reporting.results import read_ledger
 from tests.helpers import launcher
 
 SCRIPTS = Path(__file__).parent / "search_scripts.py"
-EXAMPLE = Path(__file__).parents[2] / "examples" / "example_optimize.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "example_optimize.py"
 OBJECTIVE = "def objective(parameters):\n    return parameters['x'] ** 2\n"
 SEARCHES = """
 import nnlo_opt

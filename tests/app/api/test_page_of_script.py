@@ -11,9 +11,9 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Real, SearchWarning
-from nnlo_opt.objective import forked
-from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.reporting.watch import SearchBar
+from nnlo_opt.app.reporting.follow import Reporter
+from nnlo_opt.app.reporting.watch import SearchBar
+from nnlo_opt.engine.objective import forked
 from tests.helpers.told_runs import Story
 
 SPACE = {"x": Real(-5, 5)}
@@ -23,14 +23,14 @@ TABLES = ["results.csv", "summary.json"]
 NOTES = """
 import os, sys
 from pathlib import Path
-from nnlo_opt.reporting import follow
+from nnlo_opt.app.reporting import follow
 Path("threads").write_text(" ".join(os.environ[name] for name in follow.THREAD_VARIABLES))
 follow.follow(Path(sys.argv[1]), int(sys.argv[2]))
 """
 WAITS = """
 import os, sys, time
 from pathlib import Path
-from nnlo_opt.reporting import follow
+from nnlo_opt.app.reporting import follow
 while not Path("go").exists() and os.getppid() == int(sys.argv[2]):
     time.sleep(0.01)
 follow.follow(Path(sys.argv[1]), int(sys.argv[2]))
@@ -70,7 +70,7 @@ class Watched(io.StringIO):
 
 
 def helpers():
-    return [child for child in psutil.Process().children() if "nnlo_opt.reporting.follow" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "nnlo_opt.app.reporting.follow" in child.cmdline()]
 
 
 def told(run, **options):

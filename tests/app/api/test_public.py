@@ -38,7 +38,8 @@ def entry(path):
         module = importlib.import_module(place)
         value = getattr(module, name)
     public = {name: getattr(nnlo_opt, name) for name in nnlo_opt.__all__}
-    return value, vars(module) | public | {"nnlo_opt": nnlo_opt, "np": np}
+    home = vars(importlib.import_module(getattr(value, "__module__", None) or place))
+    return value, home | vars(module) | public | {"nnlo_opt": nnlo_opt, "np": np}
 
 
 def check_examples(paths):

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 import nnlo_opt
-from nnlo_opt.trials.journal import read_events
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials.journal import read_events
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from tests.helpers.launcher import python
 from tests.helpers.refusals import check_refused
 from tests.helpers.stories import write_journal

@@ -5,8 +5,8 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import load_run
-from nnlo_opt.errors import JournalError, TrialError
-from nnlo_opt.trials import events as ev
+from nnlo_opt.core.base.errors import JournalError, TrialError
+from nnlo_opt.core.trials import events as ev
 from tests.helpers.launcher import python
 from tests.helpers.recorded import TRIALS, events_of, of_trial, started
 from tests.helpers.refusals import check_refused
@@ -26,7 +26,7 @@ def write(here):
 
 def test_the_examples_of_the_docstrings_are_true(write):
     write(events_of())
-    found = doctest.testmod(nnlo_opt.api.run, optionflags=doctest.ELLIPSIS, extraglobs=PUBLIC)
+    found = doctest.testmod(nnlo_opt.app.api.run, optionflags=doctest.ELLIPSIS, extraglobs=PUBLIC)
     assert (found.failed, found.attempted) == (0, 17)
 
 

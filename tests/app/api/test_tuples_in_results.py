@@ -4,7 +4,7 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Categorical, Integer, Study, load_run
-from nnlo_opt.objective import forked
+from nnlo_opt.engine.objective import forked
 
 KERNELS = [(3, 3), [5, 5], (7, (1, 2))]
 SPACE = {"kernel": Categorical(KERNELS), "n": Integer(1, 3)}

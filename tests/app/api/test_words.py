@@ -1,6 +1,6 @@
 import pytest
 
-from nnlo_opt.api.words import python_words
+from nnlo_opt.app.api.words import python_words
 
 
 @pytest.mark.parametrize(

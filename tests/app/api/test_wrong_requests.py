@@ -6,9 +6,9 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Categorical, Integer, Real, Study, load_run
-from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.api.words import in_python
-from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.app.api.arguments import SearchArguments
+from nnlo_opt.app.api.words import in_python
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.space import When
 from tests.helpers.refusals import check_refused
 

@@ -7,10 +7,10 @@ import zlib
 
 import pytest
 
-from nnlo_opt.errors import JournalError
-from nnlo_opt.reporting.follow import JournalFollower, Reporter
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal, encode_line
+from nnlo_opt.app.reporting.follow import JournalFollower, Reporter
+from nnlo_opt.core.base.errors import JournalError
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import Journal, encode_line
 from tests.helpers.stories import trial as events_of_trial
 from tests.helpers.stories import write_journal
 
@@ -82,7 +82,7 @@ def test_a_page_that_cannot_be_written_leaves_the_tables_as_they_should_be(tmp_p
 SLOW = """
 import sys, time
 from pathlib import Path
-from nnlo_opt.reporting import follow, page_data
+from nnlo_opt.app.reporting import follow, page_data
 follow.PAGE_S = 0.2
 page_data.parse_object = lambda text: time.sleep(50)
 follow.follow(Path(sys.argv[1]), int(sys.argv[2]))
@@ -108,7 +108,7 @@ def test_the_reporter_writes_all_there_is_when_the_coordinator_died(tmp_path):
     coordinator = """
 import os, sys
 from pathlib import Path
-from nnlo_opt.reporting.follow import Reporter
+from nnlo_opt.app.reporting.follow import Reporter
 reporter = Reporter(Path(sys.argv[1]))
 print(reporter._process.pid, flush=True)
 os.kill(os.getpid(), 9)
@@ -124,7 +124,7 @@ os.kill(os.getpid(), 9)
 LEAVES_A_CHILD = """
 import os, sys, time
 from pathlib import Path
-from nnlo_opt.reporting.follow import Reporter
+from nnlo_opt.app.reporting.follow import Reporter
 reporter = Reporter(Path(sys.argv[1]))
 child = os.fork()
 if not child:

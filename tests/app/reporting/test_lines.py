@@ -1,14 +1,14 @@
 import pytest
 
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.reporting.lines import ProgressLines, TrainingLines
-from nnlo_opt.reporting.words import duration, losses_text, metrics_text, outcome, point_text, value_text
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.reporting.lines import ProgressLines, TrainingLines
+from nnlo_opt.app.reporting.words import duration, losses_text, metrics_text, outcome, point_text, value_text
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.search.pruning import PruningPlan
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.stories import assigned, completed, failed, finished, suggested
 
 

@@ -3,13 +3,13 @@ import re
 
 import pytest
 
-from nnlo_opt.files import atomic_write, make_directory
-from nnlo_opt.reporting.page import write_page
-from nnlo_opt.reporting.page_data import page_data
-from nnlo_opt.space.parameters import Categorical
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.app.reporting.page import write_page
+from nnlo_opt.app.reporting.page_data import page_data
+from nnlo_opt.core.base.files import atomic_write, make_directory
+from nnlo_opt.core.space.parameters import Categorical
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.checkpoint import fold_directory
 from tests.helpers.page_stories import EVIL, LEDGERS, SPACE, fail, point, restarted_with_losses, search
 from tests.helpers.told_runs import Story
 
@@ -126,7 +126,7 @@ def test_an_assignment_that_was_lost_ends_with_its_start_and_not_with_the_next(t
 
 
 def test_long_curves_are_thinned_out_and_keep_their_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("nnlo_opt.reporting.page_data.MOST_POINTS", 60)
+    monkeypatch.setattr("nnlo_opt.app.reporting.page_data.MOST_POINTS", 60)
     story = Story()
     assignment = story.assign(0.0, story.suggest(0.0))
     for epoch in range(1, 201):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.reporting.page import write_page
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.app.reporting.page import write_page
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.checkpoint import fold_directory
 from tests.helpers.page_stories import LEDGERS, all_failed, empty, fail, point, search, with_folds
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from nnlo_opt.reporting import plots
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.reporting import plots
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.recorded import REST, SPACE, TRIALS, events_of, started, two_objectives
 from tests.helpers.refusals import check_refused
 

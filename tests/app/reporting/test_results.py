@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from nnlo_opt.errors import JournalError
-from nnlo_opt.reporting.results import read_ledger, results_frame, write_results
-from nnlo_opt.reporting.table import pareto_table, trials_table
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.sync_mark import MARK_NAME
+from nnlo_opt.app.reporting.results import read_ledger, results_frame, write_results
+from nnlo_opt.app.reporting.table import pareto_table, trials_table
+from nnlo_opt.core.base.errors import JournalError
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.sync_mark import MARK_NAME
 from tests.helpers.stories import assigned, completed, finished, write_journal
 from tests.helpers.told_runs import Story
 

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.reporting import status_lines as text
-from nnlo_opt.reporting.status import Progress, status_of
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_state import RunState
+from nnlo_opt.app.reporting import status_lines as text
+from nnlo_opt.app.reporting.status import Progress, status_of
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_state import RunState
 from tests.helpers.stories import SEARCH, TRAINING, UNDER_WAY, begun, completed, failed, finished, reported, trial
 
 

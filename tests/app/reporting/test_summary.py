@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from nnlo_opt.reporting.results import block_utilization, summarise
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.reporting.results import block_utilization, summarise
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.told_runs import Story
 
 

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, text_table, trials_table
-from nnlo_opt.trials import events as ev
+from nnlo_opt.app.reporting.table import MOST_ROWS, pareto_table, text_table, trials_table
+from nnlo_opt.core.trials import events as ev
 from tests.helpers.told_runs import Story
 
 

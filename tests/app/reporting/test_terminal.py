@@ -5,8 +5,8 @@ import termios
 
 import pytest
 
-from nnlo_opt.reporting.terminal import CLEAR, WIDE, BottomLine, fitted, line_width, styled, terminal_width
-from nnlo_opt.run.start.console import Console
+from nnlo_opt.app.reporting.terminal import CLEAR, WIDE, BottomLine, fitted, line_width, styled, terminal_width
+from nnlo_opt.app.run.start.console import Console
 
 
 @pytest.fixture

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from nnlo_opt.errors import JournalError
-from nnlo_opt.reporting.status import status_of
-from nnlo_opt.reporting.status_lines import bottom_line
-from nnlo_opt.reporting.watch import BEGIN_S, GRACE_S, MOST_FAILED, Page, RunWatch, _Changes
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_lock import RunLock
-from nnlo_opt.trials.run_state import RunState
+from nnlo_opt.app.reporting.status import status_of
+from nnlo_opt.app.reporting.status_lines import bottom_line
+from nnlo_opt.app.reporting.watch import BEGIN_S, GRACE_S, MOST_FAILED, Page, RunWatch, _Changes
+from nnlo_opt.core.base.errors import JournalError
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_lock import RunLock
+from nnlo_opt.core.trials.run_state import RunState
 from tests.helpers.manual_clock import ManualClock
 from tests.helpers.pages import REPOSITORY, Kind, blocks_of
 from tests.helpers.printed import check

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.comm.run_messages import ModelExported
-from nnlo_opt.errors import OutOfTimeError
-from nnlo_opt.run.afterwards.best_model import BEST_MODEL, best_fold, save_model
-from nnlo_opt.run.start.serving_ranks import RankDiedError
-from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.app.run.afterwards.best_model import BEST_MODEL, best_fold, save_model
+from nnlo_opt.app.run.start.serving_ranks import RankDiedError
+from nnlo_opt.core.base.errors import OutOfTimeError
+from nnlo_opt.core.comm.run_messages import ModelExported
+from nnlo_opt.core.trials.checkpoint import fold_directory
 from tests.helpers.told_runs import Story
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.objective.command import Command
-from nnlo_opt.objective.template import Template
-from nnlo_opt.run.start.changed_model import model_difference, model_remark
-from nnlo_opt.trials.identity import ModelFile
+from nnlo_opt.app.run.start.changed_model import model_difference, model_remark
+from nnlo_opt.core.trials.identity import ModelFile
+from nnlo_opt.engine.objective.command import Command
+from nnlo_opt.engine.objective.template import Template
 
 COMMAND = "python train.py --log run.log --resume snapshot.pt {args}"
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.checks import check_momentum, check_shares, check_teams
-from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.run.options.checks import check_momentum, check_shares, check_teams
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.comm.topology import plan_single_block
+from nnlo_opt.core.trials.identity import DataFiles
 from nnlo_opt.space import Integer, Ordinal, Space
-from nnlo_opt.trials.identity import DataFiles
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from nnlo_opt.run.options.choice import Choice, chosen, resumed, with_choice, without_effect
-from nnlo_opt.run.options.values import optimization_options
-from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.app.run.options.choice import Choice, chosen, resumed, with_choice, without_effect
+from nnlo_opt.app.run.options.values import optimization_options
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.trials.identity import StartSettings
 from nnlo_opt.space import Integer, Real, Space
-from nnlo_opt.trials.identity import StartSettings
 from tests.helpers.refusals import check_refused
 
 SPACE = Space([Real(0, 1, name="x")])

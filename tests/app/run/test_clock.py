@@ -3,8 +3,8 @@
 import pytest
 
 import nnlo_opt
-from nnlo_opt.clock import SystemClock
-from nnlo_opt.reporting.results import read_run
+from nnlo_opt.app.reporting.results import read_run
+from nnlo_opt.core.base.clock import SystemClock
 from nnlo_opt.space import Real
 from tests.helpers.refusals import check_refused
 

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 
-from nnlo_opt.run.start.console import ROOM_S, SAY_S, Console, WaitForSpace
+from nnlo_opt.app.run.start.console import ROOM_S, SAY_S, Console, WaitForSpace
 from tests.helpers.manual_clock import ManualClock
 from tests.helpers.refusals import refusal
 

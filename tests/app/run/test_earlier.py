@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.export.exporter import make_exporter
-from nnlo_opt.reporting.results import write_results
-from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.app.reporting.results import write_results
+from nnlo_opt.app.run.start.earlier import observations_of_runs, read_earlier
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.identity import RunIdentity
+from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.trials.identity import RunIdentity
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.tools.export.exporter import make_exporter
 from tests.helpers import effort
 from tests.helpers.exported import SPACE, story
 from tests.helpers.refusals import check_refused

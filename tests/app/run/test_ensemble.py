@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.run.afterwards.ensemble import select
+from nnlo_opt.app.run.afterwards.ensemble import select
 
 TRUTH = np.linspace(-1, 1, 50, dtype=np.float32)
 

@@ -4,13 +4,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from nnlo_opt.comm.messages import StartFold
-from nnlo_opt.data import order
-from nnlo_opt.data.folds import make_folds, single_fold
-from nnlo_opt.data.weights import class_tables
-from nnlo_opt.errors import TrialError
-from nnlo_opt.run.workload.fold_tasks import Feeding, FoldTaskFactory
-from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.app.run.workload.fold_tasks import Feeding, FoldTaskFactory
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.comm.messages import StartFold
+from nnlo_opt.core.data import order
+from nnlo_opt.core.data.folds import make_folds, single_fold
+from nnlo_opt.core.data.weights import class_tables
+from nnlo_opt.core.training.options import TrainingOptions
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.memory_source import ArraySource, numbered_source
 from tests.helpers.refusals import check_refused

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.run.start.host import Host
-from nnlo_opt.run.start.identity import check_same, identity_of, settings_of
-from nnlo_opt.run.workload.findings import Findings
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.run.start.host import Host
+from nnlo_opt.app.run.start.identity import check_same, identity_of, settings_of
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders
+from nnlo_opt.core.trials.run_directory import RunRequest
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.trials.identity import DataFiles, RunIdentity, ScriptFolders
-from nnlo_opt.trials.run_directory import RunRequest
 from tests.helpers.refusals import check_refused
 
 SPACE = Space([Integer(1, 8, name="n"), Real(1e-4, 1e-1, "log-uniform", name="train.learning_rate")])

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.run.start.inbox import STOPPED, Enqueue, Inbox, Stop, points_waiting, submit
+from nnlo_opt.app.run.start.inbox import STOPPED, Enqueue, Inbox, Stop, points_waiting, submit
+from nnlo_opt.core.coordinator import instructions as ins
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.owner import this_process
 from nnlo_opt.space import Integer, Real, Space
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.owner import this_process
 from tests.helpers.launcher import seen_within
 
 SPACE = Space([Integer(1, 9, name="n"), Real(0, 1, name="x")])

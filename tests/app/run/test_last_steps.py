@@ -3,12 +3,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from nnlo_opt.errors import EXIT_FAILURE
-from nnlo_opt.files import make_directory
-from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.run.afterwards import last_steps
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.app.reporting.follow import Reporter
+from nnlo_opt.app.run.afterwards import last_steps
+from nnlo_opt.core.base.errors import EXIT_FAILURE
+from nnlo_opt.core.base.files import make_directory
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.checkpoint import fold_directory
 from tests.helpers.told_runs import Story
 
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nnlo_opt.export.mirror import ProcessMirrors
-from nnlo_opt.run.afterwards import mirrors
-from nnlo_opt.run.afterwards.mirrors import TOOLS, ask_mirrors, end_mirrors
+from nnlo_opt.app.run.afterwards import mirrors
+from nnlo_opt.app.run.afterwards.mirrors import TOOLS, ask_mirrors, end_mirrors
+from nnlo_opt.tools.export.mirror import ProcessMirrors
 from tests.helpers.manual_clock import ManualClock
 
 

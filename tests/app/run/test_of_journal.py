@@ -4,16 +4,16 @@ import shlex
 
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.cli.driver_parsers import DRIVERS
-from nnlo_opt.cli.earlier_runs import model_of_run
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.kinds import EARLIER, PATH, RUN_PATH, TEXT
-from nnlo_opt.run.options.of_journal import GUARDED, names_code, without_code
-from nnlo_opt.run.options.table import BY_NAME
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.commands.driver_parsers import DRIVERS
+from nnlo_opt.app.commands.earlier_runs import model_of_run
+from nnlo_opt.app.run.options.kinds import EARLIER, PATH, RUN_PATH, TEXT
+from nnlo_opt.app.run.options.of_journal import GUARDED, names_code, without_code
+from nnlo_opt.app.run.options.table import BY_NAME
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.space.constraint import Constraint
+from nnlo_opt.core.trials.identity import RunIdentity
 from nnlo_opt.space import Real, Space
-from nnlo_opt.space.constraint import Constraint
-from nnlo_opt.trials.identity import RunIdentity
 from tests.helpers.pages import REPOSITORY
 from tests.helpers.refusals import check_refused
 from tests.helpers.stories import START, suggested, trial, write_journal
@@ -23,7 +23,7 @@ EVIL = """
 from pathlib import Path
 Path(__file__).with_name("executed").touch()
 from nnlo_opt.space import Real
-from nnlo_opt.update_rules.downpour import Downpour as Rule
+from nnlo_opt.core.update_rules.downpour import Downpour as Rule
 parameter_range = [Real(0, 1, name="x")]
 def feasible(p): return True
 def figure(fold): return 0

@@ -1,10 +1,10 @@
 import pytest
 
+from nnlo_opt.app.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
+from nnlo_opt.app.run.options.values import optimization_options, training_options
 from nnlo_opt.cli import tool
-from nnlo_opt.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
-from nnlo_opt.run.options.values import optimization_options, training_options
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.objectives import Objective
 from tests.helpers.refusals import check_refused
 
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 
 import nnlo_opt
-from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.roles import RankRoles
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.rank.roles import RankRoles
+from nnlo_opt.core.comm.run_messages import OpenRun
 from nnlo_opt.space import Real
 
 

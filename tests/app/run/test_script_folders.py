@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.run.start.script_folders import MOST_NAMES, folders_of
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.run_directory import open_run
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.run.start.script_folders import MOST_NAMES, folders_of
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.run_directory import open_run
 from tests.helpers.refusals import check_refused
 
 

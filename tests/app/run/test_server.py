@@ -7,25 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.master import Master, MasterSetup
-from nnlo_opt.block.task import FoldTask, TaskFactory
-from nnlo_opt.block.worker.group import MemberSetup, WorkerGroupMember
-from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun, Shutdown
-from nnlo_opt.comm.topology import Team, plan_single_block, reformed
-from nnlo_opt.comm.transport import Transport
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.objective.rank import ObjectiveRank
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.placement import Endpoints, Placement
-from nnlo_opt.run.rank.roles import RankRoles
-from nnlo_opt.run.rank.server import LOOK_S, RankServer
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials import unrecorded
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.rank.placement import Endpoints, Placement
+from nnlo_opt.app.run.rank.roles import RankRoles
+from nnlo_opt.app.run.rank.server import LOOK_S, RankServer
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.core.block.master.master import Master, MasterSetup
+from nnlo_opt.core.block.task import FoldTask, TaskFactory
+from nnlo_opt.core.block.worker.group import MemberSetup, WorkerGroupMember
+from nnlo_opt.core.block.worker.worker import Memory, Worker, WorkerSetup
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.run_messages import Inspect, Inspected, OpenRun, Shutdown
+from nnlo_opt.core.comm.topology import Team, plan_single_block, reformed
+from nnlo_opt.core.comm.transport import Transport
+from nnlo_opt.core.data.folds import single_fold
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials import unrecorded
+from nnlo_opt.engine.objective.rank import ObjectiveRank
 from tests.helpers.loopback_team import linear_tasks
 from tests.helpers.manual_clock import ManualClock
 from tests.helpers.memory_source import linear_source
@@ -150,7 +150,7 @@ def test_a_worker_that_needs_no_message_looks_for_one_only_now_and_then(monkeypa
     server = server_of(WorkerOnly(world.end(1), team, tasks))
     master = team.end(0)
     ticks = count()
-    monkeypatch.setattr("nnlo_opt.block.worker.worker.time.perf_counter", lambda: next(ticks) * LOOK_S / 5)
+    monkeypatch.setattr("nnlo_opt.core.block.worker.worker.time.perf_counter", lambda: next(ticks) * LOOK_S / 5)
 
     def answers() -> list[Any]:
         return [received.message for received in iter(master.poll, None)]

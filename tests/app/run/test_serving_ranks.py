@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.messages import FoldStopped
-from nnlo_opt.comm.run_messages import ExportModel, ModelExported, PreemptionHeard, Prepared, Shutdown
-from nnlo_opt.errors import OutOfTimeError
-from nnlo_opt.run.start.serving_ranks import RankDiedError, ServingRanks
-from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.app.run.start.serving_ranks import RankDiedError, ServingRanks
+from nnlo_opt.core.base.errors import OutOfTimeError
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.messages import FoldStopped
+from nnlo_opt.core.comm.run_messages import ExportModel, ModelExported, PreemptionHeard, Prepared, Shutdown
+from nnlo_opt.engine.runtime.preemption import Preemption
 
 ORDER = ExportModel(point={}, weights_path="w", path="m")
 ANSWER = ModelExported(path="m.keras")

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.run.options.space_checks import check_space
-from nnlo_opt.run.options.values import check_training
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.run.options.space_checks import check_space
+from nnlo_opt.app.run.options.values import check_training
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.training.options import MODES, OPTIMIZERS, SEARCHABLE, TrainingOptions
+from nnlo_opt.engine.loading.spaces import load_space
+from nnlo_opt.engine.models.builders import ModelDefinition
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
-from nnlo_opt.space.loading import load_space
-from nnlo_opt.training.options import MODES, OPTIMIZERS, SEARCHABLE, TrainingOptions
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def get_model(n_units=3, width=2):

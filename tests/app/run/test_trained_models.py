@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.cli.earlier_runs import BEST_MODEL_OPTIONS, best_model, model_of_run
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.builders import open_model
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.checkpoint import fold_directory, save_weights
+from nnlo_opt.app.commands.arguments import Parser
+from nnlo_opt.app.commands.earlier_runs import BEST_MODEL_OPTIONS, best_model, model_of_run
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.checkpoint import fold_directory, save_weights
+from nnlo_opt.engine.models.builders import open_model
 from tests.helpers.refusals import check_refused
 from tests.helpers.stories import START, assigned, completed, finished, suggested, write_journal
 from tests.helpers.workloads import workload_of

@@ -1,5 +1,5 @@
-from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.run.workload.workload import ModuleWorkload
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.comm.run_messages import OpenRun
 from nnlo_opt.space import Categorical, Space
 
 

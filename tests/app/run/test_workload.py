@@ -8,19 +8,19 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.data.lists import write_sums
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.workload.inspection import Inspection
-from nnlo_opt.run.workload.model_maker import ModelMaker
-from nnlo_opt.run.workload.run_data import RunData
-from nnlo_opt.run.workload.workload import ModuleWorkload
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.workload.inspection import Inspection
+from nnlo_opt.app.run.workload.model_maker import ModelMaker
+from nnlo_opt.app.run.workload.run_data import RunData
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.trees import leaves
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.objectives import Comparison
+from nnlo_opt.engine.data.lists import write_sums
 from nnlo_opt.space import Integer, Real, Space
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trees import leaves
-from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.vectors import aligned_empty
 from tests.helpers.refusals import check_refused
 from tests.helpers.workloads import prepared, workload_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt import files
+from nnlo_opt.core.base import files
 
 
 class Interrupted(BaseException):
@@ -110,7 +110,7 @@ def test_a_folder_can_be_synced(tmp_path):
 
 def test_a_folder_is_made_with_all_above_it_each_synced_into_the_one_above(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("nnlo_opt.files.sync", synced.append)
+    monkeypatch.setattr("nnlo_opt.core.base.files.sync", synced.append)
     files.make_directory(tmp_path / "a" / "b" / "c")
     assert (tmp_path / "a/b/c").is_dir()
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a/b"]

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from nnlo_opt.files import atomic_write, make_directory
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.files import atomic_write, make_directory
+from nnlo_opt.core.base.safe_path import SafePath
 
 
 @pytest.fixture

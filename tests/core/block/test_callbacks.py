@@ -3,12 +3,12 @@ import asyncio
 import numpy as np
 import pytest
 
-from nnlo_opt.block.master import instructions as ins
-from nnlo_opt.block.master.state import FoldPlan, MasterState, Phase
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.models.adapter import CallbackRequests
-from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.block.master import instructions as ins
+from nnlo_opt.core.block.master.state import FoldPlan, MasterState, Phase
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.models.adapter import CallbackRequests
+from nnlo_opt.core.training.options import TrainingOptions
 from tests.helpers import linear_teams
 from tests.helpers.linear_teams import central_of, fail, finish, history_of, options_of, place_of
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.reporting.words import counted
-from nnlo_opt.trials.checkpoint import load, load_weights
+from nnlo_opt.app.reporting.words import counted
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.data.folds import single_fold
+from nnlo_opt.core.trials.checkpoint import load, load_weights
 from tests.helpers.effort import examples
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.linear_serial import N_FEATURES, N_TRAIN, SMALL, Data, serial_trajectory

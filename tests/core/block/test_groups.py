@@ -7,9 +7,9 @@ and one has not come, real ranks would hang: here that is an error.
 import numpy as np
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import plan_single_block
 from tests.helpers import linear_teams
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.linear_serial import N_FEATURES, RATE, data_of

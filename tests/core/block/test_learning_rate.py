@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import pytest
 
-from nnlo_opt.update_rules.rule import SteppingWorker
+from nnlo_opt.core.update_rules.rule import SteppingWorker
 from tests.helpers.linear_serial import EPOCHS, RATE, SIZES, Serial, factor_of, serial_trajectory
 from tests.helpers.linear_teams import central_of, options_of, trained
 

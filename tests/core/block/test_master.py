@@ -6,11 +6,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.files import make_directory
-from nnlo_opt.trials.checkpoint import load_latest, load_weights
+from nnlo_opt.core.base.errors import ProtocolError, TrialError
+from nnlo_opt.core.base.files import make_directory
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.data.folds import single_fold
+from nnlo_opt.core.trials.checkpoint import load_latest, load_weights
 from tests.helpers import linear_teams
 from tests.helpers.linear_serial import Data, data_of
 from tests.helpers.linear_teams import fail, finish, place_of, run, step_to_an_epoch, val_losses

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.block.master import instructions as ins
-from nnlo_opt.block.master.state import FoldPlan, MasterState, Phase
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.training.history import FoldHistory
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.objectives import Comparison, Objective
+from nnlo_opt.core.base.errors import ProtocolError, TrialError
+from nnlo_opt.core.block.master import instructions as ins
+from nnlo_opt.core.block.master.state import FoldPlan, MasterState, Phase
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.training.history import FoldHistory
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.objectives import Comparison, Objective
 from tests.helpers.effort import examples
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.trials.checkpoint import load_latest, load_weights
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.trials.checkpoint import load_latest, load_weights
 from tests.helpers import linear_teams
 from tests.helpers.linear_serial import data_of
 from tests.helpers.linear_teams import finish, history_of, options_of, place_of, step_to_an_epoch

@@ -7,10 +7,10 @@ from operator import attrgetter
 import numpy as np
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.models.adapter import Metrics
-from nnlo_opt.trials.checkpoint import load_weights
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.data.folds import single_fold
+from nnlo_opt.core.models.adapter import Metrics
+from nnlo_opt.core.trials.checkpoint import load_weights
 from tests.helpers import linear_teams
 from tests.helpers.effort import some_of
 from tests.helpers.linear_model import LinearAdapter

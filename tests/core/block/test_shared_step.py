@@ -5,11 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-from nnlo_opt.block.exchange.shared_step import SharedStep
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.transport import Collective, RanksLost
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.update_rules.vectors import BLOCK
+from nnlo_opt.core.block.exchange.shared_step import SharedStep
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.transport import Collective, RanksLost
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.update_rules.vectors import BLOCK
 
 
 class Alive(Collective):

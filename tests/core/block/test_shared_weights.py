@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.block.exchange.shared_weights import SharedWeights
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.training.schedules import LearningRates, LearningRateSchedule
-from nnlo_opt.update_rules.downpour import Downpour
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics, explicit_momentum
-from nnlo_opt.update_rules.vectors import BLOCK
+from nnlo_opt.core.block.exchange.shared_weights import SharedWeights
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.training.schedules import LearningRates, LearningRateSchedule
+from nnlo_opt.core.update_rules.downpour import Downpour
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.update_rules.staleness import StalenessPolicy, StalenessStatistics, explicit_momentum
+from nnlo_opt.core.update_rules.vectors import BLOCK
 from tests.helpers import linear_teams
 from tests.helpers.linear_serial import EPOCHS, N_TRAIN
 from tests.helpers.linear_teams import central_of, history_of, options_of, team_of

@@ -6,11 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.trials.checkpoint import load_weights
-from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.update_rules.gem import Gem
-from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.trials.checkpoint import load_weights
+from nnlo_opt.core.trials.objectives import Comparison
+from nnlo_opt.core.update_rules.gem import Gem
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
 from tests.helpers import linear_serial, linear_teams
 from tests.helpers.linear_serial import BATCH, EPOCHS, N_FEATURES, RATE, data_of
 from tests.helpers.linear_teams import central_of, fail, finish, history_of, options_of, place_of, tree_of

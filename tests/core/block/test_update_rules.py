@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.update_rules.easgd import ElasticMomentum
-from nnlo_opt.update_rules.gem import Gem
-from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.update_rules.easgd import ElasticMomentum
+from nnlo_opt.core.update_rules.gem import Gem
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
 from tests.helpers.effort import some_of
 from tests.helpers.linear_serial import EPOCHS, N_FEATURES, N_TRAIN, RATE, SIZES, Serial
 from tests.helpers.linear_teams import central_of, finish, options_of, team_of, trained, tree_of, val_losses

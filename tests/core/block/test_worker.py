@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.block.worker.training import Partners
-from nnlo_opt.block.worker.worker import Worker, WorkerSetup
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.transport import Collective
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
-from nnlo_opt.run.workload.fold_tasks import FoldTaskFactory
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.user_code import reason_of
+from nnlo_opt.app.run.workload.fold_tasks import FoldTaskFactory
+from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError, TrialError
+from nnlo_opt.core.base.user_code import reason_of
+from nnlo_opt.core.block.worker.training import Partners
+from nnlo_opt.core.block.worker.worker import Worker, WorkerSetup
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.transport import Collective
+from nnlo_opt.core.data.folds import single_fold
+from nnlo_opt.core.training.options import TrainingOptions
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.loopback_team import linear_tasks
 from tests.helpers.memory_source import linear_source

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.comm import calls
-from nnlo_opt.comm.calls import CHUNK, HALVES, KINDS, Agreement, Call, chunks, doubled, halved, head, idle_head
+from nnlo_opt.core.comm import calls
+from nnlo_opt.core.comm.calls import CHUNK, HALVES, KINDS, Agreement, Call, chunks, doubled, halved, head, idle_head
 
 DTYPES, WORDS = st.sampled_from(["float32", "int64"]), st.sampled_from(["2 x 3 numbers", "3 x 2 numbers"])
 CALLS = st.builds(Call, st.sampled_from(KINDS), DTYPES, st.integers(0, 10), st.just(0), WORDS)

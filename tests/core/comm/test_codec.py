@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nnlo_opt
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.codec import decode, encode
-from nnlo_opt.comm.run_messages import Inspected
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.trials.identity import ScriptFolders
-from nnlo_opt.update_rules.rule import Answer
-from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.vectors import ALIGNMENT_BYTES, aligned_bytes
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.codec import decode, encode
+from nnlo_opt.core.comm.run_messages import Inspected
+from nnlo_opt.core.trials.identity import ScriptFolders
+from nnlo_opt.core.update_rules.rule import Answer
 from tests.helpers.any_values import OF_TYPE, by_name, finite, plain
 from tests.helpers.effort import examples
 

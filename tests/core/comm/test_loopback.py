@@ -1,8 +1,8 @@
 import pytest
 
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.messages import Fence
-from nnlo_opt.comm.transport import RanksLost
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.messages import Fence
+from nnlo_opt.core.comm.transport import RanksLost
 from nnlo_opt.testing.transport_conformance import TransportConformance
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.comm.topology import Topology, plan_groups, plan_single_block, reformed
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.comm.topology import Topology, plan_groups, plan_single_block, reformed
 
 worlds = st.integers(1, 200)
 block_sizes = st.integers(1, 40)

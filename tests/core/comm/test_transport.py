@@ -1,7 +1,7 @@
 import pytest
 
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.transport import receive, wait_until
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.transport import receive, wait_until
 
 
 def test_the_wait_ends_as_soon_as_the_look_succeeds():

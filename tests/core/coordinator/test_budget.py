@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.coordinator.ending import Progress, duration_s, expected_s
-from nnlo_opt.coordinator.instructions import Budget, searched_s
-from nnlo_opt.trials.ledger import Ledger, Session
-from nnlo_opt.trials.objectives import Objective
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
+from nnlo_opt.core.coordinator.ending import Progress, duration_s, expected_s
+from nnlo_opt.core.coordinator.instructions import Budget, searched_s
+from nnlo_opt.core.trials.ledger import Ledger, Session
+from nnlo_opt.core.trials.objectives import Objective
+from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, TrialState
 from tests.helpers.starts import assignment_of
 
 TWO = (Objective("a"), Objective("b", "max"))

@@ -1,18 +1,18 @@
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.pruning import PruningPlan
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.search.pruning import PruningPlan
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Integer, Space
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.ledger import Ledger
 from tests.helpers.manual_clock import ManualClock
 from tests.helpers.steps import fold_finished
 

@@ -9,23 +9,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator import state as co
-from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import WAS_ENDED, Budget, FromMaster, LastEnd, SearchPlan
-from nnlo_opt.coordinator.outcomes import losses_without_progress
-from nnlo_opt.coordinator.policy import Policy
-from nnlo_opt.search.base import History, Suggestion
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.search.random import RandomSearch
-from nnlo_opt.search.start_points import ENQUEUED, StartPointSearch
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator import instructions as ins
+from nnlo_opt.core.coordinator import state as co
+from nnlo_opt.core.coordinator.ending import Phase
+from nnlo_opt.core.coordinator.instructions import WAS_ENDED, Budget, FromMaster, LastEnd, SearchPlan
+from nnlo_opt.core.coordinator.outcomes import losses_without_progress
+from nnlo_opt.core.coordinator.policy import Policy
+from nnlo_opt.core.search.base import History, Suggestion
+from nnlo_opt.core.search.pruning import PruningPlan
+from nnlo_opt.core.search.random import RandomSearch
+from nnlo_opt.core.search.start_points import ENQUEUED, StartPointSearch
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.objectives import Objective, dominates
+from nnlo_opt.core.trials.trial import AssignmentEnd, TrialState
 from nnlo_opt.space import Integer, Space
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import Objective, dominates
-from nnlo_opt.trials.trial import AssignmentEnd, TrialState
 from tests.helpers.effort import examples
 from tests.helpers.steps import check, fold_finished
 

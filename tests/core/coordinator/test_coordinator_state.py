@@ -1,13 +1,22 @@
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import Begin, Drain, Enqueue, FromMaster, Preempt, RanksDied, StopTrial, Tick
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.search.base import Suggestion
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.coordinator import instructions as ins
+from nnlo_opt.core.coordinator.ending import Phase
+from nnlo_opt.core.coordinator.instructions import (
+    Begin,
+    Drain,
+    Enqueue,
+    FromMaster,
+    Preempt,
+    RanksDied,
+    StopTrial,
+    Tick,
+)
+from nnlo_opt.core.search.base import Suggestion
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.objectives import Objective
 from tests.helpers.starts import LATE, PHASES, PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, draining, restarted, with_trials
 from tests.helpers.steps import check, events_of, fail, finish, from_master, of_type, sends_to, step, suggest, unchanged
 

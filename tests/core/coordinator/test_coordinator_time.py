@@ -2,15 +2,15 @@
 
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import Begin, Budget, Send, Tick
-from nnlo_opt.search.base import Suggestion
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.coordinator import instructions as ins
+from nnlo_opt.core.coordinator.ending import Phase
+from nnlo_opt.core.coordinator.instructions import Begin, Budget, Send, Tick
+from nnlo_opt.core.search.base import Suggestion
+from nnlo_opt.core.search.pruning import PruningPlan
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import TrialState
 from tests.helpers.starts import PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, not_begun, over, restarted, session, with_budget
 from tests.helpers.steps import events_of, fail, finish, from_master, of_type, sends_to, step, stop, suggest, unchanged
 

@@ -1,12 +1,12 @@
 from dataclasses import replace
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator.instructions import Begin, RanksDied
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import FoldResult, Loss, TrialState, UnrecordedFold
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator import instructions as ins
+from nnlo_opt.core.coordinator.instructions import Begin, RanksDied
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import FoldResult, Loss, TrialState, UnrecordedFold
 from tests.helpers.starts import begin, not_begun, session
 from tests.helpers.steps import events_of, finish, from_master, of_type, sends_to, step, stop, suggest
 

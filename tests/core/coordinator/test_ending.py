@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
-from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.coordinator.ending import Ending, Phase, grace_times, walltime_times
+from nnlo_opt.core.coordinator.instructions import Budget, Finish, SearchPlan
+from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.starts import session
 from tests.helpers.stories import completed, suggested
 

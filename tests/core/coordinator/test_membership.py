@@ -1,8 +1,8 @@
 import pytest
 
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.membership import Membership, TeamState
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.membership import Membership, TeamState
 from tests.helpers.steps import check_blocks
 
 TWO_BLOCKS = Topology.plan(7, 3)  # ranks 1 to 3, and 4 to 6

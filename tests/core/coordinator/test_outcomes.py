@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
-from nnlo_opt.coordinator.outcomes import curve_of, fold_to_give_up, loss_of, losses_without_progress, report_of
-from nnlo_opt.trials.trial import AssignmentEnd, FoldResult, Loss, Trial, TrialState
+from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan
+from nnlo_opt.core.coordinator.outcomes import curve_of, fold_to_give_up, loss_of, losses_without_progress, report_of
+from nnlo_opt.core.trials.trial import AssignmentEnd, FoldResult, Loss, Trial, TrialState
 from tests.helpers.starts import assignment_of
 
 LOST, PREEMPTED, PAUSED = AssignmentEnd.LOST, AssignmentEnd.PREEMPTED, AssignmentEnd.PAUSED

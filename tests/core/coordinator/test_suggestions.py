@@ -1,7 +1,7 @@
 import pytest
 
-from nnlo_opt.coordinator.suggestions import N_LATEST, SHORTAGE, SuggestionBuffer
-from nnlo_opt.search.base import Suggestion
+from nnlo_opt.core.coordinator.suggestions import N_LATEST, SHORTAGE, SuggestionBuffer
+from nnlo_opt.core.search.base import Suggestion
 
 
 def answer(held: SuggestionBuffer, suggestion_s: float, *, is_last: bool = False) -> None:

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.data.batches import Batch, BatchStream, Samples, WindowsInMemory, iterate
-from nnlo_opt.data.order import Cut, Order
-from nnlo_opt.data.ragged import Ragged
+from nnlo_opt.core.data.batches import Batch, BatchStream, Samples, WindowsInMemory, iterate
+from nnlo_opt.core.data.order import Cut, Order
+from nnlo_opt.core.data.ragged import Ragged
 
 SIZES = st.tuples(st.integers(1, 30), st.integers(1, 40))
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.data.folds import Fold, classes_of, make_folds, shard, single_fold
+from nnlo_opt.core.data.folds import Fold, classes_of, make_folds, shard, single_fold
 from tests.helpers.refusals import refusal
 
 SEEDS = st.integers(0, 2**32)

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.data.order import BLOCK_BYTES, WINDOW_BYTES, Cut, Order
-from nnlo_opt.data.source import DataInfo
+from nnlo_opt.core.data.order import BLOCK_BYTES, WINDOW_BYTES, Cut, Order
+from nnlo_opt.core.data.source import DataInfo
 
 CUTS = st.builds(Cut, block=st.integers(1, 9), n_blocks=st.integers(1, 5))
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.data.ragged import Ragged, concatenate, padded, take
-from nnlo_opt.trees import n_samples, shapes_of
+from nnlo_opt.core.base.trees import n_samples, shapes_of
+from nnlo_opt.core.data.ragged import Ragged, concatenate, padded, take
 
 LENGTHS = st.lists(st.integers(0, 5), max_size=12)
 

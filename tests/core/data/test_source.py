@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.data.hdf5.source import Hdf5Source, write_hdf5
-from nnlo_opt.data.ragged import Ragged, padded
-from nnlo_opt.data.source import DataInfo, DataSource, FileInfo, dtype_as_read
-from nnlo_opt.trees import leaves
+from nnlo_opt.core.base.trees import leaves
+from nnlo_opt.core.data.ragged import Ragged, padded
+from nnlo_opt.core.data.source import DataInfo, DataSource, FileInfo, dtype_as_read
+from nnlo_opt.engine.data.hdf5.source import Hdf5Source, write_hdf5
 from tests.helpers.memory_source import ArraySource
 from tests.helpers.refusals import refusal
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.data.ragged import Ragged
-from nnlo_opt.data.weights import check_sample_weights, class_tables, parse_class_weights
+from nnlo_opt.core.data.ragged import Ragged
+from nnlo_opt.core.data.weights import check_sample_weights, class_tables, parse_class_weights
 from tests.helpers.refusals import refusal
 
 

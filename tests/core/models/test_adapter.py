@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.core.models.adapter import Metrics
 
 metrics = st.integers(0, 1000).map(lambda n: Metrics(n, {"loss": 3.0 * n, "acc": 0.25 * n} if n else {}))
 

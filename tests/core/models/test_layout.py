@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.models.layout import Layout, WeightSpec
+from nnlo_opt.core.models.layout import Layout, WeightSpec
 
 shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), max_size=5)
 

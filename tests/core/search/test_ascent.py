@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from nnlo_opt.search.ascent import Ascents
+from nnlo_opt.core.search.ascent import Ascents
 
 CURVES = np.array([1.0, 10.0, 100.0, 1000.0])
 

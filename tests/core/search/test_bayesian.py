@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.bayesian import MAX_SEEN, BayesianSearch, _Targets, representative, scheduled
-from nnlo_opt.search.random import RandomSearch
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.bayesian import MAX_SEEN, BayesianSearch, _Targets, representative, scheduled
+from nnlo_opt.core.search.random import RandomSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, SimulatedSearch
 from tests.helpers.searches import best_of, long_history

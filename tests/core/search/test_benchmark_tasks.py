@@ -12,13 +12,13 @@ import pytest
 
 from nnlo_opt.space import Categorical, Integer
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "search"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "search"))
 import search_engines
 import search_tasks
 from search_peers import BoTorch, Setup, filled
 from search_scores import REFERENCE, Task, Told, hypervolume
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search" / "search.py"
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "search" / "search.py"
 PEOPLE = search_tasks.names_of(["people", "people-held"])
 #: what all of them can do here, without packages of others
 OURS = ("bayesian", "random")

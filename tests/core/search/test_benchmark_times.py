@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search" / "time_to_error.py"
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "search" / "time_to_error.py"
 #: system -> (seconds, error) of its whole trainings
 FINALS = {
     "nnlo-opt-asha": [(5.0, 0.05), (20.0, 0.02)],

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.bayesian import BayesianSearch
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.registry import can_expect_best, make_search
-from nnlo_opt.search.start_points import StartPointSearch
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.bayesian import BayesianSearch
+from nnlo_opt.core.search.start_points import StartPointSearch
+from nnlo_opt.core.trials.trial import TrialState
+from nnlo_opt.engine.search.process import InlineSearch
+from nnlo_opt.engine.search.registry import can_expect_best, make_search
 from nnlo_opt.space import Categorical, Real, Space
-from nnlo_opt.trials.trial import TrialState
 
 SPACE = Space([Real(0, 1, name="x"), Real(0, 1, name="y"), Categorical(["a", "b"], name="c")])
 

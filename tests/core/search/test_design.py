@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.search.design import design_size, latin_hypercube
+from nnlo_opt.core.search.design import design_size, latin_hypercube
 from nnlo_opt.space import Categorical, Integer, Real, Space
 
 

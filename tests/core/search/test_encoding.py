@@ -1,6 +1,6 @@
 import numpy as np
 
-from nnlo_opt.search.encoding import Encoding
+from nnlo_opt.core.search.encoding import Encoding
 from nnlo_opt.space import Categorical, Integer, Real, Space
 
 SPACE = Space([Real(1e-2, 1, "log-uniform", name="x"), Categorical(["a", None, 3], name="c"), Integer(1, 4, name="n")])

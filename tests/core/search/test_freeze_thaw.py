@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.bayesian import BayesianSearch
-from nnlo_opt.search.start_points import START_POINT, StartPointSearch
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.bayesian import BayesianSearch
+from nnlo_opt.core.search.start_points import START_POINT, StartPointSearch
 from nnlo_opt.space import Real, Space
 
 SPACE = Space([Real(0, 1, name="x"), Real(0, 1, name="y")])

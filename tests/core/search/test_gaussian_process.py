@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from nnlo_opt.search.acquisition import Acquisition, log_improvement
-from nnlo_opt.search.gaussian_process import (
+from nnlo_opt.core.search.acquisition import Acquisition, log_improvement
+from nnlo_opt.core.search.gaussian_process import (
     NOISY_LOG_NOISE,
     Assumptions,
     Hyperparameters,
@@ -12,7 +12,7 @@ from nnlo_opt.search.gaussian_process import (
     _Likelihood,
     fit_hyperparameters,
 )
-from nnlo_opt.search.margins import Bounded
+from nnlo_opt.core.search.margins import Bounded
 
 GROUPS = np.array([0, 1, 1, 2])
 HYPERPARAMETERS = Hyperparameters(lengths=np.array([0.5, 1.2, 0.8]), scale=1.4, noise=0.01)

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.grid import GridSearch, grid_of, grid_size
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.grid import GridSearch, grid_of, grid_size
 from nnlo_opt.space import Categorical, Integer, Real, Space, When
 from nnlo_opt.testing.search_conformance import ODD_SPACES, SearchConformance, run_search
 from tests.helpers.refusals import check_refused

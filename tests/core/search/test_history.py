@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.search.base import History, TrialState
+from nnlo_opt.core.search.base import History, TrialState
 from nnlo_opt.space import Integer, Space
 
 SPACE = Space([Integer(0, 999, name="n")])

@@ -2,12 +2,10 @@
 
 import pytest
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.bayesian import BayesianSearch
-from nnlo_opt.search.design import latin_hypercube
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.registry import make_search
-from nnlo_opt.search.start_points import (
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.bayesian import BayesianSearch
+from nnlo_opt.core.search.design import latin_hypercube
+from nnlo_opt.core.search.start_points import (
     LIKELY,
     START_POINT,
     StartPointSearch,
@@ -15,9 +13,11 @@ from nnlo_opt.search.start_points import (
     likely_refusal,
     likely_values,
 )
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.parameters import Categorical, Integer, Ordinal, Real
-from nnlo_opt.space.space import Space
+from nnlo_opt.core.space.conditions import When
+from nnlo_opt.core.space.parameters import Categorical, Integer, Ordinal, Real
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.engine.search.process import InlineSearch
+from nnlo_opt.engine.search.registry import make_search
 from nnlo_opt.testing.search_conformance import SearchConformance
 from tests.helpers.searches import suggest_all
 

@@ -7,16 +7,24 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.stats import norm
 
-from nnlo_opt.search.acquisition import Acquisition
-from nnlo_opt.search.base import History
-from nnlo_opt.search.bayesian import BayesianSearch
-from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior
-from nnlo_opt.search.margins import Bounded, Scale, _log_between, breaks_a_bound, margins_of, nearest_first, rows_with
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.scalarisation import ScalarisedSearch, VectorHistory
+from nnlo_opt.core.search.acquisition import Acquisition
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.bayesian import BayesianSearch
+from nnlo_opt.core.search.gaussian_process import Hyperparameters, Observations, Posterior
+from nnlo_opt.core.search.margins import (
+    Bounded,
+    Scale,
+    _log_between,
+    breaks_a_bound,
+    margins_of,
+    nearest_first,
+    rows_with,
+)
+from nnlo_opt.core.search.scalarisation import ScalarisedSearch, VectorHistory
+from nnlo_opt.core.trials.objectives import OutcomeConstraint
+from nnlo_opt.core.trials.trial import TrialState
+from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.trials.objectives import OutcomeConstraint
-from nnlo_opt.trials.trial import TrialState
 
 pytestmark = pytest.mark.many
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.registry import make_search
-from nnlo_opt.search.scalarisation import VectorHistory
-from nnlo_opt.search.targets import warp, without_penalties
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.scalarisation import VectorHistory
+from nnlo_opt.core.search.targets import warp, without_penalties
+from nnlo_opt.engine.search.registry import make_search
 from nnlo_opt.space import Real, Space
 from tests.helpers.effort import some_of
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "search"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "search"))
 import search_tasks
 
 pytestmark = pytest.mark.many

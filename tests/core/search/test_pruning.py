@@ -2,9 +2,9 @@ from functools import partial
 
 import pytest
 
-from nnlo_opt.search.curves import Curve, Reports
-from nnlo_opt.search.pruners import Brackets, MedianStopping, SuccessiveHalving, describe, make_pruner
-from nnlo_opt.search.pruning import Decision, Pruner, PruningPlan, Verdict
+from nnlo_opt.core.search.curves import Curve, Reports
+from nnlo_opt.core.search.pruners import Brackets, MedianStopping, SuccessiveHalving, describe, make_pruner
+from nnlo_opt.core.search.pruning import Decision, Pruner, PruningPlan, Verdict
 from nnlo_opt.testing.pruner_conformance import N_EPOCHS, PrunerConformance
 
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from nnlo_opt.search.racing import race, student_t_tail
+from nnlo_opt.core.search.racing import race, student_t_tail
 
 
 @pytest.mark.parametrize(

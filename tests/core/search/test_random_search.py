@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.random import RandomSearch
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.random import RandomSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.search_conformance import SearchConformance
 from tests.helpers.effort import examples

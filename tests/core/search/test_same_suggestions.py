@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import suggested
 
-RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "suggestions.json").read_text())
+RECORDED = json.loads((Path(__file__).parents[2] / "golden" / "suggestions.json").read_text())
 
 
 @pytest.mark.many

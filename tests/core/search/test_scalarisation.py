@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.search.random import RandomSearch
-from nnlo_opt.search.scalarisation import RHO, ScalarisedSearch, VectorHistory, normalised, tchebycheff
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.random import RandomSearch
+from nnlo_opt.core.search.scalarisation import RHO, ScalarisedSearch, VectorHistory, normalised, tchebycheff
+from nnlo_opt.core.trials.objectives import ParetoSet, dominates
+from nnlo_opt.core.trials.trial import TrialState
+from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Integer, Real, Space
-from nnlo_opt.trials.objectives import ParetoSet, dominates
-from nnlo_opt.trials.trial import TrialState
 
 SPACE = Space([Integer(0, 999, name="n")])
 

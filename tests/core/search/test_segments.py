@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.bayesian import BayesianSearch
-from nnlo_opt.search.segments import Segment, Segments
-from nnlo_opt.simulate.workload import BUILTIN
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.bayesian import BayesianSearch
+from nnlo_opt.core.search.segments import Segment, Segments
 from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.tools.simulate.workload import BUILTIN
 from tests.helpers.searches import long_history
 
 pytestmark = pytest.mark.many

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.search.targets import above_best, penalty, relative_noise, span, standardise, warp
+from nnlo_opt.core.search.targets import above_best, penalty, relative_noise, span, standardise, warp
 
 values = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30).map(np.array)
 

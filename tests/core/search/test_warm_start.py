@@ -2,13 +2,13 @@ import json
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.start.earlier import observations_of_runs
-from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.search.warm_start import adopted_observations, observations_of
+from nnlo_opt.app.run.start.earlier import observations_of_runs
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.search.base import History, TrialState
+from nnlo_opt.core.search.warm_start import adopted_observations, observations_of
+from nnlo_opt.core.trials.identity import RunIdentity
+from nnlo_opt.core.trials.trial import FoldResult, Trial
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.trials.identity import RunIdentity
-from nnlo_opt.trials.trial import FoldResult, Trial
 from tests.helpers.refusals import check_refused
 from tests.helpers.stories import START, completed, suggested, write_journal
 

@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.space.constraint import fingerprint
+from nnlo_opt.engine.loading.spaces import load_constraint, load_space
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.space.constraint import fingerprint
-from nnlo_opt.space.loading import load_constraint, load_space
 from tests.helpers.refusals import check_refused
 
 OURS = "import numpy as np\nfrom nnlo_opt.space import Categorical, Constant, Integer, Real, Space, When\n"

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from nnlo_opt.core.space.fixing import fix
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
-from nnlo_opt.space.fixing import fix
 from tests.helpers.refusals import check_refused
 
 SPACE = Space(

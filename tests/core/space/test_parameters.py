@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Real, parameter_from_json
-from nnlo_opt.space.space import Space
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.space.parameters import Categorical, Constant, Integer, Ordinal, Real, parameter_from_json
+from nnlo_opt.core.space.space import Space
 from tests.helpers import random_spaces as some
 from tests.helpers.refusals import check_refused
 

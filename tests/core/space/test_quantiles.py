@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnlo_opt.core.space.quantiles import Quantiles, snapped_row
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
-from nnlo_opt.space.quantiles import Quantiles, snapped_row
 from tests.helpers.effort import examples
 from tests.helpers.random_spaces import parameters, spaces
 

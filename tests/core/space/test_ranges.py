@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nnlo_opt.core.space.parameters import parameter_from_json
+from nnlo_opt.core.space.values import LIKELY_WIDTH, position_of, quantile_of
 from nnlo_opt.space import Integer, Real
-from nnlo_opt.space.parameters import parameter_from_json
-from nnlo_opt.space.values import LIKELY_WIDTH, position_of, quantile_of
 from tests.helpers import random_spaces as some
 
 

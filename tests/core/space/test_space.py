@@ -3,7 +3,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from tests.helpers.refusals import check_refused
 

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.space.parameters import parameter_from_json
+from nnlo_opt.core.space.tuples import Tuples
 from nnlo_opt.space import Categorical, Constant, Ordinal, Space
-from nnlo_opt.space.parameters import parameter_from_json
-from nnlo_opt.space.tuples import Tuples
 
 #: kernel of a convolution -> the same in JSON
 MIXED = [(3, 3), [5, 5], (7, [1, (2,)]), "same"]

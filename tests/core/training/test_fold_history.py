@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.training.history import FoldHistory
+from nnlo_opt.core.training.history import FoldHistory
 
 
 def test_means_are_over_samples_and_not_over_workers_or_updates():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.training.schedules import LearningRateSchedule
+from nnlo_opt.core.training.schedules import LearningRateSchedule
 from tests.helpers.refusals import refusal
 
 TEXTS = ["constant", "cosine", "linear", "exponential:0.9", "step:2:0.5"]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric, canonical_metric, check_metric
+from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric, canonical_metric, check_metric
 from tests.helpers.refusals import refusal
 
 values = st.lists(st.floats(-10, 10), min_size=1, max_size=30)

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from nnlo_opt.run.options.space_checks import idle_options
+from nnlo_opt.app.run.options.space_checks import idle_options
+from nnlo_opt.core.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
+from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
-from nnlo_opt.update_rules.optimizers import make_optimizer
 from tests.helpers.refusals import refusal
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import CheckpointError
-from nnlo_opt.files import with_checksum
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import checkpoint, manifest
-from nnlo_opt.trials.checkpoint import Checkpoint
+from nnlo_opt.core.base.errors import CheckpointError
+from nnlo_opt.core.base.files import with_checksum
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import checkpoint, manifest
+from nnlo_opt.core.trials.checkpoint import Checkpoint
 from tests.helpers.crash_states import get, put, recording, states
 
 FILES = ["master.npz", "master.json", "worker-1.json", "worker-12.json", "manifest.json"]

@@ -1,5 +1,5 @@
-from nnlo_opt.trials import deaths
-from nnlo_opt.trials.deaths import Death
+from nnlo_opt.core.trials import deaths
+from nnlo_opt.core.trials.deaths import Death
 
 DEATH = Death(world_rank=3, team=1, host="node-1", how="killed by signal 9")
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import JournalError, UnreadableEventError
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import decode_line, encode_line
+from nnlo_opt.core.base.errors import JournalError, UnreadableEventError
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import decode_line, encode_line
 from tests.helpers.any_values import OF_TYPE, by_name, finite, plain
 from tests.helpers.effort import examples
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Failure, cause_of, failures
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.trial import Failure, cause_of, failures
 from tests.helpers.stories import SEARCH, failed, trial
 
 

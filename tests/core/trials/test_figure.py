@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import TrialError
-from nnlo_opt.trials.figure import best_epoch, figure_name, figure_of_merit, figure_so_far, judged
-from nnlo_opt.trials.objectives import Comparison, Objective
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.trials.figure import best_epoch, figure_name, figure_of_merit, figure_so_far, judged
+from nnlo_opt.core.trials.objectives import Comparison, Objective
 
 
 @pytest.mark.parametrize(

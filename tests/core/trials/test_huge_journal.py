@@ -6,13 +6,13 @@ from contextlib import suppress
 
 import pytest
 
+from nnlo_opt.app.reporting import watch
+from nnlo_opt.app.reporting.follow import JournalFollower
 from nnlo_opt.cli import tool
-from nnlo_opt.errors import EXIT_WRONG_REQUEST, JournalError, NnloError
-from nnlo_opt.reporting import watch
-from nnlo_opt.reporting.follow import JournalFollower
-from nnlo_opt.trials.journal import MOST_LINE_BYTES, Journal, encode_line, load_events
-from nnlo_opt.trials.repair import repair
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.base.errors import EXIT_WRONG_REQUEST, JournalError, NnloError
+from nnlo_opt.core.trials.journal import MOST_LINE_BYTES, Journal, encode_line, load_events
+from nnlo_opt.core.trials.repair import repair
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from tests.helpers.stories import START, UNDER_WAY, failed, write_journal
 
 #: 4 TB, 15 GiB: one is larger than any file that is copied, the other larger than the memory of many machines

@@ -6,12 +6,12 @@ from contextlib import closing
 
 import pytest
 
-from nnlo_opt.errors import JournalError
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials import journal as module
-from nnlo_opt.trials.journal import Journal, decode_line, encode_line, load_events, read_events
-from nnlo_opt.trials.sync_mark import MARK_NAME, Mark, SyncMark, read_mark
+from nnlo_opt.core.base.errors import JournalError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials import journal as module
+from nnlo_opt.core.trials.journal import Journal, decode_line, encode_line, load_events, read_events
+from nnlo_opt.core.trials.sync_mark import MARK_NAME, Mark, SyncMark, read_mark
 from tests.helpers.launcher import python
 from tests.helpers.stories import lines_of
 
@@ -276,8 +276,8 @@ def test_an_event_that_may_not_be_written_leaves_the_journal_as_it_was(path, jou
 
 FULL_DISK = """
 import resource, sys
-from nnlo_opt.trials.events import RunStarted, TrialFailed
-from nnlo_opt.trials.journal import Journal
+from nnlo_opt.core.trials.events import RunStarted, TrialFailed
+from nnlo_opt.core.trials.journal import Journal
 from pathlib import Path
 
 START = RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})

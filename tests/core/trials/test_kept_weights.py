@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.kept_weights import WeightKeeper, kept_trials
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.kept_weights import WeightKeeper, kept_trials
+from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.stories import START, assigned, suggested, trial
 
 FIGURES = st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4]), min_size=1, max_size=9)

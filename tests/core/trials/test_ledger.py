@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import JournalError, ProtocolError
-from nnlo_opt.reporting.table import ranked
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import read_events
-from nnlo_opt.trials.kept_weights import kept_trials
-from nnlo_opt.trials.ledger import Ledger, mean_and_std
-from nnlo_opt.trials.trial import AssignmentEnd, Loss, Trial, TrialState
+from nnlo_opt.app.reporting.table import ranked
+from nnlo_opt.core.base.errors import JournalError, ProtocolError
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import read_events
+from nnlo_opt.core.trials.kept_weights import kept_trials
+from nnlo_opt.core.trials.ledger import Ledger, mean_and_std
+from nnlo_opt.core.trials.trial import AssignmentEnd, Loss, Trial, TrialState
 from tests.helpers import stories
 from tests.helpers.effort import examples
 from tests.helpers.stories import lines_of

@@ -11,11 +11,11 @@ from contextlib import closing
 
 import pytest
 
-from nnlo_opt.data.cache import FileCache
-from nnlo_opt.files import with_checksum
-from nnlo_opt.trials import owner as owners
-from nnlo_opt.trials.owner import OWNER_NAME, read_owner, this_process
-from nnlo_opt.trials.run_lock import LOCK_NAME, RunLock, launcher_of, may_be_at_work
+from nnlo_opt.core.base.files import with_checksum
+from nnlo_opt.core.trials import owner as owners
+from nnlo_opt.core.trials.owner import OWNER_NAME, read_owner, this_process
+from nnlo_opt.core.trials.run_lock import LOCK_NAME, RunLock, launcher_of, may_be_at_work
+from nnlo_opt.engine.data.cache import FileCache
 from tests.helpers.no_locks import without_locks
 from tests.helpers.refusals import check_refused
 from tests.helpers.stories import START, write_journal
@@ -25,8 +25,8 @@ ANSWERS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 HOLD = """
 import sys
 from pathlib import Path
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.trials.run_lock import RunLock
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.trials.run_lock import RunLock
 try:
     lock = RunLock(Path(sys.argv[1]), float(sys.argv[2]))
 except ConfigurationError as error:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.trials.objectives import Comparison, Objective, OutcomeConstraint, losses, pick
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.trials.objectives import Comparison, Objective, OutcomeConstraint, losses, pick
 from tests.helpers.refusals import check_refused
 
 LOSS, ACC, SIZE = Objective("val_loss"), Objective("val_acc", "max"), Objective("n_weights")

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.trials.objectives import ParetoSet, dominates
+from nnlo_opt.core.trials.objectives import ParetoSet, dominates
 
 #: few values, so that ties and equal trials are common
 points = st.integers(1, 4).flatmap(

@@ -2,10 +2,10 @@ import os
 
 import pytest
 
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.repair import repair
-from nnlo_opt.trials.run_directory import RunRequest, open_run
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.repair import repair
+from nnlo_opt.core.trials.run_directory import RunRequest, open_run
 from tests.helpers.stories import START, lines_of, trial
 
 DAMAGED = "journal.jsonl.damaged-1"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError, JournalError
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.run_directory import RunRequest, choose_name, open_run, refuse_existing
+from nnlo_opt.core.base.errors import ConfigurationError, JournalError
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.run_directory import RunRequest, choose_name, open_run, refuse_existing
 from tests.helpers.refusals import check_refused
 
 STARTED = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})
@@ -323,7 +323,7 @@ def test_a_run_stays_where_the_command_was_started(here, monkeypatch):
 HOLDER = """
 import sys
 from pathlib import Path
-from nnlo_opt.trials.run_directory import RunRequest, open_run
+from nnlo_opt.core.trials.run_directory import RunRequest, open_run
 
 run = open_run(RunRequest(root=Path(sys.argv[1]), name=sys.argv[2]), sys.argv[2])
 print("held", flush=True)

@@ -5,13 +5,13 @@ from contextlib import closing
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import with_checksum
-from nnlo_opt.trials import owner as owners
-from nnlo_opt.trials.events import RunStarted
-from nnlo_opt.trials.owner import OWNER_NAME, forget_owner, read_owner, this_process
-from nnlo_opt.trials.run_directory import RunRequest, open_run
-from nnlo_opt.trials.run_lock import LOCK_NAME, RunLock
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import with_checksum
+from nnlo_opt.core.trials import owner as owners
+from nnlo_opt.core.trials.events import RunStarted
+from nnlo_opt.core.trials.owner import OWNER_NAME, forget_owner, read_owner, this_process
+from nnlo_opt.core.trials.run_directory import RunRequest, open_run
+from nnlo_opt.core.trials.run_lock import LOCK_NAME, RunLock
 from tests.helpers.launcher import seen_within
 from tests.helpers.refusals import check_refused
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.errors import JournalError
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import encode_line, read_events
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.repair import salvage
+from nnlo_opt.core.base.errors import JournalError
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import encode_line, read_events
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.repair import salvage
 from tests.helpers.stories import START, lines_of, trial
 
-GOLDEN = (Path(__file__).parent.parent / "golden" / "journal-format-1.jsonl").read_bytes()
+GOLDEN = (Path(__file__).parents[2] / "golden" / "journal-format-1.jsonl").read_bytes()
 EVENTS = [START, *trial(0), *trial(1), *trial(2), ev.RunCompleted(time_s=9.0, reason="done")]
 
 

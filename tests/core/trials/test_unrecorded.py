@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from nnlo_opt.trials import unrecorded
-from nnlo_opt.trials.trial import Assignment, FoldResult, UnrecordedFold
+from nnlo_opt.core.trials import unrecorded
+from nnlo_opt.core.trials.trial import Assignment, FoldResult, UnrecordedFold
 
 FOLD = UnrecordedFold(
     assignment=7,

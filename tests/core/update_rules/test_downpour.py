@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.update_rules.downpour import SummingWorker, combine
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.update_rules.vectors import BLOCK
+from nnlo_opt.core.update_rules.downpour import SummingWorker, combine
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.update_rules.vectors import BLOCK
 from tests.helpers.linear_model import LinearAdapter
 
 N_FEATURES = 5

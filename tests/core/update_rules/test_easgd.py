@@ -5,10 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import CheckpointError, ConfigurationError
-from nnlo_opt.update_rules.easgd import ELASTIC_FORCE, ElasticMomentum, adopt, exchange, exchange_round, moving_rate
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.update_rules.vectors import BLOCK
+from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError
+from nnlo_opt.core.update_rules.easgd import (
+    ELASTIC_FORCE,
+    ElasticMomentum,
+    adopt,
+    exchange,
+    exchange_round,
+    moving_rate,
+)
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.update_rules.vectors import BLOCK
 
 alphas = st.floats(0.01, 1.0)
 seeds = st.integers(0, 2**32 - 1)

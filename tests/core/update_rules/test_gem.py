@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import CheckpointError, ConfigurationError
-from nnlo_opt.update_rules.downpour import SummingWorker
-from nnlo_opt.update_rules.gem import MAX_PI, Gem
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.update_rules.vectors import BLOCK
+from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError
+from nnlo_opt.core.update_rules.downpour import SummingWorker
+from nnlo_opt.core.update_rules.gem import MAX_PI, Gem
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.update_rules.vectors import BLOCK
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.update_rules.layers import layers_of, layers_within, whole_layers
-from nnlo_opt.update_rules.rule import MasterHalf
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.update_rules.layers import layers_of, layers_within, whole_layers
+from nnlo_opt.core.update_rules.rule import MasterHalf
 
 SHAPES = st.lists(st.lists(st.integers(1, 9), max_size=3), max_size=8)
 

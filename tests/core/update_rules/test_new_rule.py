@@ -6,20 +6,20 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.checks import check_shares, least_workers
-from nnlo_opt.run.options.space_checks import idle_options
-from nnlo_opt.run.options.values import training_options
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.space.parameters import Real
-from nnlo_opt.space.space import Space
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.identity import DataFiles
-from nnlo_opt.update_rules.layers import layers_of
-from nnlo_opt.update_rules.registry import RULES
-from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, RuleOption, UpdateRule, WorkerHalf
+from nnlo_opt.app.run.options.checks import check_shares, least_workers
+from nnlo_opt.app.run.options.space_checks import idle_options
+from nnlo_opt.app.run.options.values import training_options
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import plan_single_block
+from nnlo_opt.core.space.parameters import Real
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.identity import DataFiles
+from nnlo_opt.core.update_rules.layers import layers_of
+from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.core.update_rules.rule import GroupHalf, MasterHalf, RuleOption, UpdateRule, WorkerHalf
 from tests.helpers import linear_teams
 from tests.helpers.launcher import python
 from tests.helpers.linear_model import LinearAdapter
@@ -147,9 +147,9 @@ def test_ranks_are_checked_for_a_new_rule():
 
 #: a process in which a rule is registered before anything else is imported, as by a line in the registry
 PROGRAM = """
-from nnlo_opt.update_rules.downpour import Downpour
-from nnlo_opt.update_rules.registry import RULES
-from nnlo_opt.update_rules.rule import RuleOption
+from nnlo_opt.core.update_rules.downpour import Downpour
+from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.core.update_rules.rule import RuleOption
 
 class Sign(Downpour):
     name = "sign"
@@ -157,8 +157,8 @@ class Sign(Downpour):
 
 RULES["sign"] = Sign()
 
-from nnlo_opt.cli.driver_options import driver_options
-from nnlo_opt.run.options.table import BY_NAME
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.run.options.table import BY_NAME
 
 training = driver_options("TrainingDriver", ["--model", "m.py", "--mode", "sign", "--sign-rate", "0.5"]).training
 print(training.of_rules["sign_rate"], training.with_point({"train.sign_rate": 0.25}).of_rules["sign_rate"])

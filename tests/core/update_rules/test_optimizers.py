@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import CheckpointError, ConfigurationError
-from nnlo_opt.update_rules.optimizers import OPTIMIZERS, make_optimizer
-from nnlo_opt.update_rules.vectors import BLOCK
+from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError
+from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS, make_optimizer
+from nnlo_opt.core.update_rules.vectors import BLOCK
 
 VARIANTS = [
     ("sgd", {}),

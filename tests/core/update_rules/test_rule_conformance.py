@@ -5,11 +5,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from nnlo_opt.core.update_rules.allreduce import Allreduce
+from nnlo_opt.core.update_rules.downpour import Downpour
+from nnlo_opt.core.update_rules.easgd import Easgd
+from nnlo_opt.core.update_rules.gem import GradientEnergyMatching
 from nnlo_opt.testing.rule_conformance import UpdateRuleConformance
-from nnlo_opt.update_rules.allreduce import Allreduce
-from nnlo_opt.update_rules.downpour import Downpour
-from nnlo_opt.update_rules.easgd import Easgd
-from nnlo_opt.update_rules.gem import GradientEnergyMatching
 from tests.helpers import broken_rules
 
 MOMENTUM = {"optimizer": "sgd", "learning_rate": 0.002, "optimizer_params": {"momentum": 0.9}}

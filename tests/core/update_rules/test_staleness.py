@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import ConfigurationError, ProtocolError
-from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics, explicit_momentum
+from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
+from nnlo_opt.core.update_rules.staleness import StalenessPolicy, StalenessStatistics, explicit_momentum
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9))))

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.update_rules.vectors import BLOCK, add_scaled, blocks, decay, scratch_for
+from nnlo_opt.core.update_rules.vectors import BLOCK, add_scaled, blocks, decay, scratch_for
 
 
 @given(st.integers(0, 4 * BLOCK + 1))

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from nnlo_opt.comm.node import NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox
+from nnlo_opt.engine.comm.node import NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory without a name")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.data.cache import FileCache, parse_copy_command
-from nnlo_opt.data.hdf5.source import Hdf5Source, write_hdf5
-from nnlo_opt.errors import TrialError
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.engine.data.cache import FileCache, parse_copy_command
+from nnlo_opt.engine.data.hdf5.source import Hdf5Source, write_hdf5
 from tests.helpers.launcher import python
 from tests.helpers.refusals import refusal
 
@@ -78,7 +78,7 @@ def test_a_file_that_has_changed_is_another_file(file: Path, folder: Path) -> No
 
 def test_many_processes_and_threads_at_once(file: Path, folder: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from nnlo_opt.data.cache import FileCache\n"
+        "import sys; from pathlib import Path; from nnlo_opt.engine.data.cache import FileCache\n"
         "for _ in range(20):\n"
         "    cache = FileCache(Path(sys.argv[2])); copy = cache.locate(Path(sys.argv[1]))\n"
         "    assert copy.read_bytes() == Path(sys.argv[1]).read_bytes(); cache.close()\n"
@@ -100,7 +100,7 @@ def test_many_processes_and_threads_at_once(file: Path, folder: Path) -> None:
 @pytest.mark.parametrize("end", ["pass", "1 / 0", "sys.exit(3)", "os.kill(os.getpid(), 9)"])
 def test_however_a_process_ends_its_copies_do_not_stay(file: Path, folder: Path, end: str) -> None:
     program = (
-        "import os, sys; from pathlib import Path; from nnlo_opt.data.cache import FileCache\n"
+        "import os, sys; from pathlib import Path; from nnlo_opt.engine.data.cache import FileCache\n"
         f"FileCache(Path(sys.argv[2])).locate(Path(sys.argv[1])); {end}"
     )
     if python(program, file, folder).code == -signal.SIGKILL:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.data.sets import download
-from nnlo_opt.data.sets.download import downloaded_images, why_unreachable
+from nnlo_opt.engine.data.sets import download
+from nnlo_opt.engine.data.sets.download import downloaded_images, why_unreachable
 from tests.helpers.refusals import refusal
 
 

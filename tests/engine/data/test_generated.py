@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
-from nnlo_opt.compat.manager.generated import GeneratedStream, Pool, as_samples, count_batches, dealt
-from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.ancestors.manager.generated import GeneratedStream, Pool, as_samples, count_batches, dealt
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 
 
 def batches(sizes=(3, 3, 2)):

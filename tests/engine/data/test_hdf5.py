@@ -5,10 +5,10 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.data.hdf5 import parts as hdf5_parts
-from nnlo_opt.data.hdf5.source import Hdf5Source, write_hdf5
-from nnlo_opt.data.ragged import Ragged, padded
-from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.data.ragged import Ragged, padded
+from nnlo_opt.engine.data.hdf5 import parts as hdf5_parts
+from nnlo_opt.engine.data.hdf5.source import Hdf5Source, write_hdf5
 from tests.helpers.refusals import refusal
 
 RNG = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.run.workload import hdf5_check
-from nnlo_opt.run.workload.hdf5_check import check_files
+from nnlo_opt.app.run.workload import hdf5_check
+from nnlo_opt.app.run.workload.hdf5_check import check_files
 from tests.helpers.refusals import refusal
 
 refused = partial(refusal, check_files, external=False)

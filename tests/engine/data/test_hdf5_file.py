@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.data.hdf5.source import Hdf5Source
-from nnlo_opt.errors import TrialError
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.engine.data.hdf5.source import Hdf5Source
 from tests.helpers.refusals import refusal
 
 refused = partial(refusal, Hdf5Source)

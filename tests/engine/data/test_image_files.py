@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.data.sets.image_files import Images, ImageSet, bundled_digits, checked_images, images_from_file
+from nnlo_opt.engine.data.sets.image_files import Images, ImageSet, bundled_digits, checked_images, images_from_file
 from tests.helpers.refusals import refusal
 
 RNG = np.random.default_rng(0)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.data.lists import read_list, sums_path, verify, write_list, write_sums
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.data.lists import read_list, sums_path, verify, write_list, write_sums
 from tests.helpers.effort import examples
 from tests.helpers.refusals import refusal
 

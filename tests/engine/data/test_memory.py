@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.data import memory
+from nnlo_opt.engine.data import memory
 
 
 def test_the_budget_is_a_share_of_what_there_is_divided_among_the_ranks_of_the_node(monkeypatch):

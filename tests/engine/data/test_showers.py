@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.data.sets.showers import ENERGIES, distance, expected_total, moments, physics_figure, simulate, totals
+from nnlo_opt.engine.data.sets.showers import (
+    ENERGIES,
+    distance,
+    expected_total,
+    moments,
+    physics_figure,
+    simulate,
+    totals,
+)
 from tests.helpers.refusals import check_refused
 
 SHOWERS = simulate(400, 13, seed=0)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.data.sets.simulated import simulated
+from nnlo_opt.engine.data.sets.simulated import simulated
 
 
 @pytest.mark.parametrize(

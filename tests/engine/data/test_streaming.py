@@ -5,11 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.data.batches import BatchStream, Samples, WindowsInMemory
-from nnlo_opt.data.order import Cut, Order
-from nnlo_opt.data.ragged import Ragged, take
-from nnlo_opt.data.streaming import PIECE_BYTES, GatheredWindows, ReadAhead, StreamedWindows, piece, read_in_order
-from nnlo_opt.errors import TrialError
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.data.batches import BatchStream, Samples, WindowsInMemory
+from nnlo_opt.core.data.order import Cut, Order
+from nnlo_opt.core.data.ragged import Ragged, take
+from nnlo_opt.engine.data.streaming import (
+    PIECE_BYTES,
+    GatheredWindows,
+    ReadAhead,
+    StreamedWindows,
+    piece,
+    read_in_order,
+)
 from tests.helpers.effort import examples
 
 

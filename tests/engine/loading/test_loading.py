@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 import skopt.space
 
+from nnlo_opt.engine.loading.spaces import load_space, space_from_dimensions
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.space.loading import load_space, space_from_dimensions
 from tests.helpers.refusals import check_refused
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OURS = "from nnlo_opt.space import Categorical, Integer, Real, Space\n"
 
 

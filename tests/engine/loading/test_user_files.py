@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from nnlo_opt.user_code import line_in, place_of
-from nnlo_opt.user_files import execute_file, load_module, name_of
+from nnlo_opt.core.base.user_code import line_in, place_of
+from nnlo_opt.engine.loading.modules import execute_file, load_module, name_of
 from tests.helpers.launcher import python
 from tests.helpers.refusals import check_refused
 
@@ -64,7 +64,7 @@ class Point:
 def forgetting(monkeypatch):
     """Folders and modules of users' files are forgotten at the end."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr("nnlo_opt.user_files._named", {})
+    monkeypatch.setattr("nnlo_opt.engine.loading.modules._named", {})
     before = {*sys.modules}
     yield
     for name in sys.modules.keys() - before:
@@ -85,7 +85,7 @@ def test_a_new_interpreter_finds_the_classes_of_a_file_whatever_its_name(tmp_pat
     file.write_text(POINT)
     module = execute_file(file)
     is_free = name in ("points_of_mine", "points-with-a-line")
-    assert module.__name__ == name if is_free else module.__name__.startswith("nnlo_opt.user_files.")
+    assert module.__name__ == name if is_free else module.__name__.startswith("nnlo_opt.engine.loading.modules.")
     assert loaded_anew(pickle.dumps(module.Point(0.5))) == str(file)
     assert [path.name for path in tmp_path.iterdir()] == [file.name], "nothing is written beside it"
 

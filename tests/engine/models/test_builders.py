@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.builders import builtin_names, names_objective, open_model
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.engine.models.builders import builtin_names, names_objective, open_model
 from nnlo_opt.models.data_files import find_list
 from tests.helpers.launcher import python
 from tests.helpers.refusals import check_refused
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 #: models of Keras for digits, with a search space, by name
 SEARCHED = {"mnist": "mnist", "cifar10": "cifar10"} | {
     name: str(EXAMPLES / f"{name}.py") for name in ("example_mnist", "example_mlp")
@@ -263,7 +263,7 @@ def test_missing_data_names_the_command(here, monkeypatch):
 def test_no_framework_is_imported_to_read_a_module():
     code = """
 import sys
-from nnlo_opt.models.builders import open_model
+from nnlo_opt.engine.models.builders import open_model
 for spec in sys.argv[1:]:
     assert open_model(spec).parameter_range or spec == "example"
 print(sorted({"keras", "tensorflow", "torch", "skopt", "mpi4py"} & sys.modules.keys()))

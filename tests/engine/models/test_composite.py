@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import TrialError
-from nnlo_opt.models.composite import CompositeAdapter, CompositeModel, ModelPart
-from nnlo_opt.models.keras import framework as keras_model
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.engine.models.composite import CompositeAdapter, CompositeModel, ModelPart
+from nnlo_opt.engine.models.keras import framework as keras_model
 from nnlo_opt.testing.model_conformance import ModelConformance
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.update_rules.optimizers import make_optimizer
 from tests.helpers.adapters import gradient, keras, weights_of
 from tests.helpers.keras_adapters import keras_adapter
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models import early
-from nnlo_opt.models.early import read_early, without_framework
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models import early
+from nnlo_opt.engine.models.early import read_early, without_framework
 
 SPACE = "from nnlo_opt.space import Integer\n"
 WHOLE = SPACE + "def get_model(n): pass\nget_model.parameter_range = [Integer(2, 9, name='n')]\n"

@@ -3,9 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.builders import builtin_names, model_file
-from nnlo_opt.models.framework import FRAMEWORKS, Framework, framework_for, framework_named, framework_of, imported_in
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models.builders import builtin_names, model_file
+from nnlo_opt.engine.models.framework import (
+    FRAMEWORKS,
+    Framework,
+    framework_for,
+    framework_named,
+    framework_of,
+    imported_in,
+)
 from tests.helpers.launcher import python
 from tests.helpers.linear_model import LinearAdapter
 
@@ -70,7 +77,7 @@ def test_what_is_no_model_is_of_no_framework():
 @pytest.mark.needs("torch")
 def test_models_tell_their_framework():
     code = """
-from nnlo_opt.models.framework import framework_named, framework_of
+from nnlo_opt.engine.models.framework import framework_named, framework_of
 keras_model, torch_module = framework_named("keras"), framework_named("torch")
 import sys
 assert framework_of(object()) is None and not {"keras", "torch"} & sys.modules.keys()

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.data.sets.showers import simulate
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.engine.data.sets.showers import simulate
+from nnlo_opt.engine.models.composite import CompositeAdapter
+from nnlo_opt.engine.models.keras import framework as keras_model
 from nnlo_opt.models.builtin import gan
-from nnlo_opt.models.composite import CompositeAdapter
-from nnlo_opt.models.keras import framework as keras_model
-from nnlo_opt.training.options import TrainingOptions
 from tests.helpers.adapters import gradient, weights_of
 from tests.helpers.refusals import check_refused
 

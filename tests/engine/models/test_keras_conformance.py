@@ -6,9 +6,9 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.models.keras import framework as keras_model
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.engine.models.keras import framework as keras_model
 from nnlo_opt.testing.model_conformance import ModelConformance
-from nnlo_opt.update_rules.optimizers import make_optimizer
 from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, images, keras, samples, weights_of
 from tests.helpers.keras_adapters import keras_adapter
 

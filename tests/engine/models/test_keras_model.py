@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.keras import framework as keras_model
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.engine.models.keras import framework as keras_model
 from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, images, keras
 from tests.helpers.keras_adapters import keras_adapter
 from tests.helpers.launcher import python
@@ -227,7 +227,7 @@ def test_what_holds_while_a_model_is_built():
 @pytest.mark.proof
 def test_the_import_is_silent_and_takes_the_threads_it_is_given(tmp_path):
     code = """
-from nnlo_opt.models.keras.framework import import_framework
+from nnlo_opt.engine.models.keras.framework import import_framework
 import_framework(1)
 import tensorflow as tf
 from keras.src.backend.config import keras_home

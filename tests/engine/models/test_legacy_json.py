@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.compat.keras import architecture as legacy_json
-from nnlo_opt.compat.keras.architecture import read_architecture
-from nnlo_opt.compat.keras.layers import ARGUMENTS, CLASSES, HARD_SIGMOID, RENAMED, RENAMED_IN
+from nnlo_opt.engine.models.legacy import architecture as legacy_json
+from nnlo_opt.engine.models.legacy.architecture import read_architecture
+from nnlo_opt.engine.models.legacy.layers import ARGUMENTS, CLASSES, HARD_SIGMOID, RENAMED, RENAMED_IN
 from tests.helpers.launcher import python
 from tests.helpers.refusals import check_refused
 
@@ -322,7 +322,7 @@ def test_names_lead_to_what_keras_3_has():
 
 def test_no_framework_is_imported():
     program = (
-        "import sys; from nnlo_opt.compat.keras.architecture import read_architecture;"
+        "import sys; from nnlo_opt.engine.models.legacy.architecture import read_architecture;"
         f"read_architecture(open({str(FILES[0])!r}).read(), '');"
         "print(sorted({'keras', 'tensorflow', 'h5py'} & set(sys.modules)))"
     )

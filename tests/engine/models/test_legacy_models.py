@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.compat.keras.layers import ACTIVATIONS, ARGUMENTS, CONSTRAINTS, INITIALIZERS, INITIALIZERS_BY_NAME
-from nnlo_opt.compat.keras.weights import load_legacy_weights
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.keras import framework as keras_model
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models.keras import framework as keras_model
+from nnlo_opt.engine.models.legacy.layers import ACTIVATIONS, ARGUMENTS, CONSTRAINTS, INITIALIZERS, INITIALIZERS_BY_NAME
+from nnlo_opt.engine.models.legacy.weights import load_legacy_weights
 
 pytestmark = [pytest.mark.many, pytest.mark.keras]
 FILES = sorted((Path(__file__).parent / "legacy").glob("*.json"))

@@ -4,9 +4,9 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.compat.keras.weight_files import read_saved_weights
-from nnlo_opt.compat.keras.weights import find_legacy_weights, load_legacy_weights
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models.legacy.weight_files import read_saved_weights
+from nnlo_opt.engine.models.legacy.weights import find_legacy_weights, load_legacy_weights
 from tests.helpers.refusals import check_refused
 
 RNG = np.random.default_rng(0)

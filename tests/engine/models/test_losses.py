@@ -1,9 +1,17 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models import losses
-from nnlo_opt.models.losses import Labels, LossTerm, Output, figures_of, losses_in_words, make_terms, split_losses
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models import losses
+from nnlo_opt.engine.models.losses import (
+    Labels,
+    LossTerm,
+    Output,
+    figures_of,
+    losses_in_words,
+    make_terms,
+    split_losses,
+)
 from tests.helpers.refusals import check_refused
 
 KIND, ENERGY, REAL = Output("kind", (3,), "softmax"), Output("energy", (1,), None), Output("real", (1,), "sigmoid")

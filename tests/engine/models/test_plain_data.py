@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.models.plain_data import packed, unpacked
+from nnlo_opt.engine.models.plain_data import packed, unpacked
 from tests.helpers.refusals import check_refused
 
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(st.characters()))

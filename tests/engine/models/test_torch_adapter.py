@@ -7,12 +7,12 @@ import logging
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import TrialError
-from nnlo_opt.models.losses import LossTerm
-from nnlo_opt.models.torch import framework as torch_module
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.engine.models.losses import LossTerm
+from nnlo_opt.engine.models.torch import framework as torch_module
 from nnlo_opt.testing.model_conformance import ModelConformance
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.vectors import aligned_empty
 from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, images, module, samples, state_of, torch, weights_of
 from tests.helpers.leaks import growth
 

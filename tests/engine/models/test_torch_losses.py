@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models import losses
-from nnlo_opt.models.keras import framework as keras_model
-from nnlo_opt.models.losses import Labels, LossTerm, Output, make_terms
-from nnlo_opt.models.torch import framework as torch_module
-from nnlo_opt.models.torch import losses as torch_losses
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.engine.models import losses
+from nnlo_opt.engine.models.keras import framework as keras_model
+from nnlo_opt.engine.models.losses import Labels, LossTerm, Output, make_terms
+from nnlo_opt.engine.models.torch import framework as torch_module
+from nnlo_opt.engine.models.torch import losses as torch_losses
 from tests.helpers.adapters import Late, torch
 from tests.helpers.refusals import check_refused
 
 needs_torch = pytest.mark.needs("torch")
-comparisons = Late("nnlo_opt.models.torch.comparison", torch_module)
+comparisons = Late("nnlo_opt.engine.models.torch.comparison", torch_module)
 
 
 # ---------------------------------------------------------------- names

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.builders import open_model
-from nnlo_opt.models.framework import framework_named
-from nnlo_opt.models.losses import Labels, Output, make_terms
-from nnlo_opt.models.torch import framework as torch_module
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models.builders import open_model
+from nnlo_opt.engine.models.framework import framework_named
+from nnlo_opt.engine.models.losses import Labels, Output, make_terms
+from nnlo_opt.engine.models.torch import framework as torch_module
 from tests.helpers.adapters import gradient, module, torch, weights_of
 from tests.helpers.launcher import python
 from tests.helpers.refusals import check_refused
 
 pytestmark = pytest.mark.needs("torch")
-EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"
+EXAMPLE = Path(__file__).parents[3] / "examples/example_mnist_torch.py"
 
 
 # ---------------------------------------------------------------- the framework
@@ -27,7 +27,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"
 
 def test_the_import_is_silent_and_takes_the_threads_it_is_given():
     code = """
-from nnlo_opt.models.torch import framework as torch_module
+from nnlo_opt.engine.models.torch import framework as torch_module
 assert not torch_module.is_model(1)
 import sys
 assert "torch" not in sys.modules

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.models.user_figure import load_figure
+from nnlo_opt.engine.models.user_figure import load_figure
 from tests.helpers.refusals import check_refused
 
 MODULE = '''"""Figures."""

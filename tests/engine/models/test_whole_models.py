@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.models.builders import open_model
+from nnlo_opt.engine.models.builders import open_model
 from tests.helpers.refusals import check_refused
 
 pytestmark = [pytest.mark.keras, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")]
@@ -31,7 +31,7 @@ def test_a_saved_model_is_trained_further_or_from_the_start(model, tmp_path, end
 
 
 def test_weights_alone_and_damage_are_refused(model, tmp_path):
-    from nnlo_opt.compat.keras.weights import save_legacy_weights
+    from nnlo_opt.engine.models.legacy.weights import save_legacy_weights
 
     save_legacy_weights(model, tmp_path / "weights.h5")
     check_refused("must hold its architecture", open_model(str(tmp_path / "weights.h5")).build, {})

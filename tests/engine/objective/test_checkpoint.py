@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import TrialError
-from nnlo_opt.files import with_checksum, without_checksum
-from nnlo_opt.objective.checkpoint import TrialCheckpoint, last_save
-from nnlo_opt.safe_path import NOTE_BYTES, SafePath
-from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.files import with_checksum, without_checksum
+from nnlo_opt.core.base.safe_path import NOTE_BYTES, SafePath
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.engine.objective.checkpoint import TrialCheckpoint, last_save
+from tests.engine.objective.test_objective import Bench
 from tests.helpers.crash_states import put, recording, states
-from tests.objective.test_objective import Bench
 
 
 def checkpoint_in(folder):

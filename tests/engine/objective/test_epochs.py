@@ -2,8 +2,8 @@
 
 import pytest
 
-from nnlo_opt.errors import TrialError
-from nnlo_opt.objective.epochs import EpochCount
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.engine.objective.epochs import EpochCount
 
 
 @pytest.mark.parametrize(

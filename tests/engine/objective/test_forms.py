@@ -7,8 +7,8 @@ from argparse import ArgumentParser, BooleanOptionalAction
 
 import pytest
 
-from nnlo_opt.objective.forms import FORMS, written
-from nnlo_opt.objective.template import Template
+from nnlo_opt.engine.objective.forms import FORMS, written
+from nnlo_opt.engine.objective.template import Template
 from tests.helpers.pages import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/guide/scripts.md").read_text()

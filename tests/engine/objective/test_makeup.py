@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.objective.makeup import makeup_of
-from nnlo_opt.trials.identity import DIGEST
-from nnlo_opt.user_files import execute_file
+from nnlo_opt.core.trials.identity import DIGEST
+from nnlo_opt.engine.loading.modules import execute_file
+from nnlo_opt.engine.objective.makeup import makeup_of
 from tests.helpers import effort
 from tests.helpers.launcher import python
 
@@ -272,7 +272,7 @@ def test_a_lambda_is_known_by_its_source_on_every_version_of_python(module):
 def test_code_without_a_source_is_the_same_in_every_process(tmp_path):
     """A set and the code of a function within it have another text in each process."""
     program = """
-        from nnlo_opt.objective.makeup import makeup_of
+        from nnlo_opt.engine.objective.makeup import makeup_of
         names = {}
         exec("f = lambda p: [(lambda q: q in {'a', 'b', 'c'})(x) for x in p]", names)
         print(makeup_of(names["f"]).parts)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nnlo_opt.objective.named_files import named_files
+from nnlo_opt.engine.objective.named_files import named_files
 
 #: file -> its text
 FILES = {

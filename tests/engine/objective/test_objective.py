@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.objective_messages import CallObjective
-from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.objective.rank import ObjectiveRank, ObjectiveSetup
-from nnlo_opt.objective.signature import objective_of
-from nnlo_opt.trials.objectives import Comparison, Objective
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.objective_messages import CallObjective
+from nnlo_opt.core.comm.run_messages import OpenRun
+from nnlo_opt.core.trials.objectives import Comparison, Objective
+from nnlo_opt.engine.objective.rank import ObjectiveRank, ObjectiveSetup
+from nnlo_opt.engine.objective.signature import objective_of
 from tests.helpers.manual_clock import ManualClock
 
 ERROR = {"error": 0.25}

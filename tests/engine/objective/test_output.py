@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.objective.output import MOST_READ, Lines, Output, Report
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.objective.output import MOST_READ, Lines, Output, Report
 from tests.helpers.effort import examples
 
 

@@ -8,10 +8,10 @@ import sys
 import psutil
 import pytest
 
-from nnlo_opt.objective import script
-from nnlo_opt.objective.output import GO_ON, STOP, Output
-from nnlo_opt.objective.script import Script
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.engine.objective import script
+from nnlo_opt.engine.objective.output import GO_ON, STOP, Output
+from nnlo_opt.engine.objective.script import Script
 from tests.helpers.launcher import seen_within
 from tests.helpers.processes import MARK, STUBBORN, marked
 
@@ -19,8 +19,8 @@ from tests.helpers.processes import MARK, STUBBORN, marked
 RANK = f"""
 import os, psutil, signal, sys
 from pathlib import Path
-from nnlo_opt.objective.script import Script
-from nnlo_opt.safe_path import SafePath
+from nnlo_opt.engine.objective.script import Script
+from nnlo_opt.core.base.safe_path import SafePath
 
 lines = []
 words = [sys.executable, "-c", {STUBBORN!r}]

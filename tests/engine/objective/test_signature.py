@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.objective.checkpoint import TrialCheckpoint
-from nnlo_opt.objective.rank import RunningTrial
-from nnlo_opt.objective.signature import objective_of, takes, text_takes
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.space.conditions import When
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.space.conditions import When
+from nnlo_opt.engine.objective.checkpoint import TrialCheckpoint
+from nnlo_opt.engine.objective.rank import RunningTrial
+from nnlo_opt.engine.objective.signature import objective_of, takes, text_takes
 from tests.helpers.refusals import refusal
 
 POINT, COMM = {"x": 1, "n": 2}, "the comm"

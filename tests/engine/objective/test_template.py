@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.objective.template import Template
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.objective.template import Template
 
 
 def test_values_arrive_as_they_are_and_args_are_those_of_the_point():

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import nnlo_opt
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.objective.torch_group import Place, clear_frames, in_environment
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.objective.torch_group import Place, clear_frames, in_environment
 
 
 def test_ranks_are_counted_on_each_node():

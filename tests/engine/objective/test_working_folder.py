@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.objective.working_folder import WorkingFolder, is_code
-from nnlo_opt.trials.identity import ScriptFolders
-from nnlo_opt.trials.kept_weights import FILES_NAME
+from nnlo_opt.core.trials.identity import ScriptFolders
+from nnlo_opt.core.trials.kept_weights import FILES_NAME
+from nnlo_opt.engine.objective.working_folder import WorkingFolder, is_code
 
 
 @pytest.fixture

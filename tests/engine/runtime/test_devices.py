@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.runtime import devices
-from nnlo_opt.runtime.devices import (
+from nnlo_opt.engine.runtime import devices
+from nnlo_opt.engine.runtime.devices import (
     Drivers,
     GpuRequest,
     Gpus,
@@ -358,5 +358,5 @@ def test_a_share_is_told_in_words():
 
 
 def test_nothing_that_counts_threads_is_imported_here():
-    program = "import sys, nnlo_opt.runtime.devices; print('numpy' in sys.modules)"
+    program = "import sys, nnlo_opt.engine.runtime.devices; print('numpy' in sys.modules)"
     assert python(program).expect(0).out == "False\n"

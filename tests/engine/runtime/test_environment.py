@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from nnlo_opt.runtime.environment import idle_nodes_text, n_allocated_nodes, start_helper
+from nnlo_opt.engine.runtime.environment import idle_nodes_text, n_allocated_nodes, start_helper
 
 
 @pytest.mark.parametrize(

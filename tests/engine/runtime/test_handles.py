@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nnlo_opt.runtime.handles import HANDLE_BYTES, Handle, memory
+from nnlo_opt.engine.runtime.handles import HANDLE_BYTES, Handle, memory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory without a name")
 

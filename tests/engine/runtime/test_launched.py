@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from nnlo_opt.errors import SearchWarning
-from nnlo_opt.runtime.launched import is_rank, split_world, warn_of_split_world
+from nnlo_opt.core.base.errors import SearchWarning
+from nnlo_opt.engine.runtime.launched import is_rank, split_world, warn_of_split_world
 
 PID = 4711
 JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_TASKS_PER_NODE": "4"}

@@ -7,8 +7,8 @@ from tests.helpers.launcher import python
 SAYS = """
 import logging, os, sys
 from pathlib import Path
-from nnlo_opt.logs import WHOLE
-from nnlo_opt.runtime.log import RankOutput
+from nnlo_opt.core.base.logs import WHOLE
+from nnlo_opt.engine.runtime.log import RankOutput
 output = RankOutput(int(sys.argv[1]), "warn", to_terminal=sys.argv[1] == "0")
 output.open_log(Path(sys.argv[2]))
 WHOLE.info("all %s", "of it")

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from nnlo_opt.clock import SystemClock
-from nnlo_opt.runtime.monitor import MemoryGauge, Monitor, make_monitor
+from nnlo_opt.core.base.clock import SystemClock
+from nnlo_opt.engine.runtime.monitor import MemoryGauge, Monitor, make_monitor
 from tests.helpers.launcher import python
 from tests.helpers.manual_clock import ManualClock
 from tests.helpers.nvidia_driver import built_driver
@@ -146,7 +146,8 @@ def driver(tmp_path_factory):
 def figures(gpu, libraries):
     """Names and values of one epoch in a process whose driver is the one in the folder `libraries`."""
     program = (
-        "import json, sys; from nnlo_opt.clock import SystemClock; from nnlo_opt.runtime.monitor import make_monitor;"
+        "import json, sys; from nnlo_opt.core.base.clock import SystemClock;"
+        "from nnlo_opt.engine.runtime.monitor import make_monitor;"
         "print(json.dumps(make_monitor(SystemClock(), sys.argv[1]).end_epoch()))"
     )
     found = json.loads(python(program, gpu, env={**os.environ, "LD_LIBRARY_PATH": str(libraries)}).expect(0).out)
@@ -183,12 +184,12 @@ def test_a_driver_that_is_damaged_or_another_library_is_no_error(tmp_path):
     [({}, ("GPU-a1",)), ({"FAKE_GPU_OF_TASK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, ("GPU-of-task-2",))],
 )
 def test_the_driver_tells_the_uuids_of_the_gpus_that_a_process_may_use(driver, environ, uuids):
-    program = "from nnlo_opt.runtime.nvidia import uuids; print(uuids())"
+    program = "from nnlo_opt.engine.runtime.nvidia import uuids; print(uuids())"
     environ = {**os.environ, **environ, "LD_LIBRARY_PATH": str(driver)}
     assert python(program, env=environ).expect(0).out == f"{uuids}\n"
 
 
 def test_without_a_driver_there_are_no_uuids(tmp_path):
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")
-    program = "from nnlo_opt.runtime.nvidia import uuids; print(uuids())"
+    program = "from nnlo_opt.engine.runtime.nvidia import uuids; print(uuids())"
     assert python(program, env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}).expect(0).out == "()\n"

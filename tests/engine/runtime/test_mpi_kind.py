@@ -2,7 +2,7 @@
 
 import pytest
 
-from nnlo_opt.runtime.mpi_kind import MpiKind
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 
 OPEN_MPI_5, OPEN_MPI_4 = "mpirun (Open MPI) 5.0.11\n", "mpirun.openmpi (OpenRTE) 4.1.4\n"
 HYDRA, INTEL = (

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.engine.runtime.preemption import Preemption
 
 
 def test_a_request_counts_from_its_first_signal_and_also_before_there_is_a_grace():
@@ -46,7 +46,7 @@ def test_the_signal_is_a_request():
 
 def test_a_process_that_does_not_come_to_its_end_is_ended():
     program = (
-        "import time; from nnlo_opt.runtime.preemption import Preemption\n"
+        "import time; from nnlo_opt.engine.runtime.preemption import Preemption\n"
         "p = Preemption(); p.listen(); p.allow(0.1); print('ready', flush=True)\n"
         "while True: time.sleep(100)"
     )

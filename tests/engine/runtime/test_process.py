@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from nnlo_opt.runtime.process import check_files, end_if_forked
+from nnlo_opt.engine.runtime.process import check_files, end_if_forked
 from tests.helpers.launcher import python
 
 FORKS = """
 import os
-from nnlo_opt.runtime.process import end_if_forked
+from nnlo_opt.engine.runtime.process import end_if_forked
 pid, child = os.getpid(), os.fork()
 end_if_forked(pid)
 print("code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -17,7 +17,7 @@ print("code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 LEAVES = """
 import os, sys
-from nnlo_opt.runtime.process import code_of_user
+from nnlo_opt.engine.runtime.process import code_of_user
 parent = os.getpid()
 try:
     with code_of_user():
@@ -49,8 +49,8 @@ def test_a_child_ends_where_code_of_a_user_ends_and_undoes_nothing(how, code, sa
 
 CLOSES = """
 import os
-from nnlo_opt.errors import BrokenProcessError
-from nnlo_opt.runtime.process import check_files
+from nnlo_opt.core.base.errors import BrokenProcessError
+from nnlo_opt.engine.runtime.process import check_files
 check_files()
 os.closerange(3, 64)
 again = [os.open(os.devnull, os.O_RDONLY) for _ in range(60 * REOPENS)]

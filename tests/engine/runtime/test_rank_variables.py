@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from nnlo_opt.runtime.rank_variables import is_of_a_rank, without_ranks
+from nnlo_opt.engine.runtime.rank_variables import is_of_a_rank, without_ranks
 from tests.helpers.launcher import environment
 
 #: set by launchers for their ranks
@@ -40,7 +40,7 @@ def test_what_a_user_or_a_site_has_set_stays(name):
 
 SPAWNS = """
 import multiprocessing, os, sys
-from nnlo_opt.runtime.rank_variables import forget_ranks_if_spawned
+from nnlo_opt.engine.runtime.rank_variables import forget_ranks_if_spawned
 forget_ranks_if_spawned()
 def ranks(number):
     return [name for name in ("PMI_RANK", "OMPI_MCA_btl") if name in os.environ]

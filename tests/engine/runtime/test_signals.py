@@ -7,7 +7,7 @@ from tests.helpers.launcher import python
 STRUCK = """
 import signal, time
 import tensorflow as tf
-from nnlo_opt.runtime.signals import handle
+from nnlo_opt.engine.runtime.signals import handle
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -30,7 +30,7 @@ print(n_heard > 20, float(result.min()), float(result.max()))
 
 CRASHES = """
 import os, signal
-from nnlo_opt.runtime.signals import handle
+from nnlo_opt.engine.runtime.signals import handle
 handle(signal.SIGUSR1, print)
 os.abort()
 """

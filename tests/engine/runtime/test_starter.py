@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
-from nnlo_opt.runtime.starter import starter_of
+from nnlo_opt.engine.runtime.starter import starter_of
 from tests.helpers.launcher import seen_within
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Lin
 #: a rank, which says for each line whether what has started it has ended
 RANK = """
 import os, sys
-from nnlo_opt.runtime.peers import has_ended
-from nnlo_opt.runtime.starter import starter_of
+from nnlo_opt.engine.runtime.peers import has_ended
+from nnlo_opt.engine.runtime.starter import starter_of
 starter = starter_of()
 print(os.getpid(), flush=True)
 for line in sys.stdin:
@@ -27,7 +27,7 @@ for line in sys.stdin:
 #: a rank that computes in a search of its script for so many seconds
 SEARCHING = """
 import sys, time
-from nnlo_opt.runtime.starter import ending_with_starter
+from nnlo_opt.engine.runtime.starter import ending_with_starter
 for seconds in (0.0, float(sys.argv[1])):
     with ending_with_starter():
         print("searches", flush=True)

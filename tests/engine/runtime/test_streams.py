@@ -7,7 +7,7 @@ from tests.helpers.launcher import python
 #: a thread that stays within its write, as nobody reads; then a child, which has a second for `CHILD`
 HELD = """
 import os, signal, sys, threading
-from nnlo_opt.runtime.streams import flush_streams, renew_streams
+from nnlo_opt.engine.runtime.streams import flush_streams, renew_streams
 full, nobody = os.pipe()
 class Twice:
     def __init__(self, stream):
@@ -51,7 +51,7 @@ def test_a_stream_that_another_thread_holds_keeps_no_child_waiting(stream, child
 
 LOGS = """
 import io, logging, os, sys
-from nnlo_opt.runtime.streams import renew_streams
+from nnlo_opt.engine.runtime.streams import renew_streams
 logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
 kept, sys.stderr = sys.stdout, io.StringIO()
 mine = sys.stderr
@@ -71,7 +71,7 @@ def test_log_handlers_write_to_the_new_streams_and_a_stream_without_a_descriptor
 
 SHUT = """
 import os, sys
-from nnlo_opt.runtime.streams import keeping_streams
+from nnlo_opt.engine.runtime.streams import keeping_streams
 with keeping_streams():
     HOW
 print("out", flush=True)

@@ -6,10 +6,10 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from nnlo_opt.clock import SystemClock
-from nnlo_opt.comm.topology import Topology, plan_single_block, rank_label
-from nnlo_opt.runtime.timeline import RankTimeline, clear_parts, events_per_rank, merge_timelines, part_path
-from nnlo_opt.timeline import NO_TIMELINE
+from nnlo_opt.core.base.clock import SystemClock
+from nnlo_opt.core.base.timeline import NO_TIMELINE
+from nnlo_opt.core.comm.topology import Topology, plan_single_block, rank_label
+from nnlo_opt.engine.runtime.timeline import RankTimeline, clear_parts, events_per_rank, merge_timelines, part_path
 from tests.helpers.manual_clock import ManualClock
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.pulse import SLOW, Pulse
-from nnlo_opt.runtime.peers import Heart, Peer
-from nnlo_opt.runtime.watchdog import Watch, Watchdog
+from nnlo_opt.core.base.pulse import SLOW, Pulse
+from nnlo_opt.engine.runtime.peers import Heart, Peer
+from nnlo_opt.engine.runtime.watchdog import Watch, Watchdog
 from tests.helpers.launcher import seen_within
 
 pytestmark = pytest.mark.many
@@ -97,10 +97,10 @@ def test_a_job_that_was_suspended_as_a_whole_is_not_ended_when_it_wakes():
 RANK = """
 import sys, time, ctypes, hashlib, signal
 from pathlib import Path
-from nnlo_opt.runtime import watchdog as module
-from nnlo_opt.runtime.peers import Peer
-from nnlo_opt.pulse import PULSE
-from nnlo_opt.runtime.watchdog import Watchdog
+from nnlo_opt.engine.runtime import watchdog as module
+from nnlo_opt.engine.runtime.peers import Peer
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.engine.runtime.watchdog import Watchdog
 
 rank, timeout_s, log = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
 watchdog = Watchdog(rank, timeout_s, lambda text: print(text, file=sys.stderr, flush=True))
@@ -181,7 +181,7 @@ def test_a_rank_that_hangs_ends_with_the_stacks_of_its_threads_in_its_log(tmp_pa
         assert "has done nothing for longer than `--hang-timeout`" in hung.stderr.readline()
         log = (tmp_path / "logs" / "0.log").read_text()
         assert "in hang_in_a_batch" in log
-        assert "nnlo_opt/runtime/watchdog.py" in log, "all threads"
+        assert "nnlo_opt/engine/runtime/watchdog.py" in log, "all threads"
         assert busy.poll() is None
         assert busy.stdout.readline().startswith("saw 0 its process died")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.genetic import GeneticSearch
-from nnlo_opt.search.random import RandomSearch
-from nnlo_opt.search.registry import make_search
-from nnlo_opt.search.sobol import SobolSearch
-from nnlo_opt.search.start_points import START_POINT, StartPointSearch, check_start_points, parse_start_point
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.genetic import GeneticSearch
+from nnlo_opt.core.search.random import RandomSearch
+from nnlo_opt.core.search.sobol import SobolSearch
+from nnlo_opt.core.search.start_points import START_POINT, StartPointSearch, check_start_points, parse_start_point
+from nnlo_opt.engine.search.registry import make_search
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.search_conformance import (
     CONDITIONAL_SPACE,
@@ -92,12 +92,12 @@ def test_a_missing_package_is_said_in_a_sentence(missing, name):
     code = (
         "import importlib.util as u; found = u.find_spec\n"
         f"u.find_spec = lambda name, *rest: None if name == {missing!r} else found(name, *rest)\n"
-        "from nnlo_opt.errors import ConfigurationError\nfrom nnlo_opt.search.registry import make_search\n"
+        "from nnlo_opt import ConfigurationError\nfrom nnlo_opt.engine.search.registry import make_search\n"
         "from nnlo_opt.space import Integer, Space\n"
         f"try:\n    make_search({name!r}, Space([Integer(0, 9, name='n')]), 0, {{}})\n"
         "except ConfigurationError as error:\n    print(error)\n"
     )
-    said = python(code, cwd=Path(__file__).parents[2]).expect(0).out
+    said = python(code, cwd=Path(__file__).parents[3]).expect(0).out
     assert f"`--hyper-opt {name}`" in said or f'"{name}"' in said
     assert missing in said
     assert "pip install" in said

@@ -6,9 +6,9 @@ import pytest
 
 import nnlo_opt
 from nnlo_opt import Real, Space
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.process import SearchProcess
-from nnlo_opt.search.pruning import Decision, Pruner, Verdict
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.search.pruning import Decision, Pruner, Verdict
+from nnlo_opt.engine.search.process import SearchProcess
 
 SPACE = Space([Real(-5, 5, name="x")])
 

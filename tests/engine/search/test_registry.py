@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.search.base import History
-from nnlo_opt.search.registry import make_search, search_names
-from nnlo_opt.search.session import SearchSession
+from nnlo_opt.core.search.base import History
+from nnlo_opt.engine.search.registry import make_search, search_names
+from nnlo_opt.engine.search.session import SearchSession
 from nnlo_opt.space import Integer, Space
 from tests.helpers.launcher import python
 
@@ -32,11 +32,11 @@ def test_options_of_bayesian():
 
 def test_random_search_does_not_import_scikit_optimize():
     code = (
-        "import sys; from nnlo_opt.search.registry import make_search; import nnlo_opt.search.process;"
+        "import sys; from nnlo_opt.engine.search.registry import make_search; import nnlo_opt.engine.search.process;"
         "from nnlo_opt.space import Integer, Space; make_search('random', Space([Integer(0, 9, name='n')]), 0, {});"
         "print([name for name in ('skopt', 'sklearn', 'scipy', 'mpi4py') if name in sys.modules])"
     )
-    assert python(code, cwd=Path(__file__).parents[2]).expect(0).out == "[]\n"
+    assert python(code, cwd=Path(__file__).parents[3]).expect(0).out == "[]\n"
 
 
 @pytest.mark.parametrize("n_objectives", [1, 2])

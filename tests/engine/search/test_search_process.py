@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.search.base import History
-from nnlo_opt.search.process import InlineSearch, SearchProcess
-from nnlo_opt.search.random import RandomSearch
-from nnlo_opt.search.session import SearchSession
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError
+from nnlo_opt.core.search.base import History
+from nnlo_opt.core.search.random import RandomSearch
+from nnlo_opt.engine.loading.spaces import load_space
+from nnlo_opt.engine.search.process import InlineSearch, SearchProcess
+from nnlo_opt.engine.search.session import SearchSession
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.space.loading import load_space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE
 from tests.helpers import launcher
 from tests.helpers.effort import some_of
 from tests.helpers.refusals import check_refused
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SPACE = Space([Real(0, 1, name="x"), Categorical([None, "a", [1, 2]], name="c")])
 LONG_S = 60.0
 
@@ -270,7 +270,8 @@ def test_a_process_that_fails_twice_at_a_suggestion_is_a_sentence(constrained, m
     flag, said = breaks_down(constrained, does), []
     with closing(SearchProcess(timeout_s=1.0, say=said.append)) as process:
         process.start("random", process.load_space(str(constrained)), 5, {})
-        monkeypatch.setattr("nnlo_opt.search.process._START_TIMEOUT_S", 2.0)  # it is stuck as soon as it starts again
+        # It is stuck as soon as it starts again.
+        monkeypatch.setattr("nnlo_opt.engine.search.process._START_TIMEOUT_S", 2.0)
         flag.touch()
         with pytest.raises(NnloError, match="as the one before it at this suggestion") as error:
             suggested(process)
@@ -287,7 +288,7 @@ def test_closing_ends_the_process(process):
 
 def test_the_process_ends_with_its_parent():
     code = (
-        "import os\nfrom nnlo_opt.search.process import SearchProcess\nsearch = SearchProcess()\n"
+        "import os\nfrom nnlo_opt.engine.search.process import SearchProcess\nsearch = SearchProcess()\n"
         "print(search._process.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
     )
     pid = int(launcher.python(code, cwd=ROOT).out)
@@ -319,7 +320,7 @@ class FailingSearch:
 
 
 def test_an_algorithm_that_raises_is_answered_with_its_traceback(monkeypatch):
-    monkeypatch.setattr("nnlo_opt.search.session.make_search", lambda *_: FailingSearch())
+    monkeypatch.setattr("nnlo_opt.engine.search.session.make_search", lambda *_: FailingSearch())
     search = InlineSearch()
     search.start("failing", SPACE, 0, {})
     with pytest.raises(NnloError, match=r"(?s)Traceback.*no idea"):
@@ -336,7 +337,7 @@ def test_a_search_in_this_process_suggests_with_one_thread(monkeypatch):
         def suggest(self, history):
             seen.append(n_threads())
 
-    monkeypatch.setattr("nnlo_opt.search.session.make_search", lambda *_: WatchingSearch())
+    monkeypatch.setattr("nnlo_opt.engine.search.session.make_search", lambda *_: WatchingSearch())
     search = InlineSearch()
     search.start("watching", SPACE, 0, {})
     with threadpool_limits(2):

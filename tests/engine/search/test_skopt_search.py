@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.search.base import ACQUISITIONS, SURROGATES, History
-from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.skopt_search import MAX_TRIALS, SkoptSearch, informative_rows, neighbours
+from nnlo_opt.core.search.base import ACQUISITIONS, SURROGATES, History
+from nnlo_opt.core.search.encoding import Encoding
+from nnlo_opt.engine.search.skopt_search import MAX_TRIALS, SkoptSearch, informative_rows, neighbours
 from nnlo_opt.space import Real, Space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, run_search
 from tests.helpers.effort import some_of

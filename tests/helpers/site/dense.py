@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write
-from nnlo_opt.models import losses
-from nnlo_opt.models.adapter import Metrics
-from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
-from nnlo_opt.models.losses import LossTerm, Output, figures_of
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import atomic_write
+from nnlo_opt.core.models.adapter import Metrics
+from nnlo_opt.core.models.layout import FloatVector, Layout, WeightSpec
+from nnlo_opt.engine.models import losses
+from nnlo_opt.engine.models.losses import LossTerm, Output, figures_of
 from tests.helpers.linear_model import NumpyAdapter
 
 NOUN = "a dense network"

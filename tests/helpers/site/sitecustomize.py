@@ -7,7 +7,7 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-FRAMEWORK_TABLES = "nnlo_opt.models.framework"
+FRAMEWORK_TABLES = "nnlo_opt.engine.models.framework"
 
 
 class AddsDense:

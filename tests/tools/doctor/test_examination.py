@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nnlo_opt.doctor.examination import Examination
-from nnlo_opt.doctor.judgement import Finding
-from nnlo_opt.runtime.environment import THREAD_VARIABLES
-from nnlo_opt.trials.run_lock import RunLock
+from nnlo_opt.core.trials.run_lock import RunLock
+from nnlo_opt.engine.runtime.environment import THREAD_VARIABLES
+from nnlo_opt.tools.doctor.examination import Examination
+from nnlo_opt.tools.doctor.judgement import Finding
 
 STATES = ("fine", "remark", "broken")
 
@@ -64,7 +64,7 @@ def small(tmp_path) -> Iterator[Path]:
 
 @pytest.mark.proof
 def test_a_launcher_that_never_answers_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("nnlo_opt.doctor.examination.VERSION_S", 0.5)
+    monkeypatch.setattr("nnlo_opt.tools.doctor.examination.VERSION_S", 0.5)
     mpirun = script(tmp_path / "mpirun", "sleep 1000")
     assert f"broken: `{mpirun} --version` gives no answer." in worst(examination(tmp_path, mpirun=mpirun).mpi())
 
@@ -97,8 +97,8 @@ def test_one_core_is_too_little_for_three_ranks_that_train(tmp_path):
     ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, "4:cpu,cpuacct:/job"),
 ])  # fmt: skip
 def test_a_control_group_limits_the_cores(tmp_path, monkeypatch, files, membership):
-    monkeypatch.setattr("nnlo_opt.data.memory._GROUPS", tmp_path)
-    monkeypatch.setattr("nnlo_opt.data.memory._memberships", lambda: [membership])
+    monkeypatch.setattr("nnlo_opt.engine.data.memory._GROUPS", tmp_path)
+    monkeypatch.setattr("nnlo_opt.engine.data.memory._memberships", lambda: [membership])
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nnlo_opt.doctor import judgement
-from nnlo_opt.doctor.judgement import Finding
-from nnlo_opt.runtime.mpi_kind import MpiKind
+from nnlo_opt.engine.runtime.mpi_kind import MpiKind
+from nnlo_opt.tools.doctor import judgement
+from nnlo_opt.tools.doctor.judgement import Finding
 
 OPEN_MPI, MPICH = "mpirun (Open MPI) 5.0.11\n", "HYDRA build details:\n    Version:      5.0.2\n"
 OF_OPEN_MPI, OF_MPICH = "Open MPI v5.0.11, package: Open MPI", "MPICH Version:      5.0.2\nMPICH Release date"

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from nnlo_opt.export.mirror import Mirror
-from nnlo_opt.pulse import PULSE
-from nnlo_opt.trials.journal import Journal
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.tools.export.mirror import Mirror
 from tests.helpers.exported import story
 from tests.helpers.stories import write_journal
 
@@ -49,7 +49,7 @@ def test_a_mirror_that_hangs_is_ended_and_the_rank_that_waits_for_it_is_not(tmp_
 DIES = """
 import os, select, sys, time
 from pathlib import Path
-from nnlo_opt.export import mirror
+from nnlo_opt.tools.export import mirror
 if len(sys.argv) == 2:
     mirror.Mirror.module = "hangs"
     mirror.Mirror(Path(sys.argv[1]), "csv")

@@ -4,11 +4,11 @@ import math
 import numpy as np
 import pytest
 
-from nnlo_opt.export.exporter import make_exporter
-from nnlo_opt.run.start.earlier import read_earlier
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.run.start.earlier import read_earlier
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.tools.export.exporter import make_exporter
 from tests.helpers import stories
 from tests.helpers.exported import ENDS, REASON, SPACE, UNIX_S, started, story, take_in_parts
 

@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from nnlo_opt.analysis.frames import epochs_frame, results_frame, trials_frame
-from nnlo_opt.export.exporter import make_exporter
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.app.analysis.frames import epochs_frame, results_frame, trials_frame
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.tools.export.exporter import make_exporter
 from tests.helpers.exported import ENDS, REASON, UNIX_S, story
 
 TABLES = {"trials", "epochs", "folds", "assignments"}

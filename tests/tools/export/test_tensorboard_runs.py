@@ -3,10 +3,10 @@ from collections import defaultdict
 
 import pytest
 
-from nnlo_opt.export.exporter import make_exporter
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.tools.export.exporter import make_exporter
 from tests.helpers.exported import REASON, SPACE, UNIX_S, story, take_in_parts
 from tests.helpers.launcher import environment, python
 
@@ -18,10 +18,10 @@ import json, sys
 from pathlib import Path
 sys.modules["tensorflow"] = None
 from tests.helpers.exported import story
-from nnlo_opt.export.exporter import make_exporter
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.tools.export.exporter import make_exporter
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
 folder, events = Path(sys.argv[1]), story(int(sys.argv[2]))
 make_exporter("tensorboard", SafePath(folder), "run").take(events, Ledger(events))
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from nnlo_opt.launcher import job as module
-from nnlo_opt.launcher.job import Job
+from nnlo_opt.tools.launcher import job as module
+from nnlo_opt.tools.launcher.job import Job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="environments of processes are read in /proc")
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.launcher.planning import SCHEDULERS, JobPlan, Memory
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.tools.launcher.planning import SCHEDULERS, JobPlan, Memory
 from tests.helpers.launcher import seen_within
 
 MEMORY = Memory(coordinator=1, search=10, master=100, worker=1000)

@@ -2,9 +2,9 @@ import copy
 
 import pytest
 
-from nnlo_opt.launcher.supervisor import MAX_IDLE, MAX_UNBORN, PAUSES_S, Ended, Standing, Supervisor
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.tools.launcher.supervisor import MAX_IDLE, MAX_UNBORN, PAUSES_S, Ended, Standing, Supervisor
 from tests.helpers.told_runs import Story
 
 NOTHING = Standing()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.simulate.workload import BUILTIN
+from nnlo_opt.tools.simulate.workload import BUILTIN
 
 
 @pytest.mark.parametrize(

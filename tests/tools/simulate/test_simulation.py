@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.safe_path import MOST_BYTES
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.simulate.clock import MEASURED
-from nnlo_opt.simulate.simulation import Simulation, SimulationPlan, VirtualMaster
-from nnlo_opt.simulate.workload import BUILTIN, Objective, Workload, lognormal
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal, read_events
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.safe_path import MOST_BYTES
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.journal import Journal, read_events
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.engine.search.process import InlineSearch
+from nnlo_opt.tools.simulate.clock import MEASURED
+from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan, VirtualMaster
+from nnlo_opt.tools.simulate.workload import BUILTIN, Objective, Workload, lognormal
 from tests.helpers.effort import examples
 
 BRANIN = BUILTIN["branin"]

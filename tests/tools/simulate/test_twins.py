@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.run_messages import Shutdown
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.simulate.clock import VirtualClock
-from nnlo_opt.simulate.simulation import Simulation, SimulationPlan, VirtualRanks
-from nnlo_opt.simulate.workload import Objective, Workload, lognormal
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.run_messages import Shutdown
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.data.folds import single_fold
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.journal import Journal, read_events
+from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Space
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.journal import Journal, read_events
+from nnlo_opt.tools.simulate.clock import VirtualClock
+from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan, VirtualRanks
+from nnlo_opt.tools.simulate.workload import Objective, Workload, lognormal
 from tests.helpers.loopback_run import Shape, System
 from tests.helpers.loopback_team import LoneTeam, linear_tasks
 from tests.helpers.memory_source import linear_source

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.run_messages import ExportModel, ModelExported
-from nnlo_opt.errors import CheckpointError, OutOfTimeError
-from nnlo_opt.files import parse_object
-from nnlo_opt.records import checked
-from nnlo_opt.run.start.serving_ranks import RankDiedError, ServingRanks
-from nnlo_opt.safe_path import MOST_BYTES
-from nnlo_opt.space.space import TRAIN_PREFIX, Point
-from nnlo_opt.training.history import FoldRecord
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.app.run.start.serving_ranks import RankDiedError, ServingRanks
+from nnlo_opt.core.base.errors import CheckpointError, OutOfTimeError
+from nnlo_opt.core.base.files import parse_object
+from nnlo_opt.core.base.records import checked
+from nnlo_opt.core.base.safe_path import MOST_BYTES
+from nnlo_opt.core.comm.messages import Json
+from nnlo_opt.core.comm.run_messages import ExportModel, ModelExported
+from nnlo_opt.core.space.space import TRAIN_PREFIX, Point
+from nnlo_opt.core.training.history import FoldRecord
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.trial import Trial
 
 #: name of the best model in the run directory, without the ending of its framework
 BEST_MODEL = "best_model"

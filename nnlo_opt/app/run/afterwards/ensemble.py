@@ -14,22 +14,22 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from nnlo_opt.block.task import validation_batch
-from nnlo_opt.data.ragged import padded
-from nnlo_opt.data.source import Indices
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.adapter import Predictor
-from nnlo_opt.models.framework import framework_of
-from nnlo_opt.records import Value
-from nnlo_opt.run.workload.run_data import cut
-from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
-from nnlo_opt.trials.figure import epoch_value
-from nnlo_opt.trials.identity import DataFiles
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import FIGURE
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.app.run.workload.run_data import cut
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.block.task import validation_batch
+from nnlo_opt.core.data.ragged import padded
+from nnlo_opt.core.data.source import Indices
+from nnlo_opt.core.models.adapter import Predictor
+from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
+from nnlo_opt.core.trials.figure import epoch_value
+from nnlo_opt.core.trials.identity import DataFiles
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.objectives import FIGURE
+from nnlo_opt.core.trials.trial import Trial
+from nnlo_opt.engine.models.framework import framework_of
 
 #: outputs of a model, each (n, ...)
 Outputs: TypeAlias = list[np.ndarray]

@@ -13,18 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from nnlo_opt.errors import EXIT_FAILURE
-from nnlo_opt.pulse import PULSE
-from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.reporting.page import PAGE_NAME
-from nnlo_opt.reporting.results import RESULT_NAMES, write_results
-from nnlo_opt.runtime.environment import start_helper, without_mpi
-from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.manifest import remove_all
-from nnlo_opt.trials.run_directory import RunDirectory
-from nnlo_opt.trials.run_state import state_of
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.app.reporting.follow import Reporter
+from nnlo_opt.app.reporting.page import PAGE_NAME
+from nnlo_opt.app.reporting.results import RESULT_NAMES, write_results
+from nnlo_opt.core.base.errors import EXIT_FAILURE
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.manifest import remove_all
+from nnlo_opt.core.trials.run_directory import RunDirectory
+from nnlo_opt.core.trials.run_state import state_of
+from nnlo_opt.core.trials.trial import TrialState
+from nnlo_opt.engine.runtime.environment import start_helper, without_mpi
 
 #: least seconds that ranks have to leave after a search in which a rank may be stuck
 LEAVE_S = 60.0

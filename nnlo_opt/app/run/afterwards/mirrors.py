@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from nnlo_opt.trials.run_directory import RunDirectory
+from nnlo_opt.core.trials.run_directory import RunDirectory
 
 #: names of the tools that can follow a search
 TOOLS = ("optuna", "tensorboard")

@@ -11,24 +11,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from nnlo_opt.errors import CheckpointError, ConfigurationError, TrialError
-from nnlo_opt.models.adapter import Predictor
-from nnlo_opt.models.builders import builtin_names, model_file, open_model
-from nnlo_opt.models.framework import framework_for
-from nnlo_opt.run.afterwards.best_model import BEST_MODEL, best_fold
-from nnlo_opt.run.options.values import DataOptions, Options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.workload.model_maker import ModelMaker
-from nnlo_opt.run.workload.run_data import RunData, TrainingData
-from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.runtime.devices import NodeShare
-from nnlo_opt.search.own import is_own
-from nnlo_opt.training.options import MODES, TrainingOptions
-from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
-from nnlo_opt.trials.identity import DataFiles, ModelFile
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import RunRequest
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.app.run.afterwards.best_model import BEST_MODEL, best_fold
+from nnlo_opt.app.run.options.values import DataOptions, Options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.workload.model_maker import ModelMaker
+from nnlo_opt.app.run.workload.run_data import RunData, TrainingData
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError, TrialError
+from nnlo_opt.core.models.adapter import Predictor
+from nnlo_opt.core.training.options import MODES, TrainingOptions
+from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
+from nnlo_opt.core.trials.identity import DataFiles, ModelFile
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import RunRequest
+from nnlo_opt.core.trials.trial import Trial
+from nnlo_opt.engine.models.builders import builtin_names, model_file, open_model
+from nnlo_opt.engine.models.framework import framework_for
+from nnlo_opt.engine.runtime.devices import NodeShare
+from nnlo_opt.engine.search.own import is_own
 
 
 class _FirstFile(RunData):

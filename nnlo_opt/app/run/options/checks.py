@@ -4,16 +4,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.data.folds import check_workers
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.space_checks import corners
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.space.space import TRAIN_PREFIX
-from nnlo_opt.update_rules.registry import RULES
-from nnlo_opt.update_rules.rule import UpdateRule
-from nnlo_opt.update_rules.staleness import explicit_momentum
+from nnlo_opt.app.run.options.space_checks import corners
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.data.folds import check_workers
+from nnlo_opt.core.space.space import TRAIN_PREFIX
+from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.core.update_rules.rule import UpdateRule
+from nnlo_opt.core.update_rules.staleness import explicit_momentum
 
 
 def check_teams(

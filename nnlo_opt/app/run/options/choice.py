@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.records import Value
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.search.pruning import FREEZE_THAW
-from nnlo_opt.search.registry import AUTO, is_grid, search_names
-from nnlo_opt.trials.identity import StartSettings
-from nnlo_opt.trials.objectives import DEFAULT
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.search.pruning import FREEZE_THAW
+from nnlo_opt.core.trials.identity import StartSettings
+from nnlo_opt.core.trials.objectives import DEFAULT
+from nnlo_opt.engine.search.registry import AUTO, is_grid, search_names
 
 #: algorithm where trials cannot be paused
 _WHOLE_TRIALS = "bayesian"

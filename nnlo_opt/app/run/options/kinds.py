@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from nnlo_opt.data.weights import ClassWeights, parse_class_weights
-from nnlo_opt.errors import ConfigurationError, did_you_mean, shown
-from nnlo_opt.objective.other_names import part_named
-from nnlo_opt.search.own import is_own
-from nnlo_opt.search.start_points import parse_start_point
-from nnlo_opt.search.warm_start import Earlier
-from nnlo_opt.space.space import Point
-from nnlo_opt.trials.objectives import Objective, OutcomeConstraint
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, shown
+from nnlo_opt.core.data.weights import ClassWeights, parse_class_weights
+from nnlo_opt.core.search.start_points import parse_start_point
+from nnlo_opt.core.search.warm_start import Earlier
+from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.trials.objectives import Objective, OutcomeConstraint
+from nnlo_opt.engine.objective.other_names import part_named
+from nnlo_opt.engine.search.own import is_own
 
 _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
 #: last letter of a duration -> its seconds
@@ -42,7 +42,7 @@ class Kind:
         convert: makes the value from its text or from a value given in Python; may raise as `int` and `len` do.
         action: what the command line does with the option: store, store_true, switch (`--x` and `--no-x`), append (it
             may be repeated) or extend (the same, with one value or several at a time).
-        names_code: returns True for a value that names code or a program to execute (`run.options.of_journal`).
+        names_code: returns True for a value that names code or a program to execute (`app.run.options.of_journal`).
         each: kind of the items of a list; None for a single value.
     """
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options.table import BY_NAME
+from nnlo_opt.app.run.options.table import BY_NAME
+from nnlo_opt.core.base.errors import ConfigurationError
 
 #: name the model, whose file must be this user's own, with the checksum of the journal
 GUARDED = ("model", "example")

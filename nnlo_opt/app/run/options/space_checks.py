@@ -4,16 +4,16 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.run.options.values import Options, check_training
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.space.parameters import Integer, Real
-from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
-from nnlo_opt.space.values import Value, text, thawed
-from nnlo_opt.training.options import TrainingOptions, option_name, searchable
-from nnlo_opt.update_rules.registry import RULES
-from nnlo_opt.update_rules.rule import UpdateRule
+from nnlo_opt.app.run.options.values import Options, check_training
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.space.parameters import Integer, Real
+from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
+from nnlo_opt.core.space.values import Value, text, thawed
+from nnlo_opt.core.training.options import TrainingOptions, option_name, searchable
+from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.core.update_rules.rule import UpdateRule
+from nnlo_opt.engine.models.builders import ModelDefinition
 
 
 def check_space(space: Space, definition: ModelDefinition, options: Options) -> None:

@@ -1,7 +1,7 @@
 """Table of all options.
 
 The parsers of the command line, the reference page docs/reference/options.md and the arguments of `nnlo_opt.optimize`
-are made from this table; `run.options.values` makes the validated values of a command.
+are made from this table; `app.run.options.values` makes the validated values of a command.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.afterwards.mirrors import TOOLS
-from nnlo_opt.run.options import kinds
-from nnlo_opt.run.options.kinds import (
+from nnlo_opt.app.run.afterwards.mirrors import TOOLS
+from nnlo_opt.app.run.options import kinds
+from nnlo_opt.app.run.options.kinds import (
     CODE,
     FLAG,
     PATH,
@@ -27,16 +25,18 @@ from nnlo_opt.run.options.kinds import (
     one_of,
     whole,
 )
-from nnlo_opt.search.base import ACQUISITIONS, SURROGATES
-from nnlo_opt.search.genetic import DEFAULT_POPULATION
-from nnlo_opt.search.grid import DEFAULT_POINTS
-from nnlo_opt.search.own import check_pruner, check_search
-from nnlo_opt.search.pruning import PRUNERS, PruningPlan
-from nnlo_opt.search.registry import AUTO, search_names
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.objectives import DEFAULT, EPOCHS, MEASURED
-from nnlo_opt.trials.run_directory import RUNS
-from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.search.base import ACQUISITIONS, SURROGATES
+from nnlo_opt.core.search.genetic import DEFAULT_POPULATION
+from nnlo_opt.core.search.grid import DEFAULT_POINTS
+from nnlo_opt.core.search.pruning import PRUNERS, PruningPlan
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.objectives import DEFAULT, EPOCHS, MEASURED
+from nnlo_opt.core.trials.run_directory import RUNS
+from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.engine.search.own import check_pruner, check_search
+from nnlo_opt.engine.search.registry import AUTO, search_names
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 #: levels that imply `--quiet`

@@ -8,19 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from nnlo_opt.comm.topology import TeamOptions
-from nnlo_opt.coordinator.instructions import Budget, SearchPlan
-from nnlo_opt.data.cache import parse_copy_command
-from nnlo_opt.data.weights import ClassWeights
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models import losses
-from nnlo_opt.models.builders import names_objective, objective_in
-from nnlo_opt.models.torch import losses as torch_losses
-from nnlo_opt.objective.command import Command
-from nnlo_opt.objective.output import Output
-from nnlo_opt.objective.signature import text_takes
-from nnlo_opt.objective.template import Template
-from nnlo_opt.run.options.table import (
+from nnlo_opt.app.run.options.table import (
     BY_NAME,
     GRACE,
     OPTIMIZATION_OPTIONS,
@@ -30,22 +18,34 @@ from nnlo_opt.run.options.table import (
     TRIAL_NAME,
     read,
 )
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.runtime.devices import GpuRequest
-from nnlo_opt.search.base import SearchAlgorithm
-from nnlo_opt.search.genetic import DEFAULT_POPULATION
-from nnlo_opt.search.own import check_halves, is_own, name_of, own_rule
-from nnlo_opt.search.pruning import FREEZE_THAW, PRUNERS, Pruner, PruningPlan
-from nnlo_opt.search.racing import MIN_FOLDS
-from nnlo_opt.search.registry import AUTO, options_of, search_names
-from nnlo_opt.search.warm_start import Earlier
-from nnlo_opt.space.space import Point
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
-from nnlo_opt.trials.objectives import DEFAULT, FIGURE, MEASURED, Comparison, Objective
-from nnlo_opt.trials.run_directory import RUNS, RunRequest, existing_run
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.comm.topology import TeamOptions
+from nnlo_opt.core.coordinator.instructions import Budget, SearchPlan
+from nnlo_opt.core.data.weights import ClassWeights
+from nnlo_opt.core.search.base import SearchAlgorithm
+from nnlo_opt.core.search.genetic import DEFAULT_POPULATION
+from nnlo_opt.core.search.pruning import FREEZE_THAW, PRUNERS, Pruner, PruningPlan
+from nnlo_opt.core.search.racing import MIN_FOLDS
+from nnlo_opt.core.search.warm_start import Earlier
+from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.core.trials.objectives import DEFAULT, FIGURE, MEASURED, Comparison, Objective
+from nnlo_opt.core.trials.run_directory import RUNS, RunRequest, existing_run
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.engine.data.cache import parse_copy_command
+from nnlo_opt.engine.models import losses
+from nnlo_opt.engine.models.builders import names_objective, objective_in
+from nnlo_opt.engine.models.torch import losses as torch_losses
+from nnlo_opt.engine.objective.command import Command
+from nnlo_opt.engine.objective.output import Output
+from nnlo_opt.engine.objective.signature import text_takes
+from nnlo_opt.engine.objective.template import Template
+from nnlo_opt.engine.runtime.devices import GpuRequest
+from nnlo_opt.engine.search.own import check_halves, is_own, name_of, own_rule
+from nnlo_opt.engine.search.registry import AUTO, options_of, search_names
 
 _THREAD_VALIDATION = (
     "`--thread-validation` changes nothing here: validation is shared by the workers and never keeps a master busy."
@@ -103,7 +103,7 @@ class DataOptions:
 class SearchOptions:
     """Search algorithm with its options; None stands for the default of the algorithm."""
 
-    #: name, FILE.py:CLASS or an object (`search.own`)
+    #: name, FILE.py:CLASS or an object (`engine.search.own`)
     algorithm: str | SearchAlgorithm = BY_NAME["hyper_opt"].default
     surrogate: str | None = None
     acquisition: str | None = None
@@ -180,9 +180,10 @@ class Options:
     keras_backend: str | None = None
     #: begin a saved Keras model with weights of its own
     fresh_weights: bool = False
-    #: pruner of one's own (`search.own`), which `plan` has the name of
+    #: pruner of one's own (`engine.search.own`), which `plan` has the name of
     own_pruner: str | Pruner | None = None
-    #: SHA-256 of a model that only an earlier run names (`models.builders.open_model`); None if the user names it
+    #: SHA-256 of a model that only an earlier run names (`engine.models.builders.open_model`); None if the user names
+    #: it
     model_sha256: str | None = None
     #: ranks of each worker
     n_processes: int = 1

@@ -8,27 +8,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.clock import SystemClock
-from nnlo_opt.comm.topology import Topology, rank_label
-from nnlo_opt.errors import EXIT_OK
-from nnlo_opt.logs import log_path
-from nnlo_opt.run.afterwards.mirrors import NO_MIRRORS, Mirrors
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.runtime.devices import NodeShare, Resources, cores, own_gpu_ids, share_node
-from nnlo_opt.runtime.environment import ranks_outlive_others
-from nnlo_opt.runtime.handles import HANDLE_BYTES
-from nnlo_opt.runtime.log import RankOutput
-from nnlo_opt.runtime.peers import Peer
-from nnlo_opt.runtime.preemption import Preemption
-from nnlo_opt.runtime.watchdog import Watchdog
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.trials.deaths import Death, leave_note
+from nnlo_opt.app.run.afterwards.mirrors import NO_MIRRORS, Mirrors
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.core.base.clock import SystemClock
+from nnlo_opt.core.base.errors import EXIT_OK
+from nnlo_opt.core.base.logs import log_path
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.core.comm.topology import Topology, rank_label
+from nnlo_opt.core.trials.deaths import Death, leave_note
+from nnlo_opt.engine.runtime.devices import NodeShare, Resources, cores, own_gpu_ids, share_node
+from nnlo_opt.engine.runtime.environment import ranks_outlive_others
+from nnlo_opt.engine.runtime.handles import HANDLE_BYTES
+from nnlo_opt.engine.runtime.log import RankOutput
+from nnlo_opt.engine.runtime.peers import Peer
+from nnlo_opt.engine.runtime.preemption import Preemption
+from nnlo_opt.engine.runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import World
-    from nnlo_opt.comm.rank_group import RankGroup
-    from nnlo_opt.runtime.monitor import Monitor
+    from nnlo_opt.engine.comm.mpi.world import World
+    from nnlo_opt.engine.comm.rank_group import RankGroup
+    from nnlo_opt.engine.runtime.monitor import Monitor
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class ProcessContext:
             _watch_node(self.watchdog, world)
         if not options.monitor:
             return replace(self, share=share)
-        from nnlo_opt.runtime.monitor import make_monitor
+        from nnlo_opt.engine.runtime.monitor import make_monitor
 
         return replace(self, share=share, monitor=make_monitor(SystemClock(), share.gpu))
 

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nnlo_opt.block.worker.group import WorkerGroup
-from nnlo_opt.block.worker.training import Partners
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.topology import Team, reformed
-from nnlo_opt.comm.transport import Collective, RanksLost, Transport
-from nnlo_opt.records import Value
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.block.worker.group import WorkerGroup
+from nnlo_opt.core.block.worker.training import Partners
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.topology import Team, reformed
+from nnlo_opt.core.comm.transport import Collective, RanksLost, Transport
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import Communicator
+    from nnlo_opt.engine.comm.mpi.world import Communicator
 
 
 class Endpoints(Value):
@@ -43,7 +43,7 @@ class Endpoints(Value):
         if comm is None or comm.Get_size() == 1:
             network = LoopbackNetwork(2, shares=True)
             return cls(team=team, master_end=network.end(0), worker_end=network.end(1))
-        from nnlo_opt.comm.mpi.transport import MpiCollective, MpiTransport
+        from nnlo_opt.engine.comm.mpi.transport import MpiCollective, MpiTransport
 
         rank, group = comm.Get_rank(), team.group_of(comm.Get_rank())
         above = together = None
@@ -137,7 +137,7 @@ class Placement(Value):
         """Transports by which messages of the team come, or the news that ranks of it have died."""
         if self.endpoints is not None:
             return self.endpoints.transports
-        from nnlo_opt.comm.mpi.ulfm import Watch
+        from nnlo_opt.engine.comm.mpi.ulfm import Watch
 
         assert self.comm is not None
         return [Watch(self.comm)]
@@ -161,7 +161,7 @@ class Placement(Value):
             least_children: see `topology.reformed`.
             calls: communicators of the call of an objective under way.
         """
-        from nnlo_opt.comm.mpi.ulfm import losing_ranks, shrink
+        from nnlo_opt.engine.comm.mpi.ulfm import losing_ranks, shrink
 
         assert self.comm is not None
         comm, alive, made = self.comm, self.alive, [*self.made, *calls]

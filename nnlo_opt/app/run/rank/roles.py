@@ -5,28 +5,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.master import Master, MasterSetup
-from nnlo_opt.block.master.submaster import SubMaster, SubMasterSetup
-from nnlo_opt.block.worker.group import MemberSetup, WorkerGroupMember
-from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
-from nnlo_opt.clock import Clock, SystemClock
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.errors import NnloError
-from nnlo_opt.files import make_directory
-from nnlo_opt.models.adapter import EpochCallbacks
-from nnlo_opt.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
-from nnlo_opt.records import Value
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.placement import Placement
-from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.safe_path import private_directory
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.rank.placement import Placement
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.clock import Clock, SystemClock
+from nnlo_opt.core.base.errors import NnloError
+from nnlo_opt.core.base.files import make_directory
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.safe_path import private_directory
+from nnlo_opt.core.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.core.block.master.master import Master, MasterSetup
+from nnlo_opt.core.block.master.submaster import SubMaster, SubMasterSetup
+from nnlo_opt.core.block.worker.group import MemberSetup, WorkerGroupMember
+from nnlo_opt.core.block.worker.worker import Memory, Worker, WorkerSetup
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.run_messages import OpenRun
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.models.adapter import EpochCallbacks
+from nnlo_opt.engine.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.gated import Gate, GatedComm
+    from nnlo_opt.engine.comm.mpi.gated import Gate, GatedComm
 
 logger = logging.getLogger(__name__)
 
@@ -177,8 +177,8 @@ class RankRoles:
         comm = self.placement.training_comm
         if comm is None:
             return None
-        from nnlo_opt.comm.mpi.gated import GatedComm
-        from nnlo_opt.comm.mpi.ulfm import losing_ranks
+        from nnlo_opt.engine.comm.mpi.gated import GatedComm
+        from nnlo_opt.engine.comm.mpi.ulfm import losing_ranks
 
         with losing_ranks():
             self._call = GatedComm(comm, gate)

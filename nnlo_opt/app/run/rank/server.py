@@ -12,26 +12,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from nnlo_opt.block.answers import PASSED_ON, Results, failures_to
-from nnlo_opt.block.master.master import Master
-from nnlo_opt.block.master.submaster import SubMaster
-from nnlo_opt.block.worker.group import WorkerGroupMember
-from nnlo_opt.block.worker.worker import Memory, Worker
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm import run_messages as run_msg
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.transport import RanksLost, Received, Transport, receive
-from nnlo_opt.errors import EXIT_FAILURE, NnloError, ProtocolError
-from nnlo_opt.objective.rank import ObjectiveRank
-from nnlo_opt.pulse import PULSE, SLOW
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.roles import RankRoles
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.runtime.process import code_of_user
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials.checkpoint import of_message
-from nnlo_opt.user_code import place_of, reason_of
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.rank.roles import RankRoles
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.errors import EXIT_FAILURE, NnloError, ProtocolError
+from nnlo_opt.core.base.pulse import PULSE, SLOW
+from nnlo_opt.core.base.user_code import place_of, reason_of
+from nnlo_opt.core.block.answers import PASSED_ON, Results, failures_to
+from nnlo_opt.core.block.master.master import Master
+from nnlo_opt.core.block.master.submaster import SubMaster
+from nnlo_opt.core.block.worker.group import WorkerGroupMember
+from nnlo_opt.core.block.worker.worker import Memory, Worker
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm import run_messages as run_msg
+from nnlo_opt.core.comm.messages import Json
+from nnlo_opt.core.comm.transport import RanksLost, Received, Transport, receive
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials.checkpoint import of_message
+from nnlo_opt.engine.objective.rank import ObjectiveRank
+from nnlo_opt.engine.runtime.process import code_of_user
 
 logger = logging.getLogger(__name__)
 

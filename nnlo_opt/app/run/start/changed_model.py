@@ -1,7 +1,7 @@
 """A model, objective or command against that of the run it resumes: what makes it another one, what is only said."""
 
-from nnlo_opt.objective.template import Template
-from nnlo_opt.trials.identity import COMMAND, DIGEST, ModelFile
+from nnlo_opt.core.trials.identity import COMMAND, DIGEST, ModelFile
+from nnlo_opt.engine.objective.template import Template
 
 
 def differing(option: str, before: object, now: object) -> str:

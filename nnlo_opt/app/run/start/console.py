@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from nnlo_opt.clock import Clock, SystemClock
-from nnlo_opt.errors import ConfigurationError, printable
-from nnlo_opt.files import regular
-from nnlo_opt.pulse import PULSE
-from nnlo_opt.reporting.terminal import BottomLine, fitted, open_terminal, styled, terminal_width
-from nnlo_opt.runtime.log import wait_until_read
+from nnlo_opt.app.reporting.terminal import BottomLine, fitted, open_terminal, styled, terminal_width
+from nnlo_opt.core.base.clock import Clock, SystemClock
+from nnlo_opt.core.base.errors import ConfigurationError, printable
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.engine.runtime.log import wait_until_read
 
 #: seconds between two attempts to write, and between two lines that say so
 ROOM_S, SAY_S = 2.0, 60.0
@@ -51,7 +51,7 @@ class Console:
             ) from None
 
     def say(self, text: str, stream: TextIO | None = None, style: str = "") -> None:
-        """Print a line to `stream`, by default standard output, on a terminal in a style of `reporting.terminal`.
+        """Print a line to `stream`, by default standard output, on a terminal in a style of `app.reporting.terminal`.
 
         Lines to another stream, which are errors, are printed although the console is quiet.
         """

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.analysis.frames import text_of
-from nnlo_opt.errors import ConfigurationError, require_package
-from nnlo_opt.files import regular
-from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.search.warm_start import (
+from nnlo_opt.app.analysis.frames import text_of
+from nnlo_opt.app.reporting.results import read_ledger
+from nnlo_opt.core.base.errors import ConfigurationError, require_package
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.search.warm_start import (
     Earlier,
     adopted_observations,
     judged,
@@ -20,16 +20,16 @@ from nnlo_opt.search.warm_start import (
     standard_error,
     unknown_outcomes,
 )
-from nnlo_opt.space.fixing import value_of
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.events import Observation
-from nnlo_opt.trials.identity import RunIdentity
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import OutcomeConstraint
-from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.space.fixing import value_of
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.events import Observation
+from nnlo_opt.core.trials.identity import RunIdentity
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.objectives import OutcomeConstraint
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 
 if TYPE_CHECKING:
-    from nnlo_opt.analysis.frames import Frame
+    from nnlo_opt.app.analysis.frames import Frame
 
 _OPTION = "--warm-start"
 #: columns of a CSV; the other columns that are read begin with `p:`
@@ -116,7 +116,7 @@ def ledger_of(path: Path, option: str) -> Ledger:
 
 def _of_study(place: str) -> Earlier:
     require_package(f"`{_OPTION}` with a study of Optuna", "optuna", "optuna", "leave it out")
-    from nnlo_opt.search.optuna_reading import read_study
+    from nnlo_opt.engine.search.optuna_reading import read_study
 
     study, observations = read_study(place, _OPTION)
     names = dict.fromkeys(name for observation in observations for name in observation["point"])

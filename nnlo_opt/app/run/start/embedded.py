@@ -10,35 +10,35 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.comm.objective_messages import CallObjective
-from nnlo_opt.comm.rank_group import FailedElsewhereError, RankGroup, abort_on_error
-from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.transport import Transport
-from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
-from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.forked import ForkedRanks
-from nnlo_opt.objective.rank import Objective, ObjectiveRank, RunningTrial
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.placement import Placement
-from nnlo_opt.run.rank.roles import RankRoles, RoleSetup
-from nnlo_opt.run.start.host import Interruption, Script
-from nnlo_opt.run.start.search import SearchSession, plan_search
-from nnlo_opt.run.start.serving_ranks import ServingRanks
-from nnlo_opt.run.start.session import Session
-from nnlo_opt.run.workload.model_maker import ModelMaker
-from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.runtime.process import only_here
-from nnlo_opt.runtime.starter import ending_with_starter
-from nnlo_opt.safe_path import MOST_BYTES, SafePath, discard
-from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.journal import read_events
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.rank.placement import Placement
+from nnlo_opt.app.run.rank.roles import RankRoles, RoleSetup
+from nnlo_opt.app.run.start.host import Interruption, Script
+from nnlo_opt.app.run.start.search import SearchSession, plan_search
+from nnlo_opt.app.run.start.serving_ranks import ServingRanks
+from nnlo_opt.app.run.start.session import Session
+from nnlo_opt.app.run.workload.model_maker import ModelMaker
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
+from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath, discard
+from nnlo_opt.core.comm.objective_messages import CallObjective
+from nnlo_opt.core.comm.run_messages import OpenRun
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.comm.transport import Transport
+from nnlo_opt.core.trials.events import Event
+from nnlo_opt.core.trials.journal import read_events
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
+from nnlo_opt.engine.comm.rank_group import FailedElsewhereError, RankGroup, abort_on_error
+from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.objective.forked import ForkedRanks
+from nnlo_opt.engine.objective.rank import Objective, ObjectiveRank, RunningTrial
+from nnlo_opt.engine.runtime.process import only_here
+from nnlo_opt.engine.runtime.starter import ending_with_starter
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import Communicator
+    from nnlo_opt.engine.comm.mpi.world import Communicator
 
 #: a script's rank 0 is its coordinator, and the other ranks may not outlive it
 _RANK_DIED = "A rank has died: the run ends here; start again from its folder, if it has one."

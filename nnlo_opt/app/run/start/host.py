@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 
-from nnlo_opt.coordinator.coordinator import Observer
-from nnlo_opt.coordinator.instructions import CoordinatorEvent
-from nnlo_opt.records import Value
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.space.space import Space
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.coordinator.coordinator import Observer
+from nnlo_opt.core.coordinator.instructions import CoordinatorEvent
+from nnlo_opt.core.space.space import Space
 
 
 class Interruption:

@@ -7,23 +7,23 @@ from dataclasses import asdict
 from typing import Any
 
 import nnlo_opt
-from nnlo_opt.data.weights import ClassWeights
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import parse_json
-from nnlo_opt.run.options.space_checks import idle_names
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.start.changed_model import differing, model_difference, model_remark
-from nnlo_opt.run.start.host import Host
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.safe_path import MOST_BYTES, SafePath
-from nnlo_opt.search.design import design_size
-from nnlo_opt.search.own import name_of
-from nnlo_opt.search.registry import is_grid
-from nnlo_opt.search.start_points import likely_values
-from nnlo_opt.training.options import option_name
-from nnlo_opt.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
-from nnlo_opt.trials.objectives import Objective
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
+from nnlo_opt.app.run.options.space_checks import idle_names
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.start.changed_model import differing, model_difference, model_remark
+from nnlo_opt.app.run.start.host import Host
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import parse_json
+from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.core.data.weights import ClassWeights
+from nnlo_opt.core.search.design import design_size
+from nnlo_opt.core.search.start_points import likely_values
+from nnlo_opt.core.training.options import option_name
+from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
+from nnlo_opt.core.trials.objectives import Objective
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
+from nnlo_opt.engine.search.own import name_of
+from nnlo_opt.engine.search.registry import is_grid
 
 #: packages that take part in a run
 _PACKAGES = ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "tensorflow", "h5py")

@@ -16,18 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write, make_directory
-from nnlo_opt.records import Reader, Record
-from nnlo_opt.reporting.words import counted, point_text
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.search.start_points import check_start_points, holder_of
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.trials.events import Event, TrialSuggested
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.owner import this_process
-from nnlo_opt.trials.run_directory import INBOX_NAME
+from nnlo_opt.app.reporting.words import counted, point_text
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import atomic_write, make_directory
+from nnlo_opt.core.base.records import Reader, Record
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.coordinator import instructions as ins
+from nnlo_opt.core.search.start_points import check_start_points, holder_of
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.trials.events import Event, TrialSuggested
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.owner import this_process
+from nnlo_opt.core.trials.run_directory import INBOX_NAME
 
 #: seconds between two looks into the inbox
 LOOK_S = 1.0

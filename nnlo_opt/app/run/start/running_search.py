@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from nnlo_opt.coordinator.coordinator import Coordinator
-from nnlo_opt.records import Value
-from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.run.afterwards.last_steps import leave_tables
-from nnlo_opt.run.afterwards.mirrors import Mirror
-from nnlo_opt.run.start.host import Host
-from nnlo_opt.run.start.inbox import Inbox
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.trials.run_directory import RunDirectory
+from nnlo_opt.app.reporting.follow import Reporter
+from nnlo_opt.app.run.afterwards.last_steps import leave_tables
+from nnlo_opt.app.run.afterwards.mirrors import Mirror
+from nnlo_opt.app.run.start.host import Host
+from nnlo_opt.app.run.start.inbox import Inbox
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.coordinator.coordinator import Coordinator
+from nnlo_opt.core.trials.run_directory import RunDirectory
 
 
 class RunningSearch(Value):

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from nnlo_opt.comm.run_messages import SharedFilesChanged
-from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.objective.command import Command
-from nnlo_opt.objective.working_folder import killed, remove_stale_links
-from nnlo_opt.reporting.words import counted
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.trials.identity import ScriptFolders
-from nnlo_opt.trials.run_directory import RunDirectory
+from nnlo_opt.app.reporting.words import counted
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.comm.run_messages import SharedFilesChanged
+from nnlo_opt.core.trials.identity import ScriptFolders
+from nnlo_opt.core.trials.run_directory import RunDirectory
+from nnlo_opt.engine.objective.command import Command
+from nnlo_opt.engine.objective.working_folder import killed, remove_stale_links
 
 #: names at the top of the starting folder that get links at most
 MOST_NAMES = 1000

@@ -8,14 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.coordinator import Search
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
-from nnlo_opt.records import checked
-from nnlo_opt.reporting.table import pareto_table, trials_table
-from nnlo_opt.reporting.terminal import line_width
-from nnlo_opt.reporting.words import (
+from nnlo_opt.app.reporting.table import pareto_table, trials_table
+from nnlo_opt.app.reporting.terminal import line_width
+from nnlo_opt.app.reporting.words import (
     best_expected_text,
     constraints_text,
     counted,
@@ -24,32 +19,44 @@ from nnlo_opt.reporting.words import (
     outcome,
     point_text,
 )
-from nnlo_opt.run.afterwards.best_model import weights_text
-from nnlo_opt.run.options.choice import chosen, resumed, with_choice, without_effect
-from nnlo_opt.run.options.values import Options, budget_text, pruning_for
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.start.earlier import observations_of_runs, read_earlier
-from nnlo_opt.run.start.running_search import RunningSearch
-from nnlo_opt.run.start.session import Session, run_command
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.search.base import Suggestion
-from nnlo_opt.search.grid import grid_size
-from nnlo_opt.search.own import name_of, own_pruner
-from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
-from nnlo_opt.search.pruners import describe
-from nnlo_opt.search.pruning import FREEZE_THAW, PruningPlan
-from nnlo_opt.search.registry import AUTO, can_expect_best, is_grid, options_of
-from nnlo_opt.search.start_points import check_start_points
-from nnlo_opt.space.constraint import Constraint
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials.events import Observation
-from nnlo_opt.trials.identity import RunIdentity
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.objectives import FIGURE, Objective
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunDirectory
+from nnlo_opt.app.run.afterwards.best_model import weights_text
+from nnlo_opt.app.run.options.choice import chosen, resumed, with_choice, without_effect
+from nnlo_opt.app.run.options.values import Options, budget_text, pruning_for
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.start.earlier import observations_of_runs, read_earlier
+from nnlo_opt.app.run.start.running_search import RunningSearch
+from nnlo_opt.app.run.start.session import Session, run_command
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_PREEMPTED,
+    EXIT_WRONG_REQUEST,
+    ConfigurationError,
+    NnloError,
+)
+from nnlo_opt.core.base.records import checked
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.coordinator.coordinator import Search
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.search.base import Suggestion
+from nnlo_opt.core.search.grid import grid_size
+from nnlo_opt.core.search.pruners import describe
+from nnlo_opt.core.search.pruning import FREEZE_THAW, PruningPlan
+from nnlo_opt.core.search.start_points import check_start_points
+from nnlo_opt.core.space.constraint import Constraint
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials.events import Observation
+from nnlo_opt.core.trials.identity import RunIdentity
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.objectives import FIGURE, Objective
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunDirectory
+from nnlo_opt.engine.search.own import name_of, own_pruner
+from nnlo_opt.engine.search.process import InlineSearch, SearchProcess, SearchService
+from nnlo_opt.engine.search.registry import AUTO, can_expect_best, is_grid, options_of
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.engine.comm.mpi.world import World
 
 #: objective that no model has
 MAXIMAL = Objective(FIGURE, "max")

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared, Shutdown
-from nnlo_opt.comm.transport import Received, Transport, wait_until
-from nnlo_opt.errors import NnloError, OutOfTimeError
-from nnlo_opt.pulse import PULSE
-from nnlo_opt.run.rank.placement import Placement
-from nnlo_opt.run.rank.roles import RankRoles, RoleSetup
-from nnlo_opt.run.rank.server import RankServer
-from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.app.run.rank.placement import Placement
+from nnlo_opt.app.run.rank.roles import RankRoles, RoleSetup
+from nnlo_opt.app.run.rank.server import RankServer
+from nnlo_opt.core.base.errors import NnloError, OutOfTimeError
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.run_messages import PreemptionHeard, Prepared, Shutdown
+from nnlo_opt.core.comm.transport import Received, Transport, wait_until
+from nnlo_opt.engine.runtime.preemption import Preemption
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import Communicator, World
+    from nnlo_opt.engine.comm.mpi.world import Communicator, World
 
 Answer = TypeVar("Answer", bound=Message)
 #: reasons for which a preempted start ends, without a launcher and with one, which may have heard another signal
@@ -34,7 +34,7 @@ class RankDiedError(NnloError):
 
 
 class ServingRanks:
-    """Ranks that run `run.rank.server`; the rank of this process works when `work` is called.
+    """Ranks that run `app.run.rank.server`; the rank of this process works when `work` is called.
 
     Args:
         transport: leads to all ranks, on rank 0.

@@ -1,7 +1,7 @@
 """One start of a run on world rank 0, from the first check to the last line.
 
 A training is a search of one trial, so both drivers share the checks, the journal, the resume and the end. What they
-do differently stands in `run.start.search` and `run.start.training`.
+do differently stands in `app.run.start.search` and `app.run.start.training`.
 """
 
 import os
@@ -14,16 +14,35 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from nnlo_opt.clock import SystemClock, check_start
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.run_messages import Check, Inspect, Inspected, OpenRun
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.transport import wait_until
-from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Observer, Search
-from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.data.lists import read_list
-from nnlo_opt.errors import (
+from nnlo_opt.app.reporting.follow import Reporter
+from nnlo_opt.app.reporting.lines import ProgressLines
+from nnlo_opt.app.reporting.status_lines import bottom_line
+from nnlo_opt.app.reporting.words import counted, metrics_text
+from nnlo_opt.app.run.afterwards import last_steps
+from nnlo_opt.app.run.afterwards.best_model import save_model
+from nnlo_opt.app.run.afterwards.mirrors import ask_mirrors, end_mirrors
+from nnlo_opt.app.run.options.checks import check_momentum, check_shares, check_teams, least_workers
+from nnlo_opt.app.run.options.space_checks import idle_options
+from nnlo_opt.app.run.options.values import Options, check_training
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.rank.roles import RoleSetup
+from nnlo_opt.app.run.start.console import Console, WaitForSpace
+from nnlo_opt.app.run.start.host import Host
+from nnlo_opt.app.run.start.identity import (
+    check_same,
+    identity_of,
+    refuse_run_of_script,
+    remark_on_command,
+    settings_of,
+)
+from nnlo_opt.app.run.start.inbox import Inbox
+from nnlo_opt.app.run.start.running_search import RunningSearch
+from nnlo_opt.app.run.start.script_folders import changed_text, folders_of
+from nnlo_opt.app.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.app.run.workload.workload import ModuleWorkload
+from nnlo_opt.core.base.clock import SystemClock, check_start
+from nnlo_opt.core.base.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     EXIT_PREEMPTED,
@@ -34,45 +53,32 @@ from nnlo_opt.errors import (
     ProtocolError,
     TrialError,
 )
-from nnlo_opt.models.builders import model_file
-from nnlo_opt.models.framework import framework_name
-from nnlo_opt.objective.working_folder import remove_stale_links
-from nnlo_opt.pulse import PULSE
-from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.reporting.lines import ProgressLines
-from nnlo_opt.reporting.status_lines import bottom_line
-from nnlo_opt.reporting.words import counted, metrics_text
-from nnlo_opt.run.afterwards import last_steps
-from nnlo_opt.run.afterwards.best_model import save_model
-from nnlo_opt.run.afterwards.mirrors import ask_mirrors, end_mirrors
-from nnlo_opt.run.options.checks import check_momentum, check_shares, check_teams, least_workers
-from nnlo_opt.run.options.space_checks import idle_options
-from nnlo_opt.run.options.values import Options, check_training
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.rank.roles import RoleSetup
-from nnlo_opt.run.start.console import Console, WaitForSpace
-from nnlo_opt.run.start.host import Host
-from nnlo_opt.run.start.identity import check_same, identity_of, refuse_run_of_script, remark_on_command, settings_of
-from nnlo_opt.run.start.inbox import Inbox
-from nnlo_opt.run.start.running_search import RunningSearch
-from nnlo_opt.run.start.script_folders import changed_text, folders_of
-from nnlo_opt.run.start.serving_ranks import ASKED, PREEMPTED, ServingRanks
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.run.workload.workload import ModuleWorkload
-from nnlo_opt.runtime.environment import idle_nodes_text
-from nnlo_opt.runtime.process import code_of_user
-from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
-from nnlo_opt.search.pruning import Pruner
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials import unrecorded
-from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
-from nnlo_opt.trials.events import AssignmentFailed, Event, RunStarted, TrialFailed
-from nnlo_opt.trials.identity import RunIdentity, ScriptFolders
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.comm.messages import Json
+from nnlo_opt.core.comm.run_messages import Check, Inspect, Inspected, OpenRun
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.comm.transport import wait_until
+from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup, Observer, Search
+from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.search.pruning import Pruner
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials import unrecorded
+from nnlo_opt.core.trials.deaths import first_by_team, read_notes, remove_notes
+from nnlo_opt.core.trials.events import AssignmentFailed, Event, RunStarted, TrialFailed
+from nnlo_opt.core.trials.identity import RunIdentity, ScriptFolders
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
+from nnlo_opt.engine.data.lists import read_list
+from nnlo_opt.engine.models.builders import model_file
+from nnlo_opt.engine.models.framework import framework_name
+from nnlo_opt.engine.objective.working_folder import remove_stale_links
+from nnlo_opt.engine.runtime.environment import idle_nodes_text
+from nnlo_opt.engine.runtime.process import code_of_user
+from nnlo_opt.engine.runtime.timeline import TIMELINE_NAME, clear_parts
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.engine.comm.mpi.world import World
 
 #: seconds that trials under way are given to end in a search that ends with a failure
 LONG_S = 1e7
@@ -81,7 +87,7 @@ INTERRUPTED = "interrupted"
 
 
 class Session(ABC):
-    """One start of a run on world rank 0. The other ranks serve it (`run.rank.server`) until it tells them to leave.
+    """One start of a run on world rank 0; the other ranks serve it (`app.run.rank.server`) until told to leave.
 
     Args:
         options: of the run.

@@ -8,33 +8,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.coordinator.coordinator import Observer, Search
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
-from nnlo_opt.files import atomic_write, make_directory, short_name
-from nnlo_opt.reporting.lines import TrainingLines
-from nnlo_opt.reporting.words import losses_text, metrics_text
-from nnlo_opt.run.afterwards.best_model import history_of, kept_epoch, weights_text
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.start.session import Session, run_command
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.search.base import Suggestion, TrialRecord
-from nnlo_opt.space.space import Point
-from nnlo_opt.training.history import in_reference_form
-from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.identity import RunIdentity
-from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import RunDirectory
-from nnlo_opt.trials.trial import Trial
-from nnlo_opt.update_rules.staleness import StalenessStatistics, explicit_momentum
+from nnlo_opt.app.reporting.lines import TrainingLines
+from nnlo_opt.app.reporting.words import losses_text, metrics_text
+from nnlo_opt.app.run.afterwards.best_model import history_of, kept_epoch, weights_text
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.start.session import Session, run_command
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
+from nnlo_opt.core.base.files import atomic_write, make_directory, short_name
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.comm.messages import Json
+from nnlo_opt.core.comm.topology import plan_single_block
+from nnlo_opt.core.coordinator.coordinator import Observer, Search
+from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.search.base import Suggestion, TrialRecord
+from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.training.history import in_reference_form
+from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.identity import RunIdentity
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import RunDirectory
+from nnlo_opt.core.trials.trial import Trial
+from nnlo_opt.core.update_rules.staleness import StalenessStatistics, explicit_momentum
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.engine.comm.mpi.world import World
 
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from nnlo_opt.comm.messages import Json
-from nnlo_opt.models.builders import Kind
-from nnlo_opt.records import checked
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials.identity import DataFiles
+from nnlo_opt.core.base.records import checked
+from nnlo_opt.core.comm.messages import Json
+from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials.identity import DataFiles
+from nnlo_opt.engine.models.builders import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Findings:
     #: as of `ModelDefinition`
     parts: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] | None = None
-    #: True for a model that makes its own steps (`models.composite`)
+    #: True for a model that makes its own steps (`engine.models.composite`)
     trains_itself: bool = False
     #: of such a model the optimizers of its parts
     optimizers: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Tasks of folds from a data source: what a worker trains and validates, of the samples of its shard.
 
 Samples that fit into memory are held there from trial to trial; others are read from the files in every pass, window by
-window. Either way they come in the same order (`data.order`).
+window. Either way they come in the same order (`core.data.order`).
 """
 
 import logging
@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.block.task import FoldTask, validation_batch
-from nnlo_opt.comm.messages import StartFold
-from nnlo_opt.data.batches import BatchStream, Samples, Windows, WindowsInMemory
-from nnlo_opt.data.folds import Fold, shard
-from nnlo_opt.data.memory import budget_bytes
-from nnlo_opt.data.order import Cut, Order
-from nnlo_opt.data.source import DataSource, Indices
-from nnlo_opt.data.streaming import GatheredWindows, StreamedWindows, piece, read_in_order
-from nnlo_opt.data.weights import ClassTable, check_sample_weights
-from nnlo_opt.models.adapter import ModelAdapter
-from nnlo_opt.records import Value
-from nnlo_opt.runtime.devices import node_place
-from nnlo_opt.training.options import TrainingOptions, model_parameters
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.block.task import FoldTask, validation_batch
+from nnlo_opt.core.comm.messages import StartFold
+from nnlo_opt.core.data.batches import BatchStream, Samples, Windows, WindowsInMemory
+from nnlo_opt.core.data.folds import Fold, shard
+from nnlo_opt.core.data.order import Cut, Order
+from nnlo_opt.core.data.source import DataSource, Indices
+from nnlo_opt.core.data.weights import ClassTable, check_sample_weights
+from nnlo_opt.core.models.adapter import ModelAdapter
+from nnlo_opt.core.training.options import TrainingOptions, model_parameters
+from nnlo_opt.engine.data.memory import budget_bytes
+from nnlo_opt.engine.data.streaming import GatheredWindows, StreamedWindows, piece, read_in_order
+from nnlo_opt.engine.runtime.devices import node_place
 
 logger = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.compat.keras.weight_files import read_saved_weights
-from nnlo_opt.data.hdf5.source import Hdf5Source
-from nnlo_opt.data.source import NotFiniteError
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.runtime.environment import module_command, start_helper
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.data.source import NotFiniteError
+from nnlo_opt.engine.data.hdf5.source import Hdf5Source
+from nnlo_opt.engine.models.legacy.weight_files import read_saved_weights
+from nnlo_opt.engine.runtime.environment import module_command, start_helper
 
 #: seconds of processor time that a step may take, for any bytes, and for each byte that it reads: a twentyfold of what
 #: short sequences take (measured)
@@ -59,7 +59,8 @@ def check_files(
         finite: which of features and labels must be finite; of large files, only a part is read.
     """
     paths = [*map(str, data), *map(str, weights)]
-    process = start_helper(module_command("nnlo_opt.run.workload.hdf5_check"), stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+    command = module_command("nnlo_opt.app.run.workload.hdf5_check")
+    process = start_helper(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
     found, _ = process.communicate(json.dumps([paths, len(data), names, external, finite]).encode())
     code = process.returncode
     if code == NOT_FINITE:

@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.composite import CompositeModel
-from nnlo_opt.models.losses import figures_of, losses_in_words
-from nnlo_opt.objective.signature import objective_of, takes
-from nnlo_opt.run.options.space_checks import check_space
-from nnlo_opt.run.options.values import DataOptions, Options, check_objectives, check_training
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.run.workload.model_maker import ModelMaker
-from nnlo_opt.run.workload.run_data import RunData
-from nnlo_opt.space.constraint import CONSTRAINT_NAME
-from nnlo_opt.space.loading import finish_space, space_from_dimensions
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.space.tuples import Tuples
-from nnlo_opt.training.options import TrainingOptions, model_parameters, option_name
-from nnlo_opt.training.stopping import check_metric
-from nnlo_opt.trials.figure import figure_name
-from nnlo_opt.trials.identity import DataFiles
-from nnlo_opt.trials.objectives import FIGURE
-from nnlo_opt.trials.trial import cause_of
+from nnlo_opt.app.run.options.space_checks import check_space
+from nnlo_opt.app.run.options.values import DataOptions, Options, check_objectives, check_training
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.app.run.workload.model_maker import ModelMaker
+from nnlo_opt.app.run.workload.run_data import RunData
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.space.constraint import CONSTRAINT_NAME
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.space.tuples import Tuples
+from nnlo_opt.core.training.options import TrainingOptions, model_parameters, option_name
+from nnlo_opt.core.training.stopping import check_metric
+from nnlo_opt.core.trials.figure import figure_name
+from nnlo_opt.core.trials.identity import DataFiles
+from nnlo_opt.core.trials.objectives import FIGURE
+from nnlo_opt.core.trials.trial import cause_of
+from nnlo_opt.engine.loading.spaces import finish_space, space_from_dimensions
+from nnlo_opt.engine.models.composite import CompositeModel
+from nnlo_opt.engine.models.losses import figures_of, losses_in_words
+from nnlo_opt.engine.objective.signature import objective_of, takes
 
 #: points drawn to find one that is new
 _DRAWS_A_POINT = 20

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Protocol
 
-from nnlo_opt.data.source import DataInfo
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.adapter import FrameworkAdapter
-from nnlo_opt.models.builders import ModelDefinition, model_file, open_model
-from nnlo_opt.models.composite import CompositeAdapter, CompositeModel
-from nnlo_opt.models.early import read_early
-from nnlo_opt.models.framework import Framework, framework_for, framework_of
-from nnlo_opt.models.losses import Labels, LossTerm, make_terms, split_losses
-from nnlo_opt.models.user_figure import UserFigure, load_figure
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trees import Arrays, leaves
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.trees import Arrays, leaves
+from nnlo_opt.core.data.source import DataInfo
+from nnlo_opt.core.models.adapter import FrameworkAdapter
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.engine.models.builders import ModelDefinition, model_file, open_model
+from nnlo_opt.engine.models.composite import CompositeAdapter, CompositeModel
+from nnlo_opt.engine.models.early import read_early
+from nnlo_opt.engine.models.framework import Framework, framework_for, framework_of
+from nnlo_opt.engine.models.losses import Labels, LossTerm, make_terms, split_losses
+from nnlo_opt.engine.models.user_figure import UserFigure, load_figure
 
 logger = logging.getLogger(__name__)
 

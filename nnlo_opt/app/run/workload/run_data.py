@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from nnlo_opt.data.cache import FileCache
-from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
-from nnlo_opt.data.lists import read_list, verify
-from nnlo_opt.data.ragged import padded
-from nnlo_opt.data.source import DataInfo, DataSource, Indices
-from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.builders import Files
-from nnlo_opt.records import Value
-from nnlo_opt.run.options.table import FEATURES, LABELS
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.workload.model_maker import ModelMaker
-from nnlo_opt.trees import Arrays
+from nnlo_opt.app.run.options.table import FEATURES, LABELS
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.workload.model_maker import ModelMaker
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.trees import Arrays
+from nnlo_opt.core.data.folds import Fold, first_classes, make_folds, single_fold
+from nnlo_opt.core.data.ragged import padded
+from nnlo_opt.core.data.source import DataInfo, DataSource, Indices
+from nnlo_opt.core.data.weights import ClassTable, check_sample_weights, class_tables
+from nnlo_opt.engine.data.cache import FileCache
+from nnlo_opt.engine.data.lists import read_list, verify
+from nnlo_opt.engine.models.builders import Files
 
 #: labels looked at to infer a loss
 _N_HINT = 1000
@@ -132,8 +132,8 @@ class RunData:
 
     def source(self, files: Sequence[Path]) -> tuple[DataSource, tuple[str, str]]:
         """Return the samples of data files, and the names of their features and labels."""
-        from nnlo_opt.data.hdf5.source import Hdf5Source
-        from nnlo_opt.run.workload.hdf5_check import check_files
+        from nnlo_opt.app.run.workload.hdf5_check import check_files
+        from nnlo_opt.engine.data.hdf5.source import Hdf5Source
 
         given, definition, external = self._options.data, self._maker.definition, self._options.data.external_data
         features, features_adaptor = definition.dataset("get_features") or (FEATURES, None)

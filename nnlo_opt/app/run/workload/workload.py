@@ -5,31 +5,31 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from nnlo_opt.block.task import FoldTask, validation_batch
-from nnlo_opt.comm.messages import Json, StartFold
-from nnlo_opt.comm.objective_messages import CallObjective
-from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.data.ragged import padded
-from nnlo_opt.models.adapter import FrameworkAdapter, Predictor
-from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.models.early import without_framework
-from nnlo_opt.models.layout import FloatVector
-from nnlo_opt.objective.rank import Objective
-from nnlo_opt.objective.signature import objective_of
-from nnlo_opt.pulse import PULSE
-from nnlo_opt.run.options.values import Options
-from nnlo_opt.run.rank.context import ProcessContext
-from nnlo_opt.run.workload.findings import Findings
-from nnlo_opt.run.workload.fold_tasks import Feeding, FoldTaskFactory
-from nnlo_opt.run.workload.inspection import Inspection
-from nnlo_opt.run.workload.model_maker import ModelMaker
-from nnlo_opt.run.workload.run_data import RunData
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.space.space import Point, Space
-from nnlo_opt.space.tuples import Tuples
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.training.options import TrainingOptions, model_parameters
-from nnlo_opt.trials.checkpoint import load_weights
+from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.app.run.workload.fold_tasks import Feeding, FoldTaskFactory
+from nnlo_opt.app.run.workload.inspection import Inspection
+from nnlo_opt.app.run.workload.model_maker import ModelMaker
+from nnlo_opt.app.run.workload.run_data import RunData
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.block.task import FoldTask, validation_batch
+from nnlo_opt.core.comm.messages import Json, StartFold
+from nnlo_opt.core.comm.objective_messages import CallObjective
+from nnlo_opt.core.comm.run_messages import OpenRun
+from nnlo_opt.core.data.ragged import padded
+from nnlo_opt.core.models.adapter import FrameworkAdapter, Predictor
+from nnlo_opt.core.models.layout import FloatVector
+from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.space.tuples import Tuples
+from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.core.training.options import TrainingOptions, model_parameters
+from nnlo_opt.core.trials.checkpoint import load_weights
+from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.models.early import without_framework
+from nnlo_opt.engine.objective.rank import Objective
+from nnlo_opt.engine.objective.signature import objective_of
 
 _WITHOUT = Tuples()
 

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnlo_opt.block.answers import PASSED_ON, failures_to
-from nnlo_opt.block.exchange.shared_step import Averaging
-from nnlo_opt.block.task import FoldTask
-from nnlo_opt.comm.transport import Collective
-from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.pulse import PULSE, SLOW, TOGETHER
-from nnlo_opt.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.update_rules.rule import WorkerHalf
-from nnlo_opt.vectors import aligned, aligned_empty
+from nnlo_opt.core.base.errors import ProtocolError, TrialError
+from nnlo_opt.core.base.pulse import PULSE, SLOW, TOGETHER
+from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.core.base.vectors import aligned, aligned_empty
+from nnlo_opt.core.block.answers import PASSED_ON, failures_to
+from nnlo_opt.core.block.exchange.shared_step import Averaging
+from nnlo_opt.core.block.task import FoldTask
+from nnlo_opt.core.comm.transport import Collective
+from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.core.update_rules.rule import WorkerHalf
 
 #: numbers that go with a gradient: samples, ranks that failed, ranks that want the epoch to end; and sums of figures
 N_FLAGS, N_SUMS = 3, 61

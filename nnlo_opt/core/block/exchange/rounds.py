@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import TrialError
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.comm import messages as msg
 
 
 class SynchronousRounds:

@@ -17,10 +17,10 @@ from typing import Protocol
 
 import numpy as np
 
-from nnlo_opt.comm.transport import Collective, SharedMemory
-from nnlo_opt.update_rules.optimizers import Optimizer
-from nnlo_opt.update_rules.vectors import block_size, scratch_for
-from nnlo_opt.vectors import ALIGNMENT_BYTES, offsets
+from nnlo_opt.core.base.vectors import ALIGNMENT_BYTES, offsets
+from nnlo_opt.core.comm.transport import Collective, SharedMemory
+from nnlo_opt.core.update_rules.optimizers import Optimizer
+from nnlo_opt.core.update_rules.vectors import block_size, scratch_for
 
 #: numbers of a rank about a step, behind the number of its meetings: int64 each, in a cache line of its own
 _LINE = ALIGNMENT_BYTES // 8

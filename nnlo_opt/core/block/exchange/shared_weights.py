@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnlo_opt.comm.transport import SharedMemory, Transport
-from nnlo_opt.training.schedules import LearningRates
-from nnlo_opt.update_rules.rule import Answer, MasterHalf
-from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
-from nnlo_opt.vectors import offsets
+from nnlo_opt.core.base.vectors import offsets
+from nnlo_opt.core.comm.transport import SharedMemory, Transport
+from nnlo_opt.core.training.schedules import LearningRates
+from nnlo_opt.core.update_rules.rule import Answer, MasterHalf
+from nnlo_opt.core.update_rules.staleness import StalenessPolicy, StalenessStatistics
 
 #: numbers in front of the vectors, int64 each, for the process that holds the lock of the first block
 _VERSION, _N_SAMPLES, _N_APPLIED, _FULL_AT, _N_STEPS, _N_UPDATES, _STALENESS, _N_NUMBERS = range(8)

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.exchange.rounds import HeldUpdates, average_states, check_same_model
-from nnlo_opt.block.exchange.shared_step import SharedStep
-from nnlo_opt.block.exchange.shared_weights import SharedWeights
-from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.state import MasterState
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.transport import Received, SharedMemory
-from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.trials.checkpoint import Checkpoint
-from nnlo_opt.update_rules.layers import layers_of
-from nnlo_opt.update_rules.rule import Answer, MasterHalf
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import ProtocolError, TrialError
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.block.exchange.rounds import HeldUpdates, average_states, check_same_model
+from nnlo_opt.core.block.exchange.shared_step import SharedStep
+from nnlo_opt.core.block.exchange.shared_weights import SharedWeights
+from nnlo_opt.core.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.core.block.master.state import MasterState
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.transport import Received, SharedMemory
+from nnlo_opt.core.trials.checkpoint import Checkpoint
+from nnlo_opt.core.update_rules.layers import layers_of
+from nnlo_opt.core.update_rules.rule import Answer, MasterHalf
 
 #: before the names of the update rule's vectors among the arrays of a checkpoint
 _OF_RULE = "rule."

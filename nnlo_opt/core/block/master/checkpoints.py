@@ -2,7 +2,7 @@
 
 Writing takes two steps. `begin` creates the folder when the master sends the fence of an epoch, so that each worker can
 add the memory of its update rule. `save` completes the checkpoint once the epoch has ended. The file format is defined
-in `trials.checkpoint`.
+in `core.trials.checkpoint`.
 """
 
 import logging
@@ -10,15 +10,15 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nnlo_opt.block.master.central_weights import CentralWeights
-from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.state import FoldPlan, MasterState
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.training.history import FoldHistory
-from nnlo_opt.trials import checkpoint, manifest
-from nnlo_opt.trials.checkpoint import Checkpoint
-from nnlo_opt.update_rules.staleness import StalenessStatistics
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.block.master.central_weights import CentralWeights
+from nnlo_opt.core.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.core.block.master.state import FoldPlan, MasterState
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.training.history import FoldHistory
+from nnlo_opt.core.trials import checkpoint, manifest
+from nnlo_opt.core.trials.checkpoint import Checkpoint
+from nnlo_opt.core.update_rules.staleness import StalenessStatistics
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Group, Team, count_workers
-from nnlo_opt.comm.transport import Transport
-from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import Group, Team, count_workers
+from nnlo_opt.core.comm.transport import Transport
+from nnlo_opt.core.training.options import TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Instructions of the decisions in `master` to those that carry them out: plain values, one class for each kind."""
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.records import Value
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.comm import messages as msg
 
 
 class Instruction(Value):

@@ -11,27 +11,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.block.answers import Results, failures_to, fold_failed
-from nnlo_opt.block.master import instructions as ins
-from nnlo_opt.block.master.central_weights import CentralWeights
-from nnlo_opt.block.master.checkpoints import Checkpoints, made_by_same_workers, remembers_all, state_from
-from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.state import FoldPlan, MasterState
-from nnlo_opt.clock import Clock
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Team
-from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.files import atomic_write
-from nnlo_opt.records import Value
-from nnlo_opt.safe_path import SafePath
-from nnlo_opt.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials import checkpoint, manifest
-from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory
-from nnlo_opt.trials.figure import figure_so_far, measured
-from nnlo_opt.trials.objectives import Comparison, pick
-from nnlo_opt.update_rules.rule import Answer
+from nnlo_opt.core.base.clock import Clock
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.files import atomic_write
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.core.block.answers import Results, failures_to, fold_failed
+from nnlo_opt.core.block.master import instructions as ins
+from nnlo_opt.core.block.master.central_weights import CentralWeights
+from nnlo_opt.core.block.master.checkpoints import Checkpoints, made_by_same_workers, remembers_all, state_from
+from nnlo_opt.core.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.core.block.master.state import FoldPlan, MasterState
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import Team
+from nnlo_opt.core.comm.transport import Received, Transport
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials import checkpoint, manifest
+from nnlo_opt.core.trials.checkpoint import Checkpoint, fold_directory
+from nnlo_opt.core.trials.figure import figure_so_far, measured
+from nnlo_opt.core.trials.objectives import Comparison, pick
+from nnlo_opt.core.update_rules.rule import Answer
 
 logger = logging.getLogger(__name__)
 

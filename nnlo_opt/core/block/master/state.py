@@ -27,16 +27,16 @@ from collections.abc import Callable, Mapping, Set
 from enum import Enum, auto
 from typing import Any
 
-from nnlo_opt.block.exchange.rounds import SynchronousRounds
-from nnlo_opt.block.master import instructions as ins
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.records import Value
-from nnlo_opt.training.history import FoldHistory
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.figure import best_epoch, figure_of_merit
-from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.update_rules.staleness import StalenessStatistics
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.block.exchange.rounds import SynchronousRounds
+from nnlo_opt.core.block.master import instructions as ins
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.training.history import FoldHistory
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.figure import best_epoch, figure_of_merit
+from nnlo_opt.core.trials.objectives import Comparison
+from nnlo_opt.core.update_rules.staleness import StalenessStatistics
 
 
 class FoldPlan(Value):

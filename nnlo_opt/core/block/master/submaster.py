@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.answers import failures_to, fold_failed
-from nnlo_opt.block.exchange.rounds import HeldUpdates, average_states
-from nnlo_opt.block.master import instructions as ins
-from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.submaster_state import GroupState
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Team
-from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.records import Value
-from nnlo_opt.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
-from nnlo_opt.update_rules.layers import layers_of
-from nnlo_opt.update_rules.rule import Answer, GroupHalf
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.core.block.answers import failures_to, fold_failed
+from nnlo_opt.core.block.exchange.rounds import HeldUpdates, average_states
+from nnlo_opt.core.block.master import instructions as ins
+from nnlo_opt.core.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.core.block.master.submaster_state import GroupState
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.topology import Team
+from nnlo_opt.core.comm.transport import Received, Transport
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.trials.checkpoint import load_state, of_message, save_state
+from nnlo_opt.core.update_rules.layers import layers_of
+from nnlo_opt.core.update_rules.rule import Answer, GroupHalf
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ Synchronously a worker that has passed over its shard waits at the fence; the gr
 from enum import Enum
 from typing import Any
 
-from nnlo_opt.block.exchange.rounds import SynchronousRounds, check_same_model
-from nnlo_opt.block.master import instructions as ins
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.training.history import Metrics
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.block.exchange.rounds import SynchronousRounds, check_same_model
+from nnlo_opt.core.block.master import instructions as ins
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.training.history import Metrics
 
 
 class Phase(Enum):

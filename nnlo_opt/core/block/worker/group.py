@@ -12,17 +12,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from nnlo_opt.block.answers import failures_to, fold_failed
-from nnlo_opt.block.exchange.gradients import CommonBatches, Step
-from nnlo_opt.block.exchange.rounds import check_same_model
-from nnlo_opt.block.task import FoldTask, TaskFactory, open_task, release
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.transport import Collective, Received, SharedMemory, Transport
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.records import Value
-from nnlo_opt.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.update_rules.rule import Answer, WorkerHalf
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.block.answers import failures_to, fold_failed
+from nnlo_opt.core.block.exchange.gradients import CommonBatches, Step
+from nnlo_opt.core.block.exchange.rounds import check_same_model
+from nnlo_opt.core.block.task import FoldTask, TaskFactory, open_task, release
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.transport import Collective, Received, SharedMemory, Transport
+from nnlo_opt.core.update_rules.rule import Answer, WorkerHalf
 
 Then = Callable[[list[Received]], None]
 

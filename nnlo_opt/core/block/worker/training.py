@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.exchange.gradients import CommonBatches, OwnBatches, Step
-from nnlo_opt.block.exchange.shared_step import SharedStep
-from nnlo_opt.block.exchange.shared_weights import SharedWeights
-from nnlo_opt.block.task import FoldTask
-from nnlo_opt.block.worker.group import GroupBatches, WorkerGroup
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.transport import Collective, Transport
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.timeline import Timeline
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.training.schedules import LearningRates
-from nnlo_opt.trials.checkpoint import load_state, of_message, save_state
-from nnlo_opt.update_rules.rule import Answer
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.timeline import Timeline
+from nnlo_opt.core.block.exchange.gradients import CommonBatches, OwnBatches, Step
+from nnlo_opt.core.block.exchange.shared_step import SharedStep
+from nnlo_opt.core.block.exchange.shared_weights import SharedWeights
+from nnlo_opt.core.block.task import FoldTask
+from nnlo_opt.core.block.worker.group import GroupBatches, WorkerGroup
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.transport import Collective, Transport
+from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.core.training.schedules import LearningRates
+from nnlo_opt.core.trials.checkpoint import load_state, of_message, save_state
+from nnlo_opt.core.update_rules.rule import Answer
 
 #: end of the master on the transport of a team
 MASTER = 0

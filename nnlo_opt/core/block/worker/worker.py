@@ -13,20 +13,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnlo_opt.block.answers import failures_to, fold_failed
-from nnlo_opt.block.exchange.rounds import average_states
-from nnlo_opt.block.task import FoldTask, TaskFactory, open_task, release
-from nnlo_opt.block.worker.group import Then, check_members
-from nnlo_opt.block.worker.training import MASTER, LocalTraining, Partners
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.models.adapter import EpochCallbacks
-from nnlo_opt.pulse import PULSE
-from nnlo_opt.records import Value
-from nnlo_opt.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.trials.figure import judged
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.core.block.answers import failures_to, fold_failed
+from nnlo_opt.core.block.exchange.rounds import average_states
+from nnlo_opt.core.block.task import FoldTask, TaskFactory, open_task, release
+from nnlo_opt.core.block.worker.group import Then, check_members
+from nnlo_opt.core.block.worker.training import MASTER, LocalTraining, Partners
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.transport import Received, Transport
+from nnlo_opt.core.models.adapter import EpochCallbacks
+from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.core.trials.figure import judged
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import sys
 
 import mpi4py
 
-from nnlo_opt.runtime.process import only_here
+from nnlo_opt.engine.runtime.process import only_here
 
 # This must come before the first import of `mpi4py.MPI`. Only one thread of a process calls MPI at a time; frameworks
 # call `allreduce` from threads of their own.

@@ -1,4 +1,4 @@
-"""Collective calls over MPI that all ranks of a user's program have agreed on; `comm.calls` says how."""
+"""Collective calls over MPI that all ranks of a user's program have agreed on; `core.comm.calls` says how."""
 
 import os
 import time
@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from nnlo_opt.comm import calls
-from nnlo_opt.comm.calls import DTYPES, HALVES, Agreement, Call, Step, numbers_of
-from nnlo_opt.comm.mpi.parts import broadcast, gather_rows, parts, reduce_in_place
-from nnlo_opt.comm.transport import wait_until
-from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.vectors import aligned_bytes
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError
+from nnlo_opt.core.base.vectors import aligned_bytes
+from nnlo_opt.core.comm import calls
+from nnlo_opt.core.comm.calls import DTYPES, HALVES, Agreement, Call, Step, numbers_of
+from nnlo_opt.core.comm.transport import wait_until
+from nnlo_opt.engine.comm.mpi.parts import broadcast, gather_rows, parts, reduce_in_place
 
 #: seconds of spinning for the other ranks, longer than ranks differ in a batch; after that the rank sleeps in between
 SPIN_S = 0.05

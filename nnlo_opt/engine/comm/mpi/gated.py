@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from mpi4py import MPI
 
-from nnlo_opt.comm.transport import wait_until
+from nnlo_opt.core.comm.transport import wait_until
 
 
 class GatedComm(MPI.Intracomm):

@@ -17,16 +17,16 @@ from typing import ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from nnlo_opt.comm.codec import decode, encode
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.mpi.parts import parts
-from nnlo_opt.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked, losing_ranks
-from nnlo_opt.comm.node import N_LINES, NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox, Place
-from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until
-from nnlo_opt.logs import TRACE
-from nnlo_opt.runtime.handles import HANDLE_BYTES
-from nnlo_opt.runtime.process import end_if_forked
-from nnlo_opt.vectors import aligned_bytes
+from nnlo_opt.core.base.logs import TRACE
+from nnlo_opt.core.base.vectors import aligned_bytes
+from nnlo_opt.core.comm.codec import decode, encode
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.transport import Collective, RanksLost, Received, Transport, wait_until
+from nnlo_opt.engine.comm.mpi.parts import parts
+from nnlo_opt.engine.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked, losing_ranks
+from nnlo_opt.engine.comm.node import N_LINES, NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox, Place
+from nnlo_opt.engine.runtime.handles import HANDLE_BYTES
+from nnlo_opt.engine.runtime.process import end_if_forked
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ NOTICE_S = 3.0
 class MpiTransport(Transport):
     """Transport between the ranks of a communicator, which carries nothing else.
 
-    Between ranks of one node payloads stay in shared memory if possible (`comm.node`).
+    Between ranks of one node payloads stay in shared memory if possible (`engine.comm.node`).
     """
 
     #: all transports of this process, to be drained before the process leaves MPI

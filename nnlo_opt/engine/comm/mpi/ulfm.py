@@ -18,11 +18,11 @@ from typing import ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.transport import RanksLost, Received, Transport
-from nnlo_opt.errors import ProtocolError
-from nnlo_opt.runtime.environment import ranks_outlive_others
-from nnlo_opt.runtime.process import only_here
+from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.transport import RanksLost, Received, Transport
+from nnlo_opt.engine.runtime.environment import ranks_outlive_others
+from nnlo_opt.engine.runtime.process import only_here
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from nnlo_opt.comm.mpi.transport import MpiTransport
-from nnlo_opt.comm.mpi.ulfm import IS_ON, Losses, losing_ranks
-from nnlo_opt.comm.transport import RanksLost, wait_until
-from nnlo_opt.runtime.log import wait_until_read
+from nnlo_opt.core.comm.transport import RanksLost, wait_until
+from nnlo_opt.engine.comm.mpi.transport import MpiTransport
+from nnlo_opt.engine.comm.mpi.ulfm import IS_ON, Losses, losing_ranks
+from nnlo_opt.engine.runtime.log import wait_until_read
 
 #: communicator of mpi4py, under a name for other modules
 Communicator: TypeAlias = MPI.Comm

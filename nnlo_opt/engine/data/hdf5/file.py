@@ -15,9 +15,9 @@ from typing import Any
 
 import h5py
 
-from nnlo_opt.data.lists import looked_in
-from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
-from nnlo_opt.files import regular
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.engine.data.lists import looked_in
 
 #: bytes that a data set may declare beyond what is stored of it, besides as many as its file has: HDF5 fills them with
 #: one value, as in labels that are all 0 and were never written

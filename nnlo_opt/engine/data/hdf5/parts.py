@@ -18,11 +18,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from nnlo_opt.data.hdf5.file import DataFile, find, find_dataset, reading, text_of
-from nnlo_opt.data.ragged import Ragged, concatenate, take
-from nnlo_opt.data.source import Indices, NotFiniteError, Shape, dtype_as_read, first_not_finite
-from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
-from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree, shapes_of
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError
+from nnlo_opt.core.base.trees import Arrays, Shapes, leaves, map_tree, shapes_of
+from nnlo_opt.core.data.ragged import Ragged, concatenate, take
+from nnlo_opt.core.data.source import Indices, NotFiniteError, Shape, dtype_as_read, first_not_finite
+from nnlo_opt.engine.data.hdf5.file import DataFile, find, find_dataset, reading, text_of
 
 
 def common_count(counts: Mapping[str, int], path: Path) -> int:

@@ -14,12 +14,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from nnlo_opt.data.hdf5.file import find_dataset, open_file, reading
-from nnlo_opt.data.hdf5.parts import Adaptor, Part, Target, common_count
-from nnlo_opt.data.source import DataInfo, FileInfo, Indices, checked_indices
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.files import atomic_path
-from nnlo_opt.trees import Arrays, map_tree
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.files import atomic_path
+from nnlo_opt.core.base.trees import Arrays, map_tree
+from nnlo_opt.core.data.source import DataInfo, FileInfo, Indices, checked_indices
+from nnlo_opt.engine.data.hdf5.file import find_dataset, open_file, reading
+from nnlo_opt.engine.data.hdf5.parts import Adaptor, Part, Target, common_count
 
 
 class Hdf5Source:

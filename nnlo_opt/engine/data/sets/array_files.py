@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nnlo_opt.data.sets.image_files import Images, ImageSet
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import regular
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.engine.data.sets.image_files import Images, ImageSet
 
 
 class Samples(Images):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pooch
 
-from nnlo_opt.data.sets.image_files import CIFAR10_BINARY_URL, ImageSet, images_from_file
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.data.sets.image_files import CIFAR10_BINARY_URL, ImageSet, images_from_file
 
 #: seconds for a server to answer; a machine without a network may fail only then
 ANSWER_TIMEOUT_S = 15.0

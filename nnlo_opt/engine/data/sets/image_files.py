@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.errors import ConfigurationError, require_package
+from nnlo_opt.core.base.errors import ConfigurationError, require_package
 
 N_CLASSES = 10
 

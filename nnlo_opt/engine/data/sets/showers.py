@@ -21,8 +21,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.sets.image_files import Images, ImageSet
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.data.sets.image_files import Images, ImageSet
 
 #: sum of the cells over e = E / 100 GeV, a polynomial in e with its highest power first
 RESPONSE = (0.0018, -0.023, 0.11, -0.28, 2.21)

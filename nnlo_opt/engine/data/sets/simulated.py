@@ -10,9 +10,9 @@ drawn       drawings (n, 32, 32, 3) of five shapes, filled or not: ten classes, 
 
 import numpy as np
 
-from nnlo_opt.data.sets.array_files import Samples
-from nnlo_opt.data.sets.image_files import Images, ImageSet
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.data.sets.array_files import Samples
+from nnlo_opt.engine.data.sets.image_files import Images, ImageSet
 
 #: samples of a set, unless a number is asked for
 N_SAMPLES = {"topclass": 600, "jets": 6000, "drawn": 6000}

@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnlo_opt.errors import TrialError
-from nnlo_opt.files import atomic_path
-from nnlo_opt.models.adapter import blame_on_trial
-from nnlo_opt.models.keras.graph import Batch, Engine, KerasGraph, Vectors
-from nnlo_opt.models.layout import FlatWeights, FloatVector, Layout, check_counters, copy_vector
-from nnlo_opt.models.losses import LossTerm, figures_of
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.trees import Arrays, leaves
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.files import atomic_path
+from nnlo_opt.core.base.trees import Arrays, leaves
+from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.models.adapter import blame_on_trial
+from nnlo_opt.core.models.layout import FlatWeights, FloatVector, Layout, check_counters, copy_vector
+from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.engine.models.keras.graph import Batch, Engine, KerasGraph, Vectors
+from nnlo_opt.engine.models.losses import LossTerm, figures_of
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class LossScale:
 
 
 #: module of the engine for each backend of Keras
-ENGINES = {backend: f"nnlo_opt.models.keras.on_{backend}" for backend in ("tensorflow", "jax", "torch")}
+ENGINES = {backend: f"nnlo_opt.engine.models.keras.on_{backend}" for backend in ("tensorflow", "jax", "torch")}
 
 
 class KerasAdapter(FlatWeights):

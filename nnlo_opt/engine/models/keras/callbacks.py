@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import TrialError
-from nnlo_opt.models.adapter import CallbackRequests
-from nnlo_opt.models.keras.adapter import KerasAdapter
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.models.adapter import CallbackRequests
+from nnlo_opt.engine.models.keras.adapter import KerasAdapter
 
 #: Keras's names of figures that have another name here
 _KERAS_NAMES = {"acc": "accuracy", "val_acc": "val_accuracy"}

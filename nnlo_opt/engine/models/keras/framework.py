@@ -9,18 +9,18 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.compat.keras.architecture import read_architecture
-from nnlo_opt.compat.keras.weight_files import read_saved_architecture
-from nnlo_opt.compat.keras.weights import load_legacy_weights
-from nnlo_opt.errors import ConfigurationError, require_package
-from nnlo_opt.files import atomic_path, regular
-from nnlo_opt.models import losses
-from nnlo_opt.models.adapter import refusal_of_samples
-from nnlo_opt.models.composite import CompositeModel
-from nnlo_opt.models.keras.adapter import ENGINES, KerasAdapter, forget_models
-from nnlo_opt.models.keras.graph import packed
-from nnlo_opt.models.losses import LossTerm, Output, Shape
-from nnlo_opt.trees import Shapes, leaves
+from nnlo_opt.core.base.errors import ConfigurationError, require_package
+from nnlo_opt.core.base.files import atomic_path, regular
+from nnlo_opt.core.base.trees import Shapes, leaves
+from nnlo_opt.core.models.adapter import refusal_of_samples
+from nnlo_opt.engine.models import losses
+from nnlo_opt.engine.models.composite import CompositeModel
+from nnlo_opt.engine.models.keras.adapter import ENGINES, KerasAdapter, forget_models
+from nnlo_opt.engine.models.keras.graph import packed
+from nnlo_opt.engine.models.legacy.architecture import read_architecture
+from nnlo_opt.engine.models.legacy.weight_files import read_saved_architecture
+from nnlo_opt.engine.models.legacy.weights import load_legacy_weights
+from nnlo_opt.engine.models.losses import LossTerm, Output, Shape
 
 __all__ = ["forget_models"]
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from nnlo_opt.models.layout import Layout, WeightSpec
-from nnlo_opt.models.losses import LossTerm, Shape
+from nnlo_opt.core.models.layout import Layout, WeightSpec
+from nnlo_opt.engine.models.losses import LossTerm, Shape
 
 
 class Batch(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.models.keras.graph import Batch, Gradient, KerasGraph, Vectors
-from nnlo_opt.models.layout import Layout
-from nnlo_opt.pulse import PULSE, SLOW
+from nnlo_opt.core.base.pulse import PULSE, SLOW
+from nnlo_opt.core.models.layout import Layout
+from nnlo_opt.engine.models.keras.graph import Batch, Gradient, KerasGraph, Vectors
 
 
 def use_threads(n_threads: int) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from nnlo_opt.compat.keras import layers as tables
-from nnlo_opt.compat.keras.layers import Config, Untranslatable, keras_object, translate_layer
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import parse_json
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import parse_json
+from nnlo_opt.engine.models.legacy import layers as tables
+from nnlo_opt.engine.models.legacy.layers import Config, Untranslatable, keras_object, translate_layer
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from nnlo_opt.data.hdf5.file import DataFile, reason_of, text_of
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_path
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import atomic_path
+from nnlo_opt.engine.data.hdf5.file import DataFile, reason_of, text_of
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.compat.keras.weight_files import SavedWeights, read_saved_weights, write_saved_weights
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models.legacy.weight_files import SavedWeights, read_saved_weights, write_saved_weights
 
 Arrays = list[np.ndarray]
 

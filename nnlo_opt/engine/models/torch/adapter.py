@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from nnlo_opt.data.ragged import take
-from nnlo_opt.errors import TrialError
-from nnlo_opt.files import atomic_path
-from nnlo_opt.models.adapter import blame_on_trial
-from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_counters, check_vector
-from nnlo_opt.models.losses import LossTerm, figures_of
-from nnlo_opt.models.torch.comparison import Comparison
-from nnlo_opt.training.history import Metrics
-from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.files import atomic_path
+from nnlo_opt.core.base.trees import Arrays, leaves, map_tree, n_samples
+from nnlo_opt.core.data.ragged import take
+from nnlo_opt.core.models.adapter import blame_on_trial
+from nnlo_opt.core.models.layout import FloatVector, Layout, WeightSpec, check_counters, check_vector
+from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.engine.models.losses import LossTerm, figures_of
+from nnlo_opt.engine.models.torch.comparison import Comparison
 
 
 def check_parameters(model: Any) -> None:

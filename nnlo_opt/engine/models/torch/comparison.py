@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from nnlo_opt.errors import TrialError
-from nnlo_opt.models.losses import SPARSE, LossTerm
-from nnlo_opt.models.torch import keras_losses as torch_keras_losses
-from nnlo_opt.models.torch.losses import OF_CLASSES, OF_SIGNS, is_of_torch, own_name
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.engine.models.losses import SPARSE, LossTerm
+from nnlo_opt.engine.models.torch import keras_losses as torch_keras_losses
+from nnlo_opt.engine.models.torch.losses import OF_CLASSES, OF_SIGNS, is_of_torch, own_name
 
 logger = logging.getLogger(__name__)
 

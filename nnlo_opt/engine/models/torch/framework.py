@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.files import atomic_path, regular
-from nnlo_opt.models.adapter import FrameworkAdapter, first_line, in_words, refusal_of_samples
-from nnlo_opt.models.keras.on_torch import use_threads
-from nnlo_opt.models.losses import LossTerm, Output
-from nnlo_opt.models.torch import losses as torch_losses
-from nnlo_opt.trees import Shapes, leaves
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.files import atomic_path, regular
+from nnlo_opt.core.base.trees import Shapes, leaves
+from nnlo_opt.core.models.adapter import FrameworkAdapter, first_line, in_words, refusal_of_samples
+from nnlo_opt.engine.models.keras.on_torch import use_threads
+from nnlo_opt.engine.models.losses import LossTerm, Output
+from nnlo_opt.engine.models.torch import losses as torch_losses
 
 NOUN = "a torch module"
 SUFFIX = ".pt"
@@ -96,7 +96,7 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
     Raises:
         ConfigurationError: if the model cannot take samples of this shape.
     """
-    from nnlo_opt.models.torch.comparison import activation_of
+    from nnlo_opt.engine.models.torch.comparison import activation_of
 
     named = _dry_run(model, feature_shape)
     for name, tensor in named:
@@ -116,7 +116,7 @@ def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False)
             "`get_model.jit_compile` is for Keras models. Received: True with a torch module. Leave it out, or return "
             "`torch.jit.script(model)`."
         )
-    from nnlo_opt.models.torch.adapter import TorchAdapter
+    from nnlo_opt.engine.models.torch.adapter import TorchAdapter
 
     return TorchAdapter(model, terms)
 
@@ -124,7 +124,7 @@ def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False)
 def forget_models() -> None:
     """Free every model that is no longer referenced, including a model whose building has failed."""
     if "torch" in sys.modules:
-        from nnlo_opt.models.torch import adapter as torch_adapter
+        from nnlo_opt.engine.models.torch import adapter as torch_adapter
 
         torch_adapter.forget_models()
 
@@ -133,7 +133,7 @@ def _dry_run(model: Any, feature_shape: Shapes) -> list[tuple[str, Any]]:
     """Return the outputs for samples of zeros in evaluation mode, with their graph of the computation."""
     import torch
 
-    from nnlo_opt.models.torch.adapter import named_outputs
+    from nnlo_opt.engine.models.torch.adapter import named_outputs
 
     shapes = [[_N_OPEN if length is None else length for length in shape] for shape in leaves(feature_shape)]
     device = next((parameter.device for parameter in model.parameters()), None)
@@ -230,7 +230,7 @@ def save_mean(models: Sequence[Any], weights: Sequence[float], path: Path) -> No
     Raises:
         ConfigurationError: if TorchScript cannot describe a model, or one has not one input and one output.
     """
-    from nnlo_opt.models.torch.adapter import Mean
+    from nnlo_opt.engine.models.torch.adapter import Mean
 
     script = _scripted(Mean(models, weights).cpu().eval(), "An ensemble needs models of one input and one output")
     with atomic_path(path) as temporary:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models import losses
-from nnlo_opt.models.losses import SPARSE, AccuracyKind, InferredLoss, Labels, Loss, Output, Shape
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.engine.models import losses
+from nnlo_opt.engine.models.losses import SPARSE, AccuracyKind, InferredLoss, Labels, Loss, Output, Shape
 
 # fmt: off
 #: PyTorch's losses without a counterpart in Keras, with the way "acc" is counted

@@ -1,0 +1,1 @@
+"""Samples as a block sees them: sources, folds, batches, their order and weights."""

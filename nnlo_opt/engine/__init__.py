@@ -1,0 +1,1 @@
+"""What touches the world: MPI, processes, frameworks, files of samples, users' programs. It imports the core."""

@@ -1,0 +1,1 @@
+"""How ranks reach each other: MPI, and the shared memory of a node."""

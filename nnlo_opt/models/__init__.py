@@ -1,0 +1,1 @@
+"""Built-in models, and what a model module may import: `composite` and `data_files`."""

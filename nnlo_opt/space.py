@@ -1,0 +1,5 @@
+"""Search spaces: names for model modules and scripts, light to import."""
+
+from nnlo_opt.core.space import Categorical, Constant, Integer, Ordinal, Parameter, Point, Real, Space, Value, When
+
+__all__ = ["Categorical", "Constant", "Integer", "Ordinal", "Parameter", "Point", "Real", "Space", "Value", "When"]

@@ -1,0 +1,1 @@
+"""Tools around runs: launcher, doctor, simulation, exporters, each with its commands."""
