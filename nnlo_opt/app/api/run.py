@@ -192,7 +192,9 @@ class Results:
         best = self.ledger.best()
         if best is None:
             reasons = [*(trial.reason for trial in self.ledger.trials if trial.reason), constraints_text(self.ledger)]
-            first = python_words(reasons[0]) or "none"
+            first = python_words(reasons[0])
+            if not first:
+                raise TrialError("No trial has ended yet.")
             raise TrialError(f"No trial succeeded. The first reason: {first.rstrip('.')}.")
         return best
 

@@ -192,3 +192,7 @@ def refuse_forked(pid: int, what: str, remedy: str) -> None:
             f"{what} belongs to the process that has opened it. Received: a call in process {os.getpid()}, which was "
             f"forked from process {pid}. {remedy}"
         )
+
+
+for _public in (NnloError, ConfigurationError, TrialError, JournalError, SearchWarning):
+    _public.__module__ = "nnlo_opt"  # by which a traceback names it, and from which it is imported

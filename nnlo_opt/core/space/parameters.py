@@ -101,8 +101,12 @@ class _Range:
         number = plain(received)
         if not is_number(number) or not self._is_of_kind(number):
             remedy = "Correct it"
-            if attribute == "low" and isinstance(received, str):
-                remedy = f"Write the name last, as `name={received!r}`"
+            if isinstance(received, str):
+                try:
+                    remedy = f"Write it as {plain(float(received)):g}, without quotes"
+                except ValueError:
+                    if attribute == "low":
+                        remedy = f"Write the name last, as `name={received!r}`"
             raise ConfigurationError(
                 f"The {what} of {self._title} must be {self.NUMBER}. Received: {shown(received)}. {remedy}."
             )

@@ -94,7 +94,7 @@ def space_from_dimensions(dimensions: Any, source: str) -> Space:
     dimensions = getattr(dimensions, "dimensions", dimensions)  # scikit-optimize's own Space
     if isinstance(dimensions, (str, dict)) or hasattr(dimensions, "shape") or not isinstance(dimensions, Iterable):
         lone = hasattr(dimensions, "from_unit") and not isinstance(dimensions, type)
-        remedy = f"[{dimensions}]" if lone else '[Real(0, 0.5, name="NAME"), ...]'
+        remedy = f'{{"NAME": {dimensions}}}' if lone else '[Real(0, 0.5, name="NAME"), ...]'
         raise ConfigurationError(
             f"The search space of {source} must be a list of parameters, for example Real. Received: "
             f"{dimensions if lone else shown(dimensions)}. Write it as `{remedy}`."

@@ -15,7 +15,7 @@ def _table(names: Mapping[str, str]) -> dict[str, str]:
 #: argument of a search -> ours
 ARGUMENTS = _table(
     {
-        "n_trials n_calls n_iter n_iterations max_iter maxiter max_evals max_trials num_trials num_samples "
+        "n trials n_trials n_calls n_iter n_iterations max_iter maxiter max_evals max_trials num_trials num_samples "
         "n_evaluations iterations count": "num_iterations",
         "n_jobs workers n_workers max_concurrent max_concurrent_trials": "n_parallel",
         "sampler algorithm algo search_alg method tuner": "hyper_opt",
@@ -164,7 +164,7 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
             "plot_slice plot_parallel_coordinate plot_pareto_front":
                 "result.plot_history() and other methods `plot_...`",
             "importance get_param_importances": "result.importance()",
-            "integration": "integrations",
+            "integration": "nnlo_opt.integrations, whose modules are imported by name",
             "logging set_verbosity": "optimize(..., progress=False)",
             "Optimizer": "Study",
             "Results OptimizeResult": "SearchResult",

@@ -1,6 +1,7 @@
 """First programs as people write them by the habits of other packages."""
 
 import importlib.util
+import pickle
 import re
 import traceback
 
@@ -623,3 +624,27 @@ def test_a_refusal_shows_few_lines_of_this_package(tmp_path):
     with pytest.raises(ConfigurationError) as refused:
         load_run(tmp_path)
     assert len([*traceback.walk_tb(refused.value.__traceback__)]) <= 5
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (lambda: {"x": Real("0.1", 1)}, "Write it as 0.1, without quotes."),
+        (lambda: {"x": Real("x", 1)}, "Write the name last, as `name='x'`."),
+        (lambda: Real(0, 1), 'Write it as `{"NAME": Real(0.0, 1.0)}`.'),
+    ],
+)
+def test_a_space_is_refused_with_what_to_write(space, words):
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        nnlo_opt.optimize(square, space(), num_iterations=1)
+
+
+def test_a_study_without_trials_has_no_failure_to_tell_of():
+    with pytest.raises(nnlo_opt.TrialError, match=r"^No trial has ended yet\.$"):
+        _ = nnlo_opt.Study(SPACE, num_iterations=3).result.best_parameters
+
+
+def test_a_traceback_names_an_error_as_it_is_imported():
+    raised = traceback.format_exception_only(ConfigurationError("wrong"))
+    assert raised == ["nnlo_opt.ConfigurationError: wrong\n"]
+    assert pickle.loads(pickle.dumps(nnlo_opt.TrialError("wrong"))).args == ("wrong",)
