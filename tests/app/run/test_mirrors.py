@@ -6,6 +6,7 @@ import pytest
 
 from nnlo_opt.app.run.afterwards import mirrors
 from nnlo_opt.app.run.afterwards.mirrors import TOOLS, ask_mirrors, end_mirrors
+from nnlo_opt.tools.export import exporter
 from nnlo_opt.tools.export.mirror import ProcessMirrors
 from tests.helpers.manual_clock import ManualClock
 
@@ -36,5 +37,9 @@ def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(
 
 
 def test_there_is_an_exporter_for_each_mirror():
-    for tool in TOOLS:
-        ProcessMirrors().require(tool)
+    assert {*TOOLS} <= {*exporter.TOOLS}
+
+
+@pytest.mark.needs("optuna")
+def test_a_mirror_whose_package_is_there_is_not_refused():
+    ProcessMirrors().require("optuna")
