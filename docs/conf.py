@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 project, release, copyright = "nnlo_opt", __version__, "The nnlo_opt developers"
 html_title = f"nnlo_opt {release}"
 root_doc = "README"
-include_patterns = ["*.md", "docs/**", "examples/README.md", "benchmarks/README.md"]
+include_patterns = ["*.md", "docs/**", "examples/README.md", "benchmarks/README.md", "nnlo_opt/*/README.md"]
 exclude_patterns = [".*", "build", "data"]  # not even looked at
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -65,7 +65,8 @@ def read(app, name: str, source: list[str]) -> None:
         return link[0]
 
     source[0] = LINK.sub(of_folder, source[0]) + (navigation(source[0]) if name == root_doc else "")
-    if name == "SECURITY":  # is for the page of a repository; the reference leads to it
+    # SECURITY is for the page of a repository, and the reference leads to it; pages of parts are read beside the code.
+    if name == "SECURITY" or name.startswith("nnlo_opt/"):
         source[0] = f"---\norphan: true\n---\n{source[0]}"
 
 
