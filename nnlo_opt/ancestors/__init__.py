@@ -1,1 +1,1 @@
-"""Names of other systems: scripts of NNLO, scripts of mpi_learn, files of Keras 1 or 2."""
+"""Programs of NNLO and mpi_learn, run as they are: their scripts, managers and commands."""
