@@ -194,7 +194,7 @@ class Results:
             reasons = [*(trial.reason for trial in self.ledger.trials if trial.reason), constraints_text(self.ledger)]
             first = python_words(reasons[0])
             if not first:
-                raise TrialError("No trial has ended yet.")
+                raise TrialError("No trial succeeded: none has ended.")
             raise TrialError(f"No trial succeeded. The first reason: {first.rstrip('.')}.")
         return best
 

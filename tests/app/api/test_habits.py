@@ -640,7 +640,7 @@ def test_a_space_is_refused_with_what_to_write(space, words):
 
 
 def test_a_study_without_trials_has_no_failure_to_tell_of():
-    with pytest.raises(nnlo_opt.TrialError, match=r"^No trial has ended yet\.$"):
+    with pytest.raises(nnlo_opt.TrialError, match=r"^No trial succeeded: none has ended\.$"):
         _ = nnlo_opt.Study(SPACE, num_iterations=3).result.best_parameters
 
 
