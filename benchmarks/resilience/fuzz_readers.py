@@ -62,7 +62,7 @@ from tests.helpers.loopback_team import LoneTeam, linear_tasks
 from tests.helpers.memory_source import linear_source
 
 TESTS = Path(__file__).parents[2] / "tests"
-LEGACY = TESTS / "models" / "legacy"
+LEGACY = TESTS / "engine" / "models" / "legacy"
 SPACE_MODULE = b"""from nnlo_opt.space import Categorical, Integer, Real, When
 
 parameter_range = [
