@@ -209,7 +209,7 @@ def test_a_training_has_mirrors_which_continue_with_it(folder, digits):
     for options in (["--epochs", "1"], ["--epochs", "3", "--restore"]):
         assert "mirror" not in launcher.run(1, [*command, *options, *data_of(digits)], folder).err
     run = load_run(folder / "checkpoints/T")
-    from nnlo_opt.tools.export.optuna_study import read_study
+    from nnlo_opt.engine.search.optuna_reading import read_study
 
     study, _ = read_study(str(run.directory / "optuna.log"), "--warm-start")
     assert [trial.value for trial in study.trials] == [trial.figure_of_merit for trial in run.trials]

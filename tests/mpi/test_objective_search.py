@@ -313,7 +313,7 @@ def test_a_mirror_without_its_package_is_refused_before_there_is_a_run(tmp_path)
 @pytest.mark.proof
 @pytest.mark.needs("optuna", "tensorboard")
 def test_a_mirror_has_the_trials_of_both_starts_and_a_search_learns_from_it(tmp_path):
-    from nnlo_opt.tools.export.optuna_study import read_study
+    from nnlo_opt.engine.search.optuna_reading import read_study
 
     mirrored = ["--block-size", "1", "--mirror", "optuna", "tensorboard", "--num-iterations"]
     for options in (["3"], ["6", "--opt-restore"]):
