@@ -105,7 +105,7 @@ def objective_of(
         raise ConfigurationError(
             "An objective must take `parameters`, or every parameter by its name, and may take `trial`, `comm`, "
             f"`report`, `checkpoint` and `fold`. Received: {title}, for the parameters {', '.join(names)}.{hint} "
-            "Write it as `def objective(parameters)`."
+            f"Write it as `def objective({', '.join(dict.fromkeys(['parameters', *wanted.values()]))})`."
         )
     if lacking := [p.name for p in taken if p.name in own and p.name in conditions and p.default is p.empty]:
         raise ConfigurationError(

@@ -648,3 +648,9 @@ def test_a_traceback_names_an_error_as_it_is_imported():
     raised = traceback.format_exception_only(ConfigurationError("wrong"))
     assert raised == ["nnlo_opt.ConfigurationError: wrong\n"]
     assert pickle.loads(pickle.dumps(nnlo_opt.TrialError("wrong"))).args == ("wrong",)
+
+
+def test_an_objective_with_another_name_for_its_parameters_keeps_its_trial():
+    with pytest.raises(ConfigurationError, match=re.escape("Write it as `def objective(parameters, trial)`.")):
+        nnlo_opt.optimize(lambda params, trial: params["x"], SPACE, **FEW)
+    assert len(nnlo_opt.optimize(lambda parameters, trial: parameters["x"], SPACE, **FEW)) == 4

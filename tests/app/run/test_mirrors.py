@@ -1,5 +1,6 @@
 """Mirrors at the end of a search."""
 
+import importlib.util
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from nnlo_opt.app.run.afterwards.mirrors import TOOLS, ask_mirrors, end_mirrors
 from nnlo_opt.tools.export import exporter
 from nnlo_opt.tools.export.mirror import ProcessMirrors
 from tests.helpers.manual_clock import ManualClock
+from tests.helpers.refusals import check_refused
 
 
 @pytest.mark.parametrize(("left_s", "report_s", "waits_s"), [(None, 0, 30), (1000.0, 20, 10), (8.0, 0, 2), (8.0, 9, 0)])
@@ -40,6 +42,7 @@ def test_there_is_an_exporter_for_each_mirror():
     assert {*TOOLS} <= {*exporter.TOOLS}
 
 
-@pytest.mark.needs("optuna")
-def test_a_mirror_whose_package_is_there_is_not_refused():
-    ProcessMirrors().require("optuna")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_mirror_whose_package_is_missing_is_refused(tool, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
+    check_refused(f"`--mirror {tool}` needs the package {tool}", ProcessMirrors().require, tool)
