@@ -242,6 +242,8 @@ class Tasks:
     def __init__(self, make) -> None:
         self._make = make
 
+    def open_run(self, run) -> None: ...
+
     def open(self, start) -> FoldTask:
         self._tasks = self._make()
         return self._tasks.open(start)
