@@ -33,6 +33,8 @@ _LOGIT_ADDITIVE, _LOGIT_BOUNDS = (0.0, 1.5), (-6.0, 6.0)
 _LOG_BOUNDS = {"length": (-3.5, 6.0), "scale": (-4.0, 6.0), "noise": (-16.0, 1.0)}
 #: most steps of the optimisation of hyperparameters
 _MAX_STEPS = 60
+#: pairs of points for each different distance along a parameter from which on kernels are looked up
+_N_REPEATED = 8
 #: part of the process's variance that is added to the diagonal, so that the covariance of close points is invertible
 _JITTER = 1e-9
 
@@ -116,8 +118,8 @@ class _Likelihood:
         self._squares = np.zeros((self.n_parameters, len(self._lower[0])))
         for column, group in zip(observations.columns.T, observations.groups, strict=True):
             self._squares[group] += (column[self._lower[0]] - column[self._lower[1]]) ** 2
-        #: their roots, for the additive part
-        self._distances = np.sqrt(self._squares) if assumed.is_additive else None
+        #: kernels of one parameter each, for the additive part
+        self._each = _Each(self._squares) if assumed.is_additive else None
 
     def loss(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
         """Return value and gradient at the logarithms of lengths, scale and noise, and the logit of the share."""
@@ -125,9 +127,9 @@ class _Likelihood:
         weights, (scale, noise) = np.exp(-2.0 * logs[:n]), np.exp(logs[n : n + 2]).tolist()
         product, slope = _matern(np.sqrt(weights @ self._squares))
         correlation = product
-        if self._distances is not None:
+        if self._each is not None:
             share = float(expit(logs[n + 2]))
-            each, slope_each = _matern(np.exp(-logs[:n, None]) * self._distances)
+            each, bent_each = self._each.at(np.exp(-logs[:n]))
             additive = each.mean(axis=0)
             correlation = product + share * (additive - product)
         covariance = np.zeros((len(self._values),) * 2)
@@ -147,9 +149,8 @@ class _Likelihood:
         diagonal = 0.5 * (inverse.diagonal() - alpha**2)
         gradient = np.empty(len(logs))
         along = self._squares @ (pairs * slope)
-        if self._distances is not None:
-            slope_each *= self._squares
-            along = (1.0 - share) * along + (share / n) * (slope_each @ pairs)
+        if self._each is not None:
+            along = (1.0 - share) * along + (share / n) * (bent_each @ pairs)
             gradient[n + 2] = scale * share * (1.0 - share) * (pairs @ (additive - product))
         gradient[:n] = along * scale * weights * -2.0
         gradient[n] = scale * (pairs @ correlation + diagonal.sum() * (1.0 + _JITTER))
@@ -164,6 +165,54 @@ class _Likelihood:
         return float(value + 0.5 * away @ away), gradient + away / stds
 
 
+class _Each:
+    """Kernels of one parameter each, for pairs of points with these squared distances (n_parameters, pairs).
+
+    Categories and integers of few values have few different distances, and an exponential costs ten times as much as
+    looking one up.
+    """
+
+    def __init__(self, squares: np.ndarray) -> None:
+        #: different distances of each parameter of few, one after another, their squares and their parameters
+        self._levels, self._squares_of_levels, self._parameters = np.empty(0), np.empty(0), np.empty(0, dtype=int)
+        levels, numbers, few = [], [], []
+        for parameter, row in enumerate(squares):
+            different, number = np.unique(row, return_inverse=True)
+            if len(different) * _N_REPEATED <= len(row):
+                numbers.append(number + sum(map(len, levels)))
+                levels.append(different)
+                few.append(parameter)
+        self._few = few
+        self._many = [parameter for parameter in range(len(squares)) if parameter not in few]
+        if few:
+            self._squares_of_levels = np.concatenate(levels)
+            self._parameters = np.repeat(few, [*map(len, levels)])
+        self._levels = np.sqrt(self._squares_of_levels)
+        #: number of the level of each pair, for each parameter of few
+        self._numbers = numbers
+        self._squares, self._distances = squares, np.sqrt(squares)
+        #: results; the memory is used again, as new memory of this size costs more than the arithmetic
+        self._kernels, self._bent = np.empty_like(squares), np.empty_like(squares)
+        self._decay = np.empty(squares.shape[1])
+
+    def at(self, inverse_lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the kernels, and their derivatives by scaled squares times these squares, (n_parameters, pairs).
+
+        The next call overwrites both.
+        """
+        of_levels, slope = _matern(inverse_lengths[self._parameters] * self._levels)
+        slope *= self._squares_of_levels
+        for parameter, numbers in zip(self._few, self._numbers, strict=True):
+            np.take(of_levels, numbers, out=self._kernels[parameter], mode="clip")
+            np.take(slope, numbers, out=self._bent[parameter], mode="clip")
+        for parameter in self._many:
+            kernel, bent = self._kernels[parameter], self._bent[parameter]
+            np.multiply(inverse_lengths[parameter], self._distances[parameter], out=kernel)
+            _matern_within(kernel, bent, self._decay)
+            bent *= self._squares[parameter]
+        return self._kernels, self._bent
+
+
 def _mean(solved: np.ndarray) -> float:
     """Return the most likely mean of the process, given `solved` (n, 2): covariance^-1 (values, ones)."""
     return float(solved[:, 0].sum() / (solved[:, 1].sum() + _MEAN_STD**-2))
@@ -171,12 +220,24 @@ def _mean(solved: np.ndarray) -> float:
 
 def _matern(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return Matérn 5/2 of scaled distances, and its derivative with respect to their squares."""
-    distances = _SQRT5 * distances
-    decay = np.exp(-distances)
-    slope = (1.0 + distances) * decay
+    kernel = distances.copy()
+    slope, decay = np.empty_like(kernel), np.empty_like(kernel)
+    _matern_within(kernel, slope, decay)
+    return kernel, slope
+
+
+def _matern_within(distances: np.ndarray, slope: np.ndarray, decay: np.ndarray) -> None:
+    """Do what `_matern` does within memory that is there: `distances` become the kernel; `decay` is overwritten."""
+    distances *= _SQRT5
+    np.negative(distances, out=decay)
+    np.exp(decay, out=decay)
+    np.add(distances, 1.0, out=slope)
+    slope *= decay
     distances *= distances
     distances *= 1.0 / 3.0
-    return slope + distances * decay, (-5.0 / 6.0) * slope
+    distances *= decay
+    distances += slope
+    slope *= -5.0 / 6.0
 
 
 class Posterior:
