@@ -21,6 +21,8 @@ from nnlo_opt.core.base.records import Value
 
 #: derivatives of a value with respect to means and variances -> its derivatives with respect to columns
 Pullback = Callable[[np.ndarray, np.ndarray], np.ndarray]
+#: `Posterior.along`
+Along = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, Pullback]]
 
 _SQRT5 = float(np.sqrt(5.0))
 #: normal priors as (mean, standard deviation): of the logarithms of a length scale, of the variance of the process and
@@ -175,7 +177,9 @@ class _Each:
     def __init__(self, squares: np.ndarray) -> None:
         #: different distances of each parameter of few, one after another, their squares and their parameters
         self._levels, self._squares_of_levels, self._parameters = np.empty(0), np.empty(0), np.empty(0, dtype=int)
-        levels, numbers, few = [], [], []
+        levels: list[np.ndarray] = []
+        numbers: list[np.ndarray] = []
+        few: list[int] = []
         for parameter, row in enumerate(squares):
             different, number = np.unique(row, return_inverse=True)
             if len(different) * _N_REPEATED <= len(row):
@@ -297,29 +301,41 @@ class Posterior:
         explained = ((covariance @ self._inverse_factor.T) ** 2).sum(axis=1)
         return self._mean + covariance @ self._alpha, self._positive(self.hyperparameters.scale - explained)
 
-    def predict_with_pullback(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, Pullback]:
-        """Return means (m, n_fantasies) and variances (m,) at `columns` (m, width), with their gradients.
+    def along(self, columns: np.ndarray, free: np.ndarray) -> "Along":
+        """Return the process as a function of the columns `free` (d,) alone, each that of a whole parameter.
 
-        The gradients come as a function. It takes the derivatives of a value with respect to the means and to the
-        variances, of the same shapes, and returns those with respect to `columns`, (m, width).
+        All others stay as they are in each of the rows `columns` (k, width), so what they contribute is known. The
+        function takes numbers of these rows (m,) and values (m, d). It returns means (m, n_fantasies), variances (m,)
+        and their gradients, as a function: it takes the derivatives of a value with respect to the means and to the
+        variances, of the same shapes, and returns those with respect to `values`, (m, d).
         """
-        scale, share = self.hyperparameters.scale, self.hyperparameters.additive
-        away = columns[:, None] / self._lengths - self._seen
-        correlation, slope = _matern(np.sqrt(np.einsum("mnw,mnw->mn", away, away)))
-        bent = away * slope[..., None]
-        if share:
-            groups, n = self._observations.groups, len(self.hyperparameters.lengths)
-            each, slope_each = _matern(np.sqrt(away**2 @ np.equal.outer(groups, np.arange(n))))
-            correlation = (1.0 - share) * correlation + share * each.mean(axis=2)
-            bent = (1.0 - share) * bent + (share / n) * away * slope_each[..., groups]
-        half = scale * (correlation @ self._inverse_factor.T)
+        hyperparameters, groups = self.hyperparameters, self._observations.groups
+        scale, share, n = hyperparameters.scale, hyperparameters.additive, len(hyperparameters.lengths)
+        held = np.setdiff1d(np.arange(len(groups)), free)
+        scaled = columns[:, held] / self._lengths[held]
+        away = scaled[:, None] - self._seen[:, held]
+        squares = np.einsum("mnw,mnw->mn", away, away)
+        held_sum = self._sum_of_each(scaled, self._seen[:, held], groups[held], n - len(free)) if share else squares
+        seen, lengths, ones = self._seen[:, free], self._lengths[free], np.ones(len(free))
 
-        def pullback(by_means: np.ndarray, by_variances: np.ndarray) -> np.ndarray:
-            by_covariance = by_means @ self._alpha.T - 2.0 * by_variances[:, None] * (half @ self._inverse_factor)
-            return 2.0 * np.matmul((scale * by_covariance)[:, None], bent)[:, 0] / self._lengths
+        def predicted(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, Pullback]:
+            away = (values / lengths)[:, None] - seen
+            correlation, slope = _matern(np.sqrt(squares[rows] + (away * away) @ ones))
+            bent = away * slope[..., None]
+            if share:
+                each, slope_each = _matern(np.abs(away))
+                correlation = (1.0 - share) * correlation + (share / n) * (held_sum[rows] + each @ ones)
+                bent = (1.0 - share) * bent + (share / n) * (away * slope_each)
+            half = scale * (correlation @ self._inverse_factor.T)
 
-        means = self._mean + scale * (correlation @ self._alpha)
-        return means, self._positive(scale - (half**2).sum(axis=1)), pullback
+            def pullback(by_means: np.ndarray, by_variances: np.ndarray) -> np.ndarray:
+                by_covariance = by_means @ self._alpha.T - 2.0 * by_variances[:, None] * (half @ self._inverse_factor)
+                return 2.0 * np.matmul((scale * by_covariance)[:, None], bent)[:, 0] / lengths
+
+            means = self._mean + scale * (correlation @ self._alpha)
+            return means, self._positive(scale - (half**2).sum(axis=1)), pullback
+
+        return predicted
 
     def draw(self, columns: np.ndarray, normals: np.ndarray) -> np.ndarray:
         """Return values (p, n_draws) at `columns` (p, width), drawn jointly by standard normal `normals`."""
@@ -362,12 +378,20 @@ class Posterior:
     def _covariance(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         correlation, share = _matern(_distances(one, other))[0], self.hyperparameters.additive
         if share:
-            groups, n = self._observations.groups, len(self.hyperparameters.lengths)
-            additive = np.full(correlation.shape, n - len(np.unique(groups)), dtype=float)  # constants have no column
-            for group in np.unique(groups):
-                additive += _matern(_distances(one[:, groups == group], other[:, groups == group]))[0]
+            n = len(self.hyperparameters.lengths)
+            additive = self._sum_of_each(one, other, self._observations.groups, n)
             correlation += share * (additive / n - correlation)
         return self.hyperparameters.scale * correlation
+
+    def _sum_of_each(self, one: np.ndarray, other: np.ndarray, groups: np.ndarray, n: int) -> np.ndarray:
+        """Return the sum of the kernels of `n` parameters, for all pairs of two rows of scaled columns.
+
+        A parameter without a column has the same value everywhere.
+        """
+        total = np.full((len(one), len(other)), n - len(np.unique(groups)), dtype=float)
+        for group in np.unique(groups):
+            total += _matern(_distances(one[:, groups == group], other[:, groups == group]))[0]
+        return total
 
     def _positive(self, variance: np.ndarray) -> np.ndarray:
         return np.maximum(variance, 1e-12 * self.hyperparameters.scale)
