@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.comm.topology import Topology
 
 SCHEDULERS = ("slurm", "lsf")
@@ -29,7 +29,7 @@ class Memory:
     worker: int = 700
 
 
-class JobPlan(Value):
+class JobPlan(Frozen):
     """Layout of a search whose ranks fill one node after another."""
 
     topology: Topology
