@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.comm.topology import Topology
 
 
@@ -22,7 +22,7 @@ class Memory:
     worker: int = 700
 
 
-class JobPlan(Value):
+class JobPlan(Frozen):
     """Layout of a search whose ranks fill one node after another."""
 
     topology: Topology
