@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.tools.launcher.planning import JobPlan
 
 SCHEDULERS = ("slurm", "pbs", "lsf")
@@ -25,7 +25,7 @@ _UNTRIED = {
 }
 
 
-class BatchJob(Value):
+class BatchJob(Frozen):
     """What a batch script asks of the scheduler, and what it runs."""
 
     plan: JobPlan
