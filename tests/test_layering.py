@@ -80,7 +80,7 @@ PURE_DECISIONS: dict[str, str] = {
     "core.search": "random design encoding genetic grid start_points curves pruners pruning racing targets warm_start "
     "scalarisation",
     "engine.objective": "epochs forms other_names signature values",
-    "tools.launcher": "planning supervisor",
+    "tools.launcher": "batch_script planning supervisor",
     "tools.doctor": "judgement",
     "tools.simulate": "workload",
 }

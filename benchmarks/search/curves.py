@@ -50,7 +50,7 @@ from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Point, Real, Space
 from nnlo_opt.tools.simulate.clock import MEASURED
 from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.tools.simulate.workload import Objective, Workload, lognormal
+from nnlo_opt.tools.simulate.workload import SimulatedObjective, Workload, lognormal
 
 FOLDER = Path(__file__).parents[1] / "measured"
 RESULTS, OPTIMA = FOLDER / "curves.json", FOLDER / "curves_optima.json"
@@ -232,7 +232,7 @@ def search(run: Run, task: Task, budget_s: float) -> Reported:
     """One search by the coordinator."""
     algorithm, pruner = METHODS[run.method]
     function = partial(task.observed, seed=run.noise_seed)
-    objective = Objective(name=task.name, function=function, space=task.space)
+    objective = SimulatedObjective(name=task.name, function=function, space=task.space)
     workload = CurveWorkload(objective=objective, durations=lognormal(1.0), startup_s=START_S, task=task)
     is_thawed = algorithm == "freeze-thaw"
     pruning = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=N_EPOCHS, min_epochs=int(not is_thawed))

@@ -42,7 +42,7 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Point, Real, Space
 from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.tools.simulate.workload import Objective, Workload, lognormal
+from nnlo_opt.tools.simulate.workload import SimulatedObjective, Workload, lognormal
 
 N_BLOCKS, N_TRIALS, N_EPOCHS = 8, 243, 81
 PRUNERS = ("median", "asha", "hyperband")
@@ -114,7 +114,7 @@ def simulated(
 
 
 def workload_of(space: Space, rows: np.ndarray, startup_s: float, **others: Any) -> Curves:
-    objective = Objective(name="a table", function=lambda point: 0.0, space=space)
+    objective = SimulatedObjective(name="a table", function=lambda point: 0.0, space=space)
     return Curves(objective=objective, durations=lognormal(1.0), startup_s=startup_s, rows=rows, **others)
 
 

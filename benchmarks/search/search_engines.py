@@ -10,8 +10,8 @@ from search_peers import OF_SEVERAL, PEERS, Recorded, Setup, active, filled
 from search_scores import Told
 
 from nnlo_opt.core.space.space import parents_first
+from nnlo_opt.engine.search.handler import SearchHandler
 from nnlo_opt.engine.search.registry import search_names
-from nnlo_opt.engine.search.session import SearchSession
 from nnlo_opt.space import Categorical, Integer, Parameter, Point, Real
 
 #: what an engine needs, where it is not ours
@@ -45,7 +45,7 @@ class _Ours:
         options: dict[str, Any] = {"likely_first": True}
         if setup.n_losses > 1:
             options["n_objectives"] = setup.n_losses
-        self._session = SearchSession()
+        self._session = SearchHandler()
         self._points: list[Point] = []
         self._request("start", algorithm=name, space=setup.space.to_json(), seed=setup.seed, options=options)
 

@@ -10,7 +10,7 @@ from nnlo_opt.app.reporting.table import trials_table
 from nnlo_opt.app.run.start.identity import check_same
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.topology import Topology
-from nnlo_opt.core.coordinator.instructions import Ask, Begin, Finish, SearchPlan, Send
+from nnlo_opt.core.coordinator.instructions import Ask, Begin, FinishRun, SearchPlan, Send
 from nnlo_opt.core.coordinator.outcomes import report_of
 from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.search.base import History
@@ -111,7 +111,7 @@ def test_the_golden_journal_is_continued_wherever_it_was_cut(run, n_lines):
     assert all(isinstance(order, msg.RunFold) for order in orders)
     # Each open trial goes on, and the search does unless it was over.
     assert {order.trial for order in orders} == {trial.number for trial in ledger.trials if not trial.state.ended}
-    assert orders or isinstance(instructions[-1], Ask | Finish)
+    assert orders or isinstance(instructions[-1], Ask | FinishRun)
 
 
 def test_a_run_with_a_bound_from_before_figures_were_told_is_continued_with_its_figures(tmp_path):

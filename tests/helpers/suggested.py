@@ -12,6 +12,7 @@ import platform
 
 import numpy as np
 import scipy
+from numpy._core import _multiarray_umath
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from nnlo_opt.app.analysis.effects import effects_of
@@ -135,7 +136,9 @@ def machine():
     """What the last bits of a search depend on."""
     found = [one for one in threadpool_info() if one["internal_api"] == "openblas"]
     blas = sorted({f"openblas {one['version']} {one['architecture']}" for one in found})
-    return [platform.python_version(), platform.libc_ver()[1], np.__version__, scipy.__version__, *blas]
+    # NumPy's loops for `exp` and its like differ by the processor's instructions, whatever BLAS makes of them.
+    simd = [name for name, has in _multiarray_umath.__cpu_features__.items() if has and name.startswith("X86_V")]
+    return [platform.python_version(), platform.libc_ver()[1], np.__version__, scipy.__version__, *blas, *sorted(simd)]
 
 
 def digest(case):

@@ -17,7 +17,7 @@ from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.roles import RoleSetup
 from nnlo_opt.app.run.start.embedded import ScriptRank, read_shared_events, temporary_run
-from nnlo_opt.app.run.start.host import Script
+from nnlo_opt.app.run.start.host import ScriptHost
 from nnlo_opt.app.run.start.training import TrainingSession
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.app.run.workload.fold_tasks import FoldTaskFactory
@@ -262,7 +262,7 @@ def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tas
     )
     own_rank = ScriptRank(group, roles)
     found = Findings(model="linear", kind="model", source="", sha256="", figure="val_loss")
-    script = Script(program="test", space=None, findings=found, keeps_files=False)
+    script = ScriptHost(program="test", space=None, findings=found, keeps_files=False)
     with temporary_run() as run:
         if group.rank:
             own_rank.serve()

@@ -35,7 +35,7 @@ from nnlo_opt.core.data.source import DataInfo
 from nnlo_opt.core.models.adapter import FrameworkAdapter
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.comm.rank_group import RankGroup
-from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.models.builders import TrialDefinition
 from nnlo_opt.engine.models.framework import Framework, framework_for, imported_in
 
 #: names of frameworks that a builder may use as well
@@ -82,7 +82,7 @@ def _counting_validations(settings: Settings, options: Options, n_train: int) ->
 # ---------------------------------------------------------------- the model
 
 
-def definition_of(settings: Settings) -> ModelDefinition:
+def definition_of(settings: Settings) -> TrialDefinition:
     """Return the definition of a model that the builder of a manager builds, with the loss of its algorithm."""
     builder, loss = settings.model_builder, settings.algo.loss
     name = type(builder).__name__
@@ -96,7 +96,7 @@ def definition_of(settings: Settings) -> ModelDefinition:
             raise TrialError(f"`build_model` of {name} failed, {describe(error)}.") from error
 
     build_model.trains_itself = getattr(builder, "trains_itself", False)  # type: ignore[attr-defined]
-    return ModelDefinition(
+    return TrialDefinition(
         name=name,
         kind="model",
         source=Path(name),

@@ -16,7 +16,7 @@ from nnlo_opt.app.run.afterwards.best_model import best_fold, history_of
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.roles import RoleSetup
 from nnlo_opt.app.run.start.embedded import ScriptRank, noting_environment, read_shared_events, temporary_run
-from nnlo_opt.app.run.start.host import Script
+from nnlo_opt.app.run.start.host import ScriptHost
 from nnlo_opt.app.run.start.training import TrainingSession
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
@@ -119,7 +119,7 @@ class Manager:
     def _run(self) -> None:
         folder, training = self._settings.checkpoint, self._options.training
         lines = TrainingLines(partial(print, flush=True), training, self._settings.n_fold)
-        script = Script(
+        script = ScriptHost(
             program=type(self).__name__,
             findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
             keeps_files=folder is not None,

@@ -24,7 +24,7 @@ from nnlo_opt.app.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.app.run.options.values import Options, optimization_options
 from nnlo_opt.app.run.start.earlier import earlier_of_frame, earlier_of_ledger
 from nnlo_opt.app.run.start.embedded import run_search
-from nnlo_opt.app.run.start.host import Script
+from nnlo_opt.app.run.start.host import ScriptHost
 from nnlo_opt.app.run.start.session import INTERRUPTED, LONG_S
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, SearchWarning, shown
 from nnlo_opt.core.base.user_code import of_user
@@ -34,7 +34,7 @@ from nnlo_opt.core.space.space import Space
 from nnlo_opt.core.trials.objectives import direction_named
 from nnlo_opt.engine.loading.modules import EXECUTING
 from nnlo_opt.engine.loading.spaces import finish_space, load_space, space_from_dimensions
-from nnlo_opt.engine.models.builders import FUNCTIONS, ModelDefinition, open_model
+from nnlo_opt.engine.models.builders import FUNCTIONS, TrialDefinition, open_model
 from nnlo_opt.engine.objective.forked import refuse_threads
 from nnlo_opt.engine.objective.makeup import makeup_of
 from nnlo_opt.engine.objective.signature import takes
@@ -134,7 +134,7 @@ def optimize(  # noqa: PLR0913  (all are named but two)
             kept = None if run.name is None else run.root / run.name
             study = Steering(full_space, grace_s=0.0 if comm is None else LONG_S, directory=kept)
             view = SearchView(study, callbacks, progress=progress, place=(caller.f_code.co_filename, caller.f_lineno))
-            script = Script(
+            script = ScriptHost(
                 program="nnlo_opt.optimize",
                 space=full_space,
                 catch=catch,
@@ -169,7 +169,7 @@ optimize.__doc__ = f"{inspect.cleandoc(optimize.__doc__ or '')}\n\n{textwrap.ind
 N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel")
 
 
-def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: ModelDefinition, comm: object) -> None:
+def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: TrialDefinition, comm: object) -> None:
     """Raise ConfigurationError if the trials of this search cannot run in processes forked from this one."""
     received = ""
     if comm is not None:
@@ -271,12 +271,12 @@ def job_communicator() -> "Communicator | None":
     return WORLD
 
 
-def definition_of(target: object) -> ModelDefinition:
+def definition_of(target: object) -> TrialDefinition:
     """Return the model or objective of a file, module or function; ConfigurationError for anything else."""
     if isinstance(target, str | os.PathLike):
         return open_model(os.fspath(target))
     if isinstance(target, ModuleType):
-        return ModelDefinition.from_names(vars(target), _file_of(target))
+        return TrialDefinition.from_names(vars(target), _file_of(target))
     if not callable(target):
         is_space = isinstance(target, Space | Mapping | list | tuple)
         remedy = (
@@ -291,7 +291,7 @@ def definition_of(target: object) -> ModelDefinition:
     module = sys.modules.get(getattr(target, "__module__", None) or "")
     if module is not None and module.__name__ != "__main__" and vars(module).get(name) is target and name in FUNCTIONS:
         # A command that is given the file of this module calls the same function.
-        return ModelDefinition.from_names(vars(module), _file_of(module))
+        return TrialDefinition.from_names(vars(module), _file_of(module))
     kind = FUNCTIONS.get(name, "objective")
     around = getattr(target, "__globals__", {}) if kind == "model" else {}
     makeup = makeup_of(target) if kind == "objective" else None
@@ -302,7 +302,7 @@ def definition_of(target: object) -> ModelDefinition:
         )
     if (feasible := getattr(target, CONSTRAINT_NAME, None)) is not None:
         own[CONSTRAINT_NAME] = feasible
-    return ModelDefinition(
+    return TrialDefinition(
         name="objective" if name == "<lambda>" else name,
         kind=kind,
         source=Path(getattr(getattr(target, "__code__", None), "co_filename", "script")),
@@ -334,7 +334,7 @@ def _fingerprint(function: object) -> str:
 
 def space_of(
     given: SpaceLike | None,
-    definition: ModelDefinition | None = None,
+    definition: TrialDefinition | None = None,
     fixed: Mapping[str, str] | None = None,
     feasible: Any = None,
 ) -> Space:

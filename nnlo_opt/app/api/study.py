@@ -20,7 +20,7 @@ from nnlo_opt.app.api.words import in_python, python_words
 from nnlo_opt.app.reporting.words import counts_from_0_text
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.start.embedded import temporary_run
-from nnlo_opt.app.run.start.host import Script
+from nnlo_opt.app.run.start.host import ScriptHost
 from nnlo_opt.app.run.start.search import SearchSession
 from nnlo_opt.app.run.start.serving_ranks import ServingRanks
 from nnlo_opt.app.run.start.session import LONG_S
@@ -33,7 +33,7 @@ from nnlo_opt.core.comm.loopback import LoopbackNetwork
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.comm.transport import Transport
 from nnlo_opt.core.trials.checkpoint import fold_directory
-from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.models.builders import TrialDefinition
 from nnlo_opt.engine.objective.checkpoint import TrialCheckpoint, last_save
 from nnlo_opt.engine.objective.epochs import EpochCount
 from nnlo_opt.engine.objective.rank import RunningTrial, TrialFold
@@ -105,7 +105,7 @@ class Study(Steering):
         if not self._keeps_files:
             checked = replace(checked, run=self._cleanup.enter_context(temporary_run()))
         self._options = checked
-        definition = ModelDefinition(
+        definition = TrialDefinition(
             name="study",
             kind="objective",
             source=Path(source),
@@ -115,7 +115,7 @@ class Study(Steering):
         )
         context = ProcessContext()
         workload = ModuleWorkload(checked, context, searches=True, maker=ModelMaker(checked, context, definition))
-        script = Script(
+        script = ScriptHost(
             program="nnlo_opt.Study",
             space=full_space,
             findings=workload.inspect(full_space),

@@ -18,7 +18,7 @@ from nnlo_opt.app.reporting.comparison import compared
 from nnlo_opt.app.reporting.results import read_ledger, summarise
 from nnlo_opt.app.reporting.table import Spare, text_table, wrapped
 from nnlo_opt.app.reporting.terminal import line_width
-from nnlo_opt.app.reporting.words import duration, value_text
+from nnlo_opt.app.reporting.words import duration_text, value_text
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError
 from nnlo_opt.core.base.files import parse_object
 from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
@@ -161,14 +161,14 @@ def _results(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[list[str]
         ["best", *("-" if run["best"] is None else f"{run['best']:.6g}" for run in runs)],
         ["best trial", *("-" if run["best"] is None else str(run["best_trial"]) for run in runs)],
         *([state, *(str(run[state]) for run in runs)] for state in TrialState),
-        ["time", *(duration(run["time_s"]) for run in runs)],
+        ["time", *(duration_text(run["time_s"]) for run in runs)],
         ["block utilization", *(f"{run['block_utilization'] or 0:.0%}" for run in runs)],
     ]
     if any(run["best_expected_trial"] is not None for run in runs):
         numbers = ("-" if run["best_expected_trial"] is None else str(run["best_expected_trial"]) for run in runs)
         rows.insert(4, ["best expected trial", *numbers])
     if (common := runs[0]["common"]) is not None:
-        rows.append([f"time to {common:.6g}", *(duration(run["time_to_common_s"]) for run in runs)])
+        rows.append([f"time to {common:.6g}", *(duration_text(run["time_to_common_s"]) for run in runs)])
         rows.append([f"trials to {common:.6g}", *(str(run["trials_to_common"]) for run in runs)])
     return [row for row in rows if {*row[1:]} != {"0"}]
 

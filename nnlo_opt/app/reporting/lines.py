@@ -9,11 +9,11 @@ from nnlo_opt.app.reporting.expected_end import epoch_s, expected_end_s
 from nnlo_opt.app.reporting.words import (
     counted,
     counts_from_0_text,
-    duration,
+    duration_text,
+    for_terminal,
     metrics_text,
     outcome_for_block,
     point_text,
-    shortened,
 )
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.ledger import Ledger
@@ -135,7 +135,7 @@ class ProgressLines(_Lines):
             case ev.TrialFailed():
                 cause = cause_of(event.reason, ledger.trials[event.trial].point)
                 first = self._causes.setdefault(cause, event.trial)
-                why = f": {shortened(event.reason)}" if first == event.trial else f" as trial {first} did"
+                why = f": {for_terminal(event.reason)}" if first == event.trial else f" as trial {first} did"
                 self._ended(event, f"failed{why}", ledger)
             case _:
                 super()._other(event, ledger)
@@ -163,7 +163,7 @@ class ProgressLines(_Lines):
             return "", ""
         in_a_row = 1 + len(losses)
         of_all = f" of {most}" if in_a_row == event.attempt else f" ({in_a_row} of {most} without progress)"
-        return of_all, f": {shortened(losses[-1].reason)}"
+        return of_all, f": {for_terminal(losses[-1].reason)}"
 
     def _ended(self, event: _TrialEnd, how: str, ledger: Ledger) -> None:
         best, n_all = ledger.best(self._plan.direction), self._plan.num_iterations
@@ -182,7 +182,7 @@ class ProgressLines(_Lines):
     def _left(self, event: ev.Event, ledger: Ledger) -> str:
         """Return the time left, as the end of a line."""
         end_s = expected_end_s(ledger, self._plan.num_iterations)
-        return "" if end_s is None else f" | about {duration(end_s - event.time_s)} left"
+        return "" if end_s is None else f" | about {duration_text(end_s - event.time_s)} left"
 
     def _fold(self, number: int, ledger: Ledger) -> str:
         assignment = ledger.assignments[number]
@@ -225,7 +225,7 @@ class TrainingLines(_Lines):
         n_left = self._n_epochs - event.epoch
         left_s = n_left * (epoch_s(ledger.assignments[event.assignment], event.epoch, event.time_s) or 0.0)
         fold = f"{self._fold(event.assignment, ledger)}, " if self._n_fold > 1 else ""
-        left = f", {'up to ' * self._may_end}{duration(left_s)} left" if n_left else ""
+        left = f", {'up to ' * self._may_end}{duration_text(left_s)} left" if n_left else ""
         self._line(event, f"{fold}epoch {event.epoch}/{self._n_epochs}: {metrics_text(event.metrics)}{left}")
 
     def _fold(self, number: int, ledger: Ledger) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.app.reporting.status import Progress, Row, Status, progress_of, status_of
-from nnlo_opt.app.reporting.words import counted, duration, point_text, shortened
+from nnlo_opt.app.reporting.words import counted, duration_text, for_terminal, point_text
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_lock import may_be_at_work
 from nnlo_opt.core.trials.run_state import RunState
@@ -54,12 +54,12 @@ def curve_text(values: Sequence[float], width: int, *, ascii_only: bool = False)
 
 def state_text(status: Status) -> str:
     """Return the state of a run in words, with the time that it has taken."""
-    because, after = f" ({status.reason})" * bool(status.reason), f" after {duration(status.elapsed_s)}"
+    because, after = f" ({status.reason})" * bool(status.reason), f" after {duration_text(status.elapsed_s)}"
     match status.state:
         case RunState.WAITING:
             return "waiting for the first line of the journal"
         case RunState.RUNNING:
-            return f"running for {duration(status.elapsed_s)}"
+            return f"running for {duration_text(status.elapsed_s)}"
         case RunState.DEAD:
             return f"dead{after}: no process is at work on it"
     return f"{status.state}{because}{after}"
@@ -68,7 +68,7 @@ def state_text(status: Status) -> str:
 def progress_text(progress: Progress, left_s: float | None) -> str:
     """Return how many trials or epochs are done, with the time left."""
     n_all = f"/{progress.n_all}" if progress.n_all is not None else ""
-    left = "" if left_s is None else f", about {duration(left_s)} left"
+    left = "" if left_s is None else f", about {duration_text(left_s)} left"
     return f"{progress.n_done}{n_all} {progress.unit}s{left}"
 
 
@@ -97,7 +97,7 @@ def failure_text(failure: Row) -> str:
     """Return a reason of failures with the number of trials and the first one of them."""
     first, *more = failure["trials"]
     which = f"{len(more) + 1} trials, first {first}" if more else f"trial {first}"
-    return f"{which}: {shortened(' '.join(failure['reason'].split()))}"
+    return f"{which}: {for_terminal(' '.join(failure['reason'].split()))}"
 
 
 def epoch_text(fold: Row) -> str:
@@ -121,7 +121,7 @@ def status_lines(status: Status) -> list[str]:
     for fold in status.running[:_MOST]:
         which = f"Trial {fold['trial']}" + f" fold {fold['fold']}" * has_folds
         figure = f"figure of merit {figure_text_of(fold['figure_of_merit'])}"
-        took = duration(fold["running_s"])
+        took = duration_text(fold["running_s"])
         lines.append(f"{which} on block {fold['block']}: epoch {epoch_text(fold)}, {figure}, for {took}.")
     if len(status.running) > _MOST:
         lines.append(f"… and {len(status.running) - _MOST} more.")

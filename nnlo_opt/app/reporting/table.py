@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from nnlo_opt.app.analysis.frames import last_metrics, parameter_names, time_s
 from nnlo_opt.app.reporting.terminal import WIDE
-from nnlo_opt.app.reporting.words import counted, shortened, value_text
+from nnlo_opt.app.reporting.words import counted, for_terminal, value_text
 from nnlo_opt.core.base.logs import log_path
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.ledger import Ledger
@@ -92,7 +92,7 @@ def _reasons(trials: Sequence[Trial], width: int) -> str:
     """Return every reason for which trials have failed, once, with their numbers."""
     found, lines = failures(trials), []
     for failure in found[:_MOST_REASONS]:
-        numbers, reason = failure.trials, shortened(" ".join(failure.reason.split()))
+        numbers, reason = failure.trials, for_terminal(" ".join(failure.reason.split()))
         shown = ", ".join(map(str, numbers[:_MOST_NAMED])) + ", …" * (len(numbers) > _MOST_NAMED)
         lines.append(wrapped(f"Trial{'s' * (len(numbers) > 1)} {shown} failed: {reason}", width))
     if len(found) > _MOST_REASONS:

@@ -18,7 +18,7 @@ from nnlo_opt.app.reporting import status_lines as texts
 from nnlo_opt.app.reporting.follow import JournalFollower
 from nnlo_opt.app.reporting.lines import ProgressLines, TrainingLines
 from nnlo_opt.app.reporting.status import Status, progress_of, status_of
-from nnlo_opt.app.reporting.words import counted, duration
+from nnlo_opt.app.reporting.words import counted, duration_text
 from nnlo_opt.core.base.clock import Clock, SystemClock
 from nnlo_opt.core.base.errors import ConfigurationError, printable
 from nnlo_opt.core.coordinator.instructions import SearchPlan
@@ -170,7 +170,7 @@ class Page:
             drawn = "" if share is None else texts.bar(share, 20, ascii_only=options.ascii_only) * has_bars
             cells = [str(fold[name]) for name in ("trial", "block", *["fold"] * has_folds)]
             cells += [texts.epoch_text(fold), texts.figure_text_of(fold["figure_of_merit"])]
-            rows.append([*cells, duration(fold["running_s"]), drawn])
+            rows.append([*cells, duration_text(fold["running_s"]), drawn])
         return _table(rows, ["" for _ in folds])
 
     def _ended(self) -> list[Text]:
@@ -179,7 +179,7 @@ class Page:
         for trial in self._status.ended:
             how = trial["state"] + f": {' '.join(trial['reason'].split())}" * bool(trial["reason"])
             figure = texts.figure_text_of(trial["figure_of_merit"])
-            rows.append([str(trial["trial"]), figure, duration(trial["ago_s"]), how])
+            rows.append([str(trial["trial"]), figure, duration_text(trial["ago_s"]), how])
         return _table(rows, [_STYLES.get(trial["state"], "") for trial in self._status.ended])
 
 

@@ -10,7 +10,7 @@ from nnlo_opt.core.trials.ledger import Ledger
 MOST_CHARACTERS = 300
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a number of seconds as h:mm:ss."""
     whole = max(0, round(seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
@@ -31,7 +31,7 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
     return " ".join(f"figure of merit {v:.6g}" if name == "value" else f"{name} {v:.4f}" for name, v in metrics.items())
 
 
-def shortened(reason: str) -> str:
+def for_terminal(reason: str) -> str:
     """Return a reason cut to the width of a terminal; the journal and results.csv hold the full text."""
     return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
 

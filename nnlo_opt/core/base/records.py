@@ -46,7 +46,7 @@ class _RecordType(msgspec.StructMeta):
         return super().__new__(cls, name, bases, namespace, frozen=True, **{"kw_only": True} | settings)
 
 
-class Value(msgspec.Struct, metaclass=_RecordType):
+class Frozen(msgspec.Struct, metaclass=_RecordType):
     """Base of frozen values."""
 
     def replaced(self, **changes: Any) -> Self:
@@ -54,7 +54,7 @@ class Value(msgspec.Struct, metaclass=_RecordType):
         return msgspec.structs.replace(self, **changes)
 
 
-class Record(Value, tag=True, forbid_unknown_fields=True):
+class Record(Frozen, tag=True, forbid_unknown_fields=True):
     """Base of the classes of one family; their JSON names the class under the `tag_field` of the family."""
 
     def to_json(self) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.core.base.errors import ProtocolError, TrialError
 from nnlo_opt.core.base.pulse import PULSE, SLOW
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.timeline import Timeline
 from nnlo_opt.core.base.trees import Arrays
 from nnlo_opt.core.base.vectors import aligned_empty
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _SMALLEST_VALIDATION_BATCH = 128
 
 
-class FoldTask(Value):
+class FoldTask(Frozen):
     """One worker's part of one fold: the model, its shard, its share of the validation samples."""
 
     adapter: ModelAdapter

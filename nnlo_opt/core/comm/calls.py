@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 
 #: kinds of calls; `chunks` is a sum by parts that are sent as soon as they are ready
 KINDS = ("sum", "min", "max", "product", "gather", "broadcast", "chunks", "float16", "bfloat16")
@@ -68,7 +68,7 @@ class Call(NamedTuple):
         return cls(KINDS[kind], DTYPES[dtype], n_numbers, root)
 
 
-class Agreement(Value):
+class Agreement(Frozen):
     """Sums of the heads of all ranks."""
 
     #: ranks that make a call; that have left their program; the sum of the numbers of these from 1

@@ -15,7 +15,7 @@ from itertools import pairwise, product
 from typing import TypedDict, Unpack
 
 from nnlo_opt.core.base.errors import ConfigurationError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 
 
 def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:
@@ -30,7 +30,7 @@ def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: i
     return n_ranks if every_rank else (n_ranks - 1) // ranks_per_worker
 
 
-class Group(Value):
+class Group(Frozen):
     """A sub-master and the workers that it leads."""
 
     #: number from 1; to the top master the group is the worker of this number
@@ -68,7 +68,7 @@ class TeamOptions(TypedDict, total=False):
     every_rank_trains: bool
 
 
-class Team(Value):
+class Team(Frozen):
     """Ranks that train one fold: a block, or a sub-block."""
 
     #: position in `Topology.teams`
@@ -163,7 +163,7 @@ def reformed(team: Team, alive: Sequence[int], least_children: int = 1) -> Team 
     return None
 
 
-class Topology(Value):
+class Topology(Frozen):
     """Plan of a world: the coordinator and the teams of its blocks."""
 
     world_size: int

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, ProtocolError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.run_messages import PreemptionHeard, Prepared, SharedFilesChanged
 from nnlo_opt.core.comm.transport import Received, Transport
@@ -47,7 +47,7 @@ class Observer(Protocol):
     def observe(self, event: Event, ledger: Ledger) -> None: ...
 
 
-class CoordinatorSetup(Value):
+class CoordinatorSetup(Frozen):
     """Parts around the coordinator of one start of the run."""
 
     #: its decisions
@@ -209,7 +209,7 @@ class Coordinator:
                     self._setup.search.request_suggestion(instruction.number)
                 case ins.GiveUp():
                     raise NnloError(instruction.reason)
-                case ins.Finish():
+                case ins.FinishRun():
                     self.finished_because, self.is_complete = instruction.reason, instruction.complete
                     self.all_stopped = instruction.all_stopped
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from nnlo_opt.core.coordinator.instructions import Budget, Finish, SearchPlan
+from nnlo_opt.core.coordinator.instructions import Budget, FinishRun, SearchPlan
 from nnlo_opt.core.coordinator.outcomes import trial_losses
 from nnlo_opt.core.trials.ledger import Ledger, Session
 from nnlo_opt.core.trials.objectives import Objective, ParetoSet
@@ -196,11 +196,11 @@ class Ending:
         """Return True if the search is over, rather than only this start; `is_left`: a trial was to continue."""
         return not (self.cut_short or is_left or self.reason == self.preempted_because)
 
-    def finish(self, *, is_left: bool) -> Finish:
+    def finish(self, *, is_left: bool) -> FinishRun:
         """Enter the phase OVER, as no assignment is under way; `is_left`: as in `is_complete`."""
         self.phase = Phase.OVER
         reason = self.preempted_because if self.preempting and is_left else self.reason
-        return Finish(reason=reason, complete=self.is_complete(is_left=is_left), all_stopped=self.all_stopped)
+        return FinishRun(reason=reason, complete=self.is_complete(is_left=is_left), all_stopped=self.all_stopped)
 
 
 def grace_times(now_s: float, grace_s: float) -> tuple[float, float]:

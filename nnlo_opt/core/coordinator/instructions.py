@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nnlo_opt.core.base.records import Value, field
+from nnlo_opt.core.base.records import Frozen, field
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.search.base import Suggestion, TrialProgress
 from nnlo_opt.core.search.pruning import PruningPlan
@@ -103,7 +103,7 @@ class SearchPlan:
         return not self.num_iterations or n_trials < self.num_iterations
 
 
-class LastEnd(Value):
+class LastEnd(Frozen):
     """Known causes of the end of the previous start; `outcomes.loss_of` draws the consequences."""
 
     #: team -> its rank that died first, in words, and how
@@ -119,7 +119,7 @@ WAS_ENDED = LastEnd()
 # ---------------------------------------------------------------- events besides the masters' messages
 
 
-class Begin(Value):
+class Begin(Frozen):
     """The run is open; every team is ready."""
 
     #: causes of the end of the previous start
@@ -128,44 +128,44 @@ class Begin(Value):
     finished: tuple[UnrecordedFold, ...] = ()
 
 
-class FromMaster(Value):
+class FromMaster(Frozen):
     """Message from the master of team `team`."""
 
     team: int
     message: msg.Message
 
 
-class RanksDied(Value):
+class RanksDied(Frozen):
     """World ranks that are known to be dead, in any team; earlier ones included."""
 
     ranks: frozenset[int]
 
 
-class Tick(Value):
+class Tick(Frozen):
     """Time has passed; comes twice a second if the budget limits time."""
 
 
-class Preempt(Value):
+class Preempt(Frozen):
     """This start has to end within `grace_s` seconds, reports included; may come at any time, repeatedly."""
 
     reason: str
     grace_s: float
 
 
-class Enqueue(Value):
+class Enqueue(Frozen):
     """A user wants a trial of this point, or of a part of it, before other points; may come at any time."""
 
     point: Point
 
 
-class StopTrial(Value):
+class StopTrial(Frozen):
     """A user wants a trial to end without its result; nothing happens if it has ended, or if there is none."""
 
     trial: int
     reason: str
 
 
-class Drain(Value):
+class Drain(Frozen):
     """A user wants this start to end when the trials under way have ended."""
 
     reason: str
@@ -176,14 +176,14 @@ CoordinatorEvent: TypeAlias = Begin | Suggestion | FromMaster | RanksDied | Tick
 # ---------------------------------------------------------------- instructions
 
 
-class Append(Value):
+class Append(Frozen):
     """Write these events to the journal; `durable`: wait for the disk before the next instruction."""
 
     events: tuple[ev.Event, ...]
     durable: bool = True
 
 
-class Send(Value):
+class Send(Frozen):
     """Send a message to the master of team `team`, which is world rank `rank` at the time of this decision."""
 
     team: int
@@ -191,7 +191,7 @@ class Send(Value):
     message: msg.Message
 
 
-class Tell(Value):
+class Tell(Frozen):
     """Report a trial to the search: its figure of merit as returned, with the standard error.
 
     A paused trial is reported as "pruned" with the value that it has so far; it is reported again after it resumes.
@@ -213,19 +213,19 @@ class Tell(Value):
     outcomes: Mapping[str, float] = field(default_factory=dict)
 
 
-class Propose(Value):
+class Propose(Frozen):
     """Have the search suggest this point, or one with this part, before any other."""
 
     point: Point
 
 
-class Ask(Value):
+class Ask(Frozen):
     """Ask the search for suggestion number `number`."""
 
     number: int
 
 
-class Finish(Value):
+class FinishRun(Frozen):
     """The search is over, or only this start of it (`complete` is False), which can be resumed."""
 
     reason: str
@@ -234,10 +234,10 @@ class Finish(Value):
     all_stopped: bool = True
 
 
-class GiveUp(Value):
+class GiveUp(Frozen):
     """This start cannot continue, for a reason that only a restart can remove."""
 
     reason: str
 
 
-Instruction: TypeAlias = Append | Send | Tell | Propose | Ask | Finish | GiveUp
+Instruction: TypeAlias = Append | Send | Tell | Propose | Ask | FinishRun | GiveUp

@@ -12,7 +12,7 @@ held in memory. So the same seed gives the same training on a machine with less 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.data.source import DataInfo, Indices
 
 #: bytes of the samples that are mixed; also the bytes in memory at a time, if a shard does not fit
@@ -21,7 +21,7 @@ WINDOW_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
 
 
-class Cut(Value):
+class Cut(Frozen):
     """Division of a shard into blocks and windows."""
 
     #: samples of a block, at least 1

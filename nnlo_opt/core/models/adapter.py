@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.trees import Arrays, Shapes, leaves
 from nnlo_opt.core.models.layout import FloatVector, Layout
 from nnlo_opt.core.training.history import Metrics
@@ -120,7 +120,7 @@ class Predictor(FrameworkAdapter, Protocol):
         """Return the model of the framework, with the current weights and state."""
 
 
-class CallbackRequests(Value):
+class CallbackRequests(Frozen):
     """Changes that callbacks request."""
 
     learning_rate: float

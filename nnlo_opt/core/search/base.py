@@ -6,7 +6,7 @@ from typing import NamedTuple, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.search.targets import without_penalties
 from nnlo_opt.core.space.quantiles import snapped_row
 from nnlo_opt.core.space.space import Point, PointKey, Space
@@ -55,7 +55,7 @@ class TrialProgress(TypedDict):
     start_s: float
 
 
-class Suggestion(Value):
+class Suggestion(Frozen):
     """Answer of a search process: the point of an algorithm, or None if every point of a finite space has been tried.
 
     >>> Suggestion(point={"x": 0.5}).trial is None

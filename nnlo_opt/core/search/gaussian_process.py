@@ -17,7 +17,7 @@ from scipy.linalg import lapack
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 
 #: derivatives of a value with respect to means and variances -> its derivatives with respect to columns
 Pullback = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -41,7 +41,7 @@ _N_REPEATED = 8
 _JITTER = 1e-9
 
 
-class Hyperparameters(Value):
+class Hyperparameters(Frozen):
     """Hyperparameters of a covariance."""
 
     #: length scale of each parameter, (n_parameters,) float64, positive

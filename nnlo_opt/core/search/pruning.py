@@ -22,7 +22,7 @@ FREEZE_THAW = "freeze-thaw"
 class PruningPlan:
     """Settings of a pruner; `core.search.pruners.make_pruner` constructs it."""
 
-    #: one of PRUNERS, "none" for no pruner, or one's own (`engine.search.own.name_of`)
+    #: one of PRUNERS, "none" for no pruner, or one's own (`engine.search.custom.name_of`)
     name: str
     #: asha, hyperband: one trial in `eta` passes a rung, and a rung has `eta` times the epochs of the rung below
     eta: int = 3

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.search.base import History
 from nnlo_opt.core.search.design import latin_hypercube
 from nnlo_opt.core.search.random import feasible_draws, may_be_tried
@@ -27,7 +27,7 @@ _N_FIRST = 100
 _N_TURNS = 3
 
 
-class Segment(Value):
+class Segment(Frozen):
     """Where a segment begins, and which rows of a history are its own."""
 
     #: 0 for the first one

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.space.space import Space
 from nnlo_opt.core.trials.events import Observation
 from nnlo_opt.core.trials.objectives import OutcomeConstraint
@@ -15,7 +15,7 @@ from nnlo_opt.core.trials.trial import Trial
 _METRIC = "m:"
 
 
-class Earlier(Value):
+class Earlier(Frozen):
     """Measurements at the points of one earlier search."""
 
     #: where they come from, in words

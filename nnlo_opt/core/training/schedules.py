@@ -18,7 +18,7 @@ A step may fall into the warm-up, and multiplies it.
 import math
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.space.values import is_number
 
 #: kind -> names of its numbers
@@ -29,7 +29,7 @@ _RULE = f"`--lr-schedule` must be one of {_FORMS}, such as step:30:0.1"
 _SLACK = 1e-9
 
 
-class LearningRateSchedule(Value):
+class LearningRateSchedule(Frozen):
     """A warm-up and a schedule; `parse` checks what the fields may hold."""
 
     kind: str = "constant"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 
 _EARLY_RULE = "`--early-stopping` must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
 _TARGET_RULE = "`--target-metric` must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"
@@ -44,7 +44,7 @@ def check_metric(name: str, known: Sequence[str], option: str) -> None:
         raise ConfigurationError(f"`{option}` must name one of {', '.join(known)}. Received: {name!r}.{hint}")
 
 
-class EarlyStopping(Value):
+class EarlyStopping(Frozen):
     """Stop when a metric has not improved for `patience` epochs.
 
     Plain: the best of the last `patience` values is no better than the best before them. Smoothed (`~`): the mean of
@@ -101,7 +101,7 @@ class EarlyStopping(Value):
         return then == best(then, now)
 
 
-class TargetMetric(Value):
+class TargetMetric(Frozen):
     """Stop as soon as a metric passes a value."""
 
     metric: str

@@ -23,7 +23,7 @@ import numpy as np
 
 from nnlo_opt.core.base.errors import CheckpointError
 from nnlo_opt.core.base.files import atomic_path, make_directory, parse_object
-from nnlo_opt.core.base.records import Count, Elapsed, Value, checked
+from nnlo_opt.core.base.records import Count, Elapsed, Frozen, checked
 from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.core.trials.manifest import abandon, begin, complete, newest, read_manifest, synced, verify
 
@@ -45,7 +45,7 @@ class _Master(TypedDict):
     train_s: NotRequired[Elapsed]
 
 
-class Checkpoint(Value):
+class Checkpoint(Frozen):
     """State of a fold at a fence."""
 
     #: number of finished epochs

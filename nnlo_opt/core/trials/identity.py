@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Self
 
-from nnlo_opt.core.base.records import Number, Positive, Value, checked, field
+from nnlo_opt.core.base.records import Frozen, Number, Positive, checked, field
 
 if TYPE_CHECKING:
     from nnlo_opt.core.space.space import Space
@@ -15,7 +15,7 @@ COMMAND = "--command"
 DIGEST = "sha256:"
 
 
-class _Facts(Value):
+class _Facts(Frozen):
     """Base of facts that keep the plain data they were read from whole, as other versions know other keys."""
 
     #: the plain data
@@ -51,7 +51,7 @@ class SearchSpace(_Facts):
     parameters: list[Parameter] = field(default_factory=list)
 
 
-class ModelFile(Value):
+class ModelFile(Frozen):
     """Model of a run, or its objective."""
 
     name: str
@@ -68,7 +68,7 @@ class ModelFile(Value):
     notes: dict[str, str] | None = None
 
 
-class DataFiles(Value):
+class DataFiles(Frozen):
     """Data files of a run, and the number of their samples."""
 
     #: (absolute path, number of samples) of every file
@@ -169,7 +169,7 @@ class SearchGoal(_Facts):
     max_attempts: Number = 0
 
 
-class ScriptFolders(Value):
+class ScriptFolders(Frozen):
     """Where the scripts of `--command` start. A run from before trials had folders has the defaults."""
 
     #: `links`: in a folder of the trial, with links to what is in the starting folder; `empty`: the same without links;

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 
 _RULE = "`--staleness` must be none, scale or drop:N with a whole number N of at least 0, such as drop:8"
 
@@ -16,7 +16,7 @@ _RULE = "`--staleness` must be none, scale or drop:N with a whole number N of at
 _DROPPED = "dropped"
 
 
-class StalenessPolicy(Value):
+class StalenessPolicy(Frozen):
     """By what factor the master multiplies an update, given its staleness tau.
 
     none      1

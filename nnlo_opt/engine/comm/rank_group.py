@@ -17,7 +17,7 @@ from nnlo_opt.engine.runtime.process import only_here
 if TYPE_CHECKING:
     from nnlo_opt.engine.comm.mpi.world import Communicator, World
 
-Value = TypeVar("Value")
+T = TypeVar("T")
 
 
 class FailedElsewhereError(ConfigurationError):
@@ -37,7 +37,7 @@ class RankGroup:
         self.rank = 0 if self.comm is None else self.comm.Get_rank()
         self.size = 1 if self.comm is None else self.comm.Get_size()
 
-    def attempt(self, function: Callable[[], Value]) -> Value:
+    def attempt(self, function: Callable[[], T]) -> T:
         """Return the value of `function`; if it raises on a rank, no rank returns."""
         value, error = None, None
         try:

@@ -33,7 +33,7 @@ class Chunked(Protocol):
         """Return when the vector is the mean."""
 
 
-class Averaging(Protocol):
+class AveragingCalls(Protocol):
     """Collective calls that average over ranks, as `engine.comm.mpi.agreed_calls` makes them."""
 
     rank: int
@@ -65,7 +65,7 @@ _STEPS = {"apply": 0, "stateless_apply": 1}
 class AveragedApply:
     """Method of a Keras optimizer that makes a step, and first averages the gradients over all ranks."""
 
-    def __init__(self, optimizer: Any, averaging: Averaging, wire: Wire, name: str) -> None:
+    def __init__(self, optimizer: Any, averaging: AveragingCalls, wire: Wire, name: str) -> None:
         """Take the place of the method `name` of `optimizer`."""
         self._optimizer = optimizer
         self._apply: Callable[..., Any] = getattr(optimizer, name)
@@ -124,7 +124,7 @@ class AveragedApply:
 
 
 def averaged(
-    grads: Sequence[Any], averaging: Averaging, wire: Wire, n_samples: Any = 1, rates: Sequence[Any] = ()
+    grads: Sequence[Any], averaging: AveragingCalls, wire: Wire, n_samples: Any = 1, rates: Sequence[Any] = ()
 ) -> list[Any]:
     """Return the gradients averaged over all ranks; None stays None.
 
@@ -155,7 +155,7 @@ class _TorchHooks:
     The vector has the last variables first, as their gradients are ready first.
     """
 
-    def __init__(self, averaging: Averaging) -> None:
+    def __init__(self, averaging: AveragingCalls) -> None:
         self._averaging = averaging
         #: parameters that call `_take`
         self._hooked: set[Any] = set()
@@ -227,7 +227,7 @@ class _TorchHooks:
         return [mean[place].reshape(p.shape).to(p.device) for p, place in reversed(self._places.items())]
 
 
-def _average_before_steps(optimizer: Any, averaging: Averaging, wire: Wire) -> None:
+def _average_before_steps(optimizer: Any, averaging: AveragingCalls, wire: Wire) -> None:
     """Let an optimizer of torch average the gradients over all ranks before each step; a missing one is zero."""
     import torch
 
@@ -264,7 +264,7 @@ def _average_before_steps(optimizer: Any, averaging: Averaging, wire: Wire) -> N
     optimizer.synchronize, optimizer.skip_synchronize = synchronize, skip_synchronize
 
 
-def distribute_tape(tape: Any, averaging: Averaging, wire: Wire, n_samples: Any = 1) -> Any:
+def distribute_tape(tape: Any, averaging: AveragingCalls, wire: Wire, n_samples: Any = 1) -> Any:
     """Let the gradients of a tape of TensorFlow be averaged over all ranks; return the same tape.
 
     Args:
@@ -285,7 +285,7 @@ def distribute_tape(tape: Any, averaging: Averaging, wire: Wire, n_samples: Any 
     return tape
 
 
-def distribute(optimizer: Any, averaging: Averaging, wire: Wire) -> Any:
+def distribute(optimizer: Any, averaging: AveragingCalls, wire: Wire) -> Any:
     """Let an optimizer of Keras or torch step along gradients that are averaged over all ranks; return the same one.
 
     Raises:

@@ -75,7 +75,7 @@ def objective_in(spec: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     return next((function for function in functions if function.name == "objective"), None)
 
 
-def open_model(spec: str, sha256: str | None = None, *, fresh: bool = False) -> "ModelDefinition":
+def open_model(spec: str, sha256: str | None = None, *, fresh: bool = False) -> "TrialDefinition":
     """Read the model that `--model` names, without building it; raise `ConfigurationError` if it cannot be read.
 
     Args:
@@ -87,11 +87,11 @@ def open_model(spec: str, sha256: str | None = None, *, fresh: bool = False) -> 
     path = model_file(spec)
     if spec in builtin_names():
         sha256 = None
-    readers: dict[str, Callable[[Path], ModelDefinition]] = {
-        ".py": lambda file: ModelDefinition.from_module(file, *own_files([file], sha256)),
-        ".json": partial(ModelDefinition.from_architecture, fresh=fresh),
-        **dict.fromkeys((".keras", ".h5", ".hdf5"), partial(ModelDefinition.from_saved_keras, fresh=fresh)),
-        **dict.fromkeys((".pt", ".pth", ".torch"), partial(ModelDefinition.from_saved_torch, sha256=sha256)),
+    readers: dict[str, Callable[[Path], TrialDefinition]] = {
+        ".py": lambda file: TrialDefinition.from_module(file, *own_files([file], sha256)),
+        ".json": partial(TrialDefinition.from_architecture, fresh=fresh),
+        **dict.fromkeys((".keras", ".h5", ".hdf5"), partial(TrialDefinition.from_saved_keras, fresh=fresh)),
+        **dict.fromkeys((".pt", ".pth", ".torch"), partial(TrialDefinition.from_saved_torch, sha256=sha256)),
     }
     if path.suffix not in readers:
         raise ConfigurationError(
@@ -105,7 +105,7 @@ def open_model(spec: str, sha256: str | None = None, *, fresh: bool = False) -> 
 
 
 @dataclass(frozen=True)
-class ModelDefinition:
+class TrialDefinition:
     """Model that can be built, or objective that can be called, with the functions of its module."""
 
     name: str
@@ -130,13 +130,13 @@ class ModelDefinition:
     is_whole: bool = True
 
     @classmethod
-    def from_module(cls, path: Path, text: bytes | None = None) -> "ModelDefinition":
+    def from_module(cls, path: Path, text: bytes | None = None) -> "TrialDefinition":
         """Execute a model module, which may change the working folder; `text` as of `execute_file`."""
         absolute, names = path.absolute(), vars(execute_file(path, text))
         return cls.from_names(names, path if path.absolute() == absolute else absolute)
 
     @classmethod
-    def from_names(cls, names: Mapping[str, Any], path: Path) -> "ModelDefinition":
+    def from_names(cls, names: Mapping[str, Any], path: Path) -> "TrialDefinition":
         """Return what the model module at `path` defines; `names` are its values by name."""
         functions = {name: value for name, value in names.items() if callable(value)}
         if (feasible := feasible_in(names)) is not None:
@@ -160,7 +160,7 @@ class ModelDefinition:
         )
 
     @classmethod
-    def from_architecture(cls, path: Path, *, fresh: bool = False) -> "ModelDefinition":
+    def from_architecture(cls, path: Path, *, fresh: bool = False) -> "TrialDefinition":
         """Return a JSON architecture as a model without parameters.
 
         If a `.h5` file of the same name lies next to it (`legacy_weights`), the model starts with its weights, unless
@@ -187,7 +187,7 @@ class ModelDefinition:
         return cls(name, "model", path, {"get_model": get_model}, beside=weights)
 
     @classmethod
-    def from_saved_keras(cls, path: Path, *, fresh: bool = False) -> "ModelDefinition":
+    def from_saved_keras(cls, path: Path, *, fresh: bool = False) -> "TrialDefinition":
         """Return a model that Keras has saved whole: `.keras`, or `.h5` of Keras 1 and 2; `fresh`: without weights."""
 
         def get_model() -> Any:
@@ -200,7 +200,7 @@ class ModelDefinition:
         return cls(path.stem, "model", path, {"get_model": get_model}, beside=beside)
 
     @classmethod
-    def from_saved_torch(cls, path: Path, sha256: str | None = None) -> "ModelDefinition":
+    def from_saved_torch(cls, path: Path, sha256: str | None = None) -> "TrialDefinition":
         """Return a file saved by torch as a model: a TorchScript archive, or weights for the module in the `.py` file.
 
         The `.py` file lies next to the weights and has their name. It is ignored for an archive, which is complete:

@@ -18,7 +18,7 @@ from typing import Any
 
 from nnlo_opt.core.base.files import regular
 from nnlo_opt.engine.loading.modules import importing
-from nnlo_opt.engine.models.builders import FUNCTIONS, ModelDefinition, model_file, open_model
+from nnlo_opt.engine.models.builders import FUNCTIONS, TrialDefinition, model_file, open_model
 from nnlo_opt.engine.models.framework import PACKAGES, packages_of
 
 #: functions whose signature is needed, and not what they do
@@ -61,7 +61,7 @@ class without_framework:
         return self.was_needed and isinstance(error, Exception | FrameworkWantedError)
 
 
-def read_early(spec: str, sha256: str | None = None, *, fresh: bool = False) -> ModelDefinition | None:
+def read_early(spec: str, sha256: str | None = None, *, fresh: bool = False) -> TrialDefinition | None:
     """Return what is known of the model that `--model` names; None if nothing is. Inside `without_framework`.
 
     Args:
@@ -95,7 +95,7 @@ def _first_imports(tree: ast.Module | _FUNCTION) -> Iterable[ast.stmt]:
     return takewhile(packages_of, tree.body[ast.get_docstring(tree) is not None :])
 
 
-def _read_part(tree: ast.Module, path: Path) -> ModelDefinition | None:
+def _read_part(tree: ast.Module, path: Path) -> TrialDefinition | None:
     """Return the model as a part of its module defines it; None if that part may be more, or needs a framework."""
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTION):
@@ -125,7 +125,7 @@ def _read_part(tree: ast.Module, path: Path) -> ModelDefinition | None:
     with importing(path):
         part = ast.Module([statement for statement in tree.body if statement in needed], [])
         exec(compile(part, str(path.resolve()), "exec", dont_inherit=True), names)
-    return replace(ModelDefinition.from_names(names, path), is_whole=False)
+    return replace(TrialDefinition.from_names(names, path), is_whole=False)
 
 
 def _names(tree: ast.AST) -> list[str]:

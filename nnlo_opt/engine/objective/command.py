@@ -26,7 +26,7 @@ from nnlo_opt.core.comm.run_messages import SharedFilesChanged
 from nnlo_opt.core.comm.transport import wait_until
 from nnlo_opt.core.space.values import thawed
 from nnlo_opt.core.trials.identity import COMMAND
-from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.models.builders import TrialDefinition
 from nnlo_opt.engine.objective.named_files import named_files
 from nnlo_opt.engine.objective.output import GO_ON, STOP, Output, Report
 from nnlo_opt.engine.objective.rank import RunningTrial
@@ -100,7 +100,7 @@ class Command:
             if not _rank_of(trial) and (changed := folder.close()):
                 trial.tell(SharedFilesChanged(trial=trial.number, names=changed))
 
-    def definition(self) -> ModelDefinition:
+    def definition(self) -> TrialDefinition:
         """Return this command as an objective; ConfigurationError if its program is missing."""
         words = self.template.words
         program = shutil.which(words[0])
@@ -115,7 +115,7 @@ class Command:
         same = parts | {COMMAND: self.template.fingerprint_text}
         source = Path(next(iter(files.code | files.others), program or words[0]))
         saves = {SAVE, CHECKPOINT} & self.template.names
-        return ModelDefinition(
+        return TrialDefinition(
             name=source.stem,
             kind="objective",
             source=source,

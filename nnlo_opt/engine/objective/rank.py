@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeAlias
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import LostAttemptError, MisuseError, NnloError, ProtocolError, TrialError
 from nnlo_opt.core.base.files import make_directory
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.user_code import reason_of
 from nnlo_opt.core.block.answers import PASSED_ON, Results, fold_failed
@@ -145,7 +145,7 @@ class RunningTrial:
             raise absence("running trial", name, self)
 
 
-Objective: TypeAlias = Callable[[RunningTrial], Any]
+UserObjective: TypeAlias = Callable[[RunningTrial], Any]
 
 
 class BlockComm(Protocol):
@@ -158,7 +158,7 @@ class BlockComm(Protocol):
 class Programs(Protocol):
     """Workload of a rank whose trials are calls of the user's program."""
 
-    def open(self, start: CallObjective) -> Objective:
+    def open(self, start: CallObjective) -> UserObjective:
         """Return what calls the program in the trial of `start`."""
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class _CallFailed(TrialError):
     """Raised in a call that has failed for a known reason on another rank."""
 
 
-class ObjectiveSetup(Value):
+class ObjectiveSetup(Frozen):
     """Values from which a rank of a block that runs objectives is made."""
 
     #: transport to the coordinator

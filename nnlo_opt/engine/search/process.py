@@ -24,7 +24,7 @@ from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.trials.events import Observation
 from nnlo_opt.engine.runtime.environment import module_command, start_helper, wait_or_kill, without_mpi
 from nnlo_opt.engine.runtime.watchdog import LOOK_PART, Watch
-from nnlo_opt.engine.search.session import SearchSession
+from nnlo_opt.engine.search.handler import SearchHandler
 
 #: trials sent in one line, so that no line is long
 _TRIALS_A_LINE = 200
@@ -309,7 +309,7 @@ class InlineSearch(SearchService):
 
     def __init__(self, constraint: Constraint | None = None) -> None:
         super().__init__()
-        self._session = SearchSession(constraint)
+        self._session = SearchHandler(constraint)
         #: libraries of this process that have threads, with the algorithm's libraries once it has started
         self._libraries = ThreadpoolController()
 

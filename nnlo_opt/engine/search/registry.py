@@ -10,7 +10,7 @@ from nnlo_opt.core.base.records import without_collection
 from nnlo_opt.core.search.base import SearchAlgorithm
 from nnlo_opt.core.search.grid import GridSearch
 from nnlo_opt.core.space.space import Space
-from nnlo_opt.engine.search.own import is_own, own_search
+from nnlo_opt.engine.search.custom import custom_search, is_custom
 
 #: stands for freeze-thaw or bayesian, whichever suits the trials (`app.run.options.choice`); no algorithm of its own
 AUTO = "auto"
@@ -20,7 +20,7 @@ def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: M
     """Return the search algorithm called `name`.
 
     Args:
-        name: one of `search_names()`, or one's own (`engine.search.own`): FILE.py:CLASS, or an object.
+        name: one of `search_names()`, or one's own (`engine.search.custom`): FILE.py:CLASS, or an object.
         space: search space of all points.
         seed: at least 0.
         options: `n_initial_points` of "bayesian" and "bayesian-skopt" (10 by default); `surrogate` and `acquisition` of
@@ -29,7 +29,7 @@ def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: M
     Raises:
         ConfigurationError: the algorithm needs a package that is not installed.
     """
-    return own_search(name, space, seed) if is_own(name) else _make_known(str(name), space, seed, options)
+    return custom_search(name, space, seed) if is_custom(name) else _make_known(str(name), space, seed, options)
 
 
 def _make_known(name: str, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
@@ -53,12 +53,12 @@ def is_grid(name: str | SearchAlgorithm) -> bool:
 
 def can_expect_best(name: str | SearchAlgorithm) -> bool:
     """Return True if the search algorithm called `name` can say which trial it expects to be the best."""
-    return not is_own(name) and _ALGORITHMS[str(name)].can_expect
+    return not is_custom(name) and _ALGORITHMS[str(name)].can_expect
 
 
 def options_of(name: str | SearchAlgorithm) -> tuple[str, ...]:
     """Return the options of the algorithm called `name`, without the common ones; none for one's own."""
-    return () if is_own(name) or name == AUTO else _ALGORITHMS[str(name)].options
+    return () if is_custom(name) or name == AUTO else _ALGORITHMS[str(name)].options
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Search process, `python -m nnlo_opt.engine.search.serve`: answers a `SearchSession`'s requests, a JSON object a line.
+"""Search process, `python -m nnlo_opt.engine.search.serve`: answers a `SearchHandler`'s requests, a JSON object a line.
 
 Requests come by standard input and answers leave by standard output. Output of a user's module or a library goes to
 standard error instead. The process does not use MPI. It ends when its standard input ends, so it never outlives the
@@ -26,9 +26,9 @@ def main() -> None:
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
 
     from nnlo_opt.engine.runtime.process import code_of_user
-    from nnlo_opt.engine.search.session import SearchSession  # imports NumPy, which reads these variables
+    from nnlo_opt.engine.search.handler import SearchHandler  # imports NumPy, which reads these variables
 
-    session = SearchSession()
+    session = SearchHandler()
     for line in requests:
         with code_of_user():
             answer = session.handle(json.loads(line))

@@ -1,19 +1,12 @@
-"""Plan of a job: the roles of its ranks, the memory of its nodes, its batch script; pure functions."""
+"""Plan of a job: the roles of its ranks, the memory of its nodes; pure functions."""
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.comm.topology import Topology
-
-SCHEDULERS = ("slurm", "lsf")
-#: seconds before the end of an allocation at which the batch system sends SIGUSR1
-NOTICE_S = 120
-#: shortest allocation in seconds, which leaves time before the notice
-LEAST_S = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +22,7 @@ class Memory:
     worker: int = 700
 
 
-class JobPlan(Value):
+class JobPlan(Frozen):
     """Layout of a search whose ranks fill one node after another."""
 
     topology: Topology
@@ -91,49 +84,6 @@ class JobPlan(Value):
 
     def _shape(self, block: int) -> tuple[int, ...]:
         return tuple(len(team.world_ranks) for team in self.topology.teams_of(block))
-
-    def script(self, scheduler: str, command: Sequence[str], walltime_s: float) -> str:
-        """Return the batch script that runs a command.
-
-        Args:
-            scheduler: one of `SCHEDULERS`.
-            command: its words, quoted for the shell.
-            walltime_s: seconds of one allocation, cut to whole minutes.
-        """
-        hours, minutes = divmod(int(walltime_s) // 60, 60)
-        size, line = self.topology.world_size, " ".join(command)
-        per_node = min(size, self.ranks_per_node)
-        if scheduler == "slurm":
-            head = [
-                f"#SBATCH --nodes={self.n_nodes}",
-                f"#SBATCH --ntasks={size}",
-                f"#SBATCH --ntasks-per-node={per_node}",
-                f"#SBATCH --time={hours:02d}:{minutes:02d}:00",
-                f"#SBATCH --signal=B:USR1@{NOTICE_S}",
-                "#SBATCH --requeue",
-                "#SBATCH --open-mode=append",
-            ]
-        else:
-            head = [
-                f"#BSUB -n {size}",
-                f'#BSUB -R "span[ptile={per_node}]"',
-                f"#BSUB -W {hours:02d}:{minutes:02d}",
-                f"#BSUB -wa USR1 -wt {NOTICE_S // 60}",
-                "#BSUB -r",
-                '#BSUB -Q "75"',
-            ]
-        body = [
-            "# The shell passes a signal to the launcher ($!), then waits for its end. SIGTERM cancels the job.",
-            "cancelled=",
-            "trap 'kill -USR1 $!' USR1",
-            "trap 'cancelled=yes; kill -USR1 $!' TERM",
-            f"{line} &",
-            "# Codes 138 and 143 mean that a signal interrupted the wait.",
-            'code=138; while [ "$code" = 138 ] || [ "$code" = 143 ]; do wait "$!"; code=$?; done',
-        ]
-        if scheduler == "slurm":
-            body.append('if [ "$code$cancelled" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi')
-        return "\n".join(["#!/bin/bash", *head, "", *body, 'exit "$code"'])
 
 
 def _counted(n: int, role: str) -> str:

@@ -7,7 +7,7 @@ death of any rank.
 from dataclasses import dataclass
 
 from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.trials.ledger import Ledger
 
 #: starts in a row that are repeated at once, as no rank has run: Open MPI's mpirun does not start ("listener thread
@@ -22,7 +22,7 @@ PAUSES_S = (5.0, 10.0, 20.0, 40.0, 80.0)
 _SIGKILL, _LAST_SIGNAL = 9, 64
 
 
-class Standing(Value):
+class Standing(Frozen):
     """State of a run by its journal, while no process writes to it."""
 
     #: identity of the last start that wrote: Unix time of the first start, number of starts; (0, 0) without a journal
@@ -49,7 +49,7 @@ class Standing(Value):
         )
 
 
-class Ended(Value):
+class Ended(Frozen):
     """End of one start, with the state of the run before and after it."""
 
     before: Standing
@@ -64,7 +64,7 @@ class Ended(Value):
     died: str = ""
 
 
-class Verdict(Value):
+class NextStart(Frozen):
     """Decision to start again (`exit_code` is None) or to exit with that code."""
 
     exit_code: int | None
@@ -99,30 +99,30 @@ class Supervisor:
     #: starts in a row in which no rank has run
     n_unborn: int = 0
 
-    def judge(self, ended: Ended) -> Verdict:
+    def judge(self, ended: Ended) -> NextStart:
         """Return the decision after a start; to be called once for each start."""
         after = ended.after
         has_started = after.start != ended.before.start
         if has_started and after.complete:
             if after.has_result:
-                return Verdict(exit_code=EXIT_OK)
-            return Verdict(exit_code=EXIT_FAILURE, sentence="the run is complete, and no trial has succeeded")
+                return NextStart(exit_code=EXIT_OK)
+            return NextStart(exit_code=EXIT_FAILURE, sentence="the run is complete, and no trial has succeeded")
         if ended.ordered or ended.exit_code == EXIT_PREEMPTED or (has_started and after.preempted):
-            return Verdict(exit_code=EXIT_PREEMPTED)
+            return NextStart(exit_code=EXIT_PREEMPTED)
         if ended.exit_code == EXIT_WRONG_REQUEST:
-            return Verdict(exit_code=EXIT_WRONG_REQUEST)
+            return NextStart(exit_code=EXIT_WRONG_REQUEST)
         how = _how_it_ended(ended)
         self.n_unborn = 0 if ended.has_begun or has_started else self.n_unborn + 1
         if 0 < self.n_unborn <= MAX_UNBORN:
             again = f"once more ({self.n_unborn} of at most {MAX_UNBORN} times in a row)"
-            return Verdict(exit_code=None, sentence=f"{how}, before any rank had begun: {again}", is_same=True)
+            return NextStart(exit_code=None, sentence=f"{how}, before any rank had begun: {again}", is_same=True)
         if why := self._reason_to_give_up(ended, has_started=has_started):
-            return Verdict(exit_code=EXIT_FAILURE, sentence=f"{how}, {why}: giving up")
+            return NextStart(exit_code=EXIT_FAILURE, sentence=f"{how}, {why}: giving up")
         self.n_restarts += 1
         pause_s = PAUSES_S[self.n_absent - 1] if self.n_absent else 0.0
         after_s = f" after {pause_s:g} s" if pause_s else ""
         again = f"starting again from the journal{after_s}, restart {self.n_restarts} of at most {self.max_restarts}"
-        return Verdict(exit_code=None, sentence=f"{how}: {again}", pause_s=pause_s)
+        return NextStart(exit_code=None, sentence=f"{how}: {again}", pause_s=pause_s)
 
     def _reason_to_give_up(self, ended: Ended, *, has_started: bool) -> str:
         """Count a start that crashed; return the reason for which no other follows, or "" if one does."""

@@ -16,7 +16,7 @@ from typing import Any
 from nnlo_opt.app.commands.arguments import Parser, checked_run, run_named
 from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.app.reporting.terminal import line_width
-from nnlo_opt.app.reporting.words import counted, duration
+from nnlo_opt.app.reporting.words import counted, duration_text
 from nnlo_opt.app.run.options.kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
 from nnlo_opt.app.run.options.table import BY_NAME, SEED, TARGET, Option
 from nnlo_opt.app.run.options.values import check_rungs, pruning_plan
@@ -29,7 +29,7 @@ from nnlo_opt.core.trials.journal import Journal
 from nnlo_opt.core.trials.objectives import Comparison
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.engine.runtime.environment import fit_on_one_thread
-from nnlo_opt.engine.search.own import is_own, own_pruner
+from nnlo_opt.engine.search.custom import custom_pruner, is_custom
 from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.engine.search.registry import AUTO, is_grid, options_of
 from nnlo_opt.tools.simulate.clock import parse_cost
@@ -91,7 +91,7 @@ _MOST_IMPROVEMENTS = 15
 #: head, width and text of the columns of the table of numbers of blocks
 _COLUMNS: tuple[tuple[str, int, Callable[[SimulationResult], str]], ...] = (
     ("blocks", 8, lambda result: str(result.n_blocks)),
-    ("time", 10, lambda result: duration(result.makespan_s)),
+    ("time", 10, lambda result: duration_text(result.makespan_s)),
     ("training", 10, lambda result: _percent(result.team_utilization)),
     ("busy", 8, lambda result: _percent(result.utilization)),
     ("searching", 10, lambda result: _percent(result.utilization_searching)),
@@ -228,7 +228,7 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
             target_objective=arguments.target_objective,
             pruning=_pruning(arguments, workload),
         ),
-        pruner=own_pruner(arguments.pruner) if is_own(arguments.pruner) else None,
+        pruner=custom_pruner(arguments.pruner) if is_custom(arguments.pruner) else None,
         topology=Topology.plan(1 + n_blocks * arguments.block_size, arguments.block_size, arguments.n_fold),
         workload=workload,
         suggestion_cost=parse_cost(arguments.suggestion_cost, "`--suggestion-cost`"),
@@ -305,7 +305,7 @@ def _explain(arguments: argparse.Namespace, results: list[SimulationResult], pat
         best = results[0].best
         print(f"\n{'time':>10}{'ended':>9}{'trial':>9}{'best':>12}{'regret':>10}")
         for step in best[-_MOST_IMPROVEMENTS:]:
-            head = f"{duration(step.time_s):>10}{step.n_ended:>9}{step.trial:>9}"
+            head = f"{duration_text(step.time_s):>10}{step.n_ended:>9}{step.trial:>9}"
             print(f"{head}{step.figure_of_merit:>12.6g}{_regret(step.regret):>10}")
     print(_LEGEND)
     print(_costs(arguments.suggestion_cost, arguments.coordinator_cost))

@@ -13,14 +13,14 @@ from nnlo_opt.core.base.files import regular
 from nnlo_opt.core.base.user_code import takes_arguments
 from nnlo_opt.engine.loading.modules import load_module
 from nnlo_opt.engine.loading.spaces import load_space, space_from_dimensions
-from nnlo_opt.tools.simulate.workload import BUILTIN, Durations, Objective, computed, lognormal, measured
+from nnlo_opt.tools.simulate.workload import BUILTIN, Durations, SimulatedObjective, computed, lognormal, measured
 
 #: columns that a table of durations may have; the first that exists is read; `results.csv` has the second
 COLUMNS = ("seconds", "train_s")
 DURATIONS = "constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv, or FILE.py:FUNCTION"
 
 
-def load_objective(text: str, space_source: str | None) -> Objective:
+def load_objective(text: str, space_source: str | None) -> SimulatedObjective:
     """Return a test function by name, or a user's function.
 
     Args:
@@ -41,7 +41,8 @@ def load_objective(text: str, space_source: str | None) -> Objective:
                 f"A search space of {text} must have the parameters {', '.join(builtin.space.names)}. "
                 f"Received: {', '.join(space.names)} in {space_source}."
             )
-        return Objective(name=text, function=builtin.function, space=space)  # its optimum may lie outside this space
+        # Its optimum may lie outside this space.
+        return SimulatedObjective(name=text, function=builtin.function, space=space)
     if ":" not in text:
         raise ConfigurationError(
             f"`--objective` must be {', '.join(BUILTIN)}, or a function of a point as FILE.py:FUNCTION or "
@@ -55,7 +56,7 @@ def load_objective(text: str, space_source: str | None) -> Objective:
                 "`parameter_range`."
             )
         space = space_from_dimensions(function.parameter_range, text)
-    return Objective(name=text, function=function, space=space, optimum=_optimum(function, text))
+    return SimulatedObjective(name=text, function=function, space=space, optimum=_optimum(function, text))
 
 
 def load_durations(text: str) -> Durations:

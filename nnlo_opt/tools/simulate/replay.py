@@ -10,7 +10,7 @@ from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import Trial, TrialState
-from nnlo_opt.tools.simulate.workload import Objective, Workload
+from nnlo_opt.tools.simulate.workload import SimulatedObjective, Workload
 
 
 class Replay(Workload, kw_only=True):  # for mypy, which else misses that all are
@@ -39,7 +39,7 @@ class Replay(Workload, kw_only=True):  # for mypy, which else misses that all ar
 
         return cls(
             # Without the constraint, which the points have kept: it is code that a journal names.
-            objective=Objective(
+            objective=SimulatedObjective(
                 name=f"run {run.name}", function=unknown, space=Space(space.parameters), optimum=best.figure_of_merit
             ),
             durations=lambda point, rng: unknown(point),

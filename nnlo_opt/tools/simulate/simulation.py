@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.core.base.errors import ProtocolError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.topology import Topology
@@ -218,7 +218,7 @@ class TimedSearch:
 # ---------------------------------------------------------------- the simulation
 
 
-class SimulationPlan(Value):
+class SimulationPlan(Frozen):
     """Search to simulate, with the virtual cost of its parts."""
 
     search: SearchPlan

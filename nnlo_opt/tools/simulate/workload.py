@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.space.parameters import Real
@@ -21,7 +21,7 @@ METRIC = "value"
 # ---------------------------------------------------------------- objectives
 
 
-class Objective(Value):
+class SimulatedObjective(Frozen):
     """Function of a point that returns the figure of merit, or the values of all epochs; the last value counts."""
 
     name: str
@@ -63,16 +63,16 @@ def _number(value: Any) -> float:
 
 
 #: test functions by name
-BUILTIN: dict[str, Objective] = {
+BUILTIN: dict[str, SimulatedObjective] = {
     objective.name: objective
     for objective in (
-        Objective(
+        SimulatedObjective(
             name="hartmann6",
             function=hartmann6,
             space=Space(Real(0.0, 1.0, name=f"x{i}") for i in range(1, 7)),
             optimum=-3.32236801141551,
         ),
-        Objective(
+        SimulatedObjective(
             name="branin",
             function=branin,
             space=Space([Real(-5.0, 10.0, name="x1"), Real(0.0, 15.0, name="x2")]),
@@ -123,13 +123,13 @@ def computed(function: Callable[[Point], float]) -> Durations:
 # ---------------------------------------------------------------- assignments
 
 
-class Workload(Value):
+class Workload(Frozen):
     """Results of assignments: a function of seed, trial, fold, attempt, but not of the time or the block.
 
     So searches on different numbers of blocks meet the same durations and the same faults.
     """
 
-    objective: Objective
+    objective: SimulatedObjective
     durations: Durations
     #: probability that an attempt at a fold fails, anywhere in its training
     failures: float = 0.0

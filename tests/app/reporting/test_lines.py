@@ -1,7 +1,7 @@
 import pytest
 
 from nnlo_opt.app.reporting.lines import ProgressLines, TrainingLines
-from nnlo_opt.app.reporting.words import duration, losses_text, metrics_text, outcome, point_text, value_text
+from nnlo_opt.app.reporting.words import duration_text, losses_text, metrics_text, outcome, point_text, value_text
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.coordinator.instructions import SearchPlan
 from nnlo_opt.core.coordinator.state import CoordinatorState
@@ -17,7 +17,7 @@ from tests.helpers.stories import assigned, completed, failed, finished, suggest
     [(0, "0:00:00"), (59.6, "0:01:00"), (3600, "1:00:00"), (-5, "0:00:00"), (360_000 + 61, "100:01:01")],
 )
 def test_durations_are_hours_minutes_and_seconds(seconds, text):
-    assert duration(seconds) == text
+    assert duration_text(seconds) == text
 
 
 @pytest.mark.parametrize(

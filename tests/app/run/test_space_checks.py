@@ -11,7 +11,7 @@ from nnlo_opt.app.run.options.values import check_training
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.training.options import MODES, OPTIMIZERS, SEARCHABLE, TrainingOptions
 from nnlo_opt.engine.loading.spaces import load_space
-from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.models.builders import TrialDefinition
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def takes_anything(**parameters):
 
 
 def definition(function=get_model):
-    return ModelDefinition("m", "model", Path("m.py"), {"get_model": function})
+    return TrialDefinition("m", "model", Path("m.py"), {"get_model": function})
 
 
 def refusal(*parameters, arguments=(), feasible=None, function=get_model):

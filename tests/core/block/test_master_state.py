@@ -89,11 +89,11 @@ def one_epoch(state: MasterState, val_loss: float) -> list[ins.Instruction]:
     return state.handle(1, validated(val_loss))
 
 
-def run(state: MasterState, val_losses: list[float]) -> ins.Finish:
+def run(state: MasterState, val_losses: list[float]) -> ins.FinishFold:
     """Drive a state of one worker to its end; `val_losses` has one value an epoch, and may have too many."""
     for val_loss in val_losses:
         out = one_epoch(state, val_loss)
-        if isinstance(out[-1], ins.Finish):
+        if isinstance(out[-1], ins.FinishFold):
             return out[-1]
     raise AssertionError("it has not finished")
 
@@ -326,7 +326,7 @@ def test_the_best_epoch_of_the_first_objective_counts_and_is_kept_where_that_is_
     state = started(MasterState(plan(n_workers=1, epochs=4, comparison=comparison)))
     outs = [one_epoch(state, val_loss) for val_loss in (3.0, 1.0, 2.0, 1.5)]
     assert [bool(instructions_of(ins.KeepBest, out)) for out in outs] == [True, True, False, False]
-    (finish,) = instructions_of(ins.Finish, outs[-1])
+    (finish,) = instructions_of(ins.FinishFold, outs[-1])
     assert (finish.metrics["val_loss"], finish.restore_best, finish.n_epochs) == (1.0, True, 4)
 
 
@@ -508,7 +508,7 @@ def test_a_checkpoint_of_the_last_epoch_finishes_at_once(changes, val_losses, fi
     state = MasterState(plan(n_workers=1, **changes), history, n_samples=30, version=3)
     initialise, finish = state.handle(1, ready())
     assert initialise == ins.Initialise(epoch=len(val_losses))
-    assert isinstance(finish, ins.Finish)
+    assert isinstance(finish, ins.FinishFold)
     assert (finish.figure_of_merit, finish.n_epochs) == (figure, len(val_losses))
     assert state.phase is Phase.OVER
 
@@ -527,7 +527,7 @@ class Imitation:
         #: worker -> what it will send next
         self.answers: dict[int, msg.Message] = {w: ready(n_train=sum(shards)) for w in range(1, len(shards) + 1)}
         self.trained = [0] * len(shards)
-        self.finished: ins.Finish | None = None
+        self.finished: ins.FinishFold | None = None
 
     def deliver(self, worker: int) -> None:
         message = self.answers.pop(worker)
@@ -542,7 +542,7 @@ class Imitation:
                 case ins.SendValidate():
                     for w in self.state.workers:
                         self.answers[w] = validated()
-                case ins.Finish():
+                case ins.FinishFold():
                     self.finished = instruction
 
     def _train(self, worker: int, version: int) -> msg.PushUpdate:
@@ -595,7 +595,7 @@ def test_after_each_epoch_but_the_last_the_word_is_awaited():
     last, finish = one_epoch(state, 1.0)
     assert isinstance(last, ins.ReportEpoch)
     assert not last.waits
-    assert isinstance(finish, ins.Finish)
+    assert isinstance(finish, ins.FinishFold)
 
 
 def test_a_fold_is_paused_or_stopped_while_it_waits():

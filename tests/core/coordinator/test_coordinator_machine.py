@@ -259,7 +259,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assert self.owed is None, "asked twice"
                 assert instruction.number == self.history.n_suggested < self.plan.num_iterations
                 self.owed = instruction.number
-            case ins.Finish():
+            case ins.FinishRun():
                 assert self.finished_because is None, "finished twice"
                 self.finished_because, self.is_complete = instruction.reason, instruction.complete
             case ins.GiveUp():

@@ -121,7 +121,7 @@ def test_the_end_of_the_last_trial_is_written_then_acknowledged_then_the_search_
     assert out[1:] == [
         ins.Send(team=0, rank=1, message=msg.FoldRecorded(assignment=0)),
         ins.Tell(trial=0, point={"n": 1}, state="complete", value=0.25),
-        ins.Finish(reason="all trials are done"),
+        ins.FinishRun(reason="all trials are done"),
     ]
     assert state.phase is Phase.OVER
 
@@ -135,7 +135,7 @@ def test_a_failed_trial_counts_as_an_iteration_and_the_search_continues():
     assert of_type(out, ins.Tell) == [ins.Tell(trial=0, point={"n": 0}, state="failed")]
     assert sends_to(out, 0)[-1].trial == 1
     out = finish(state, 0, 1)
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="all trials are done")]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="all trials are done")]
 
 
 def test_a_fold_that_stopped_by_itself_is_assigned_again_as_the_next_attempt():
@@ -241,7 +241,7 @@ def test_two_folds_that_fail_make_one_failed_trial():
     first, second = fail(state, 0, 0, "first"), fail(state, 1, 1, "second")
     assert len(events_of(first + second, ev.TrialFailed)) == 1
     assert state.ledger.trials[0].reason == "fold 0: first"
-    assert of_type(second, ins.Finish)
+    assert of_type(second, ins.FinishRun)
 
 
 # ---------------------------------------------------------------- ends
@@ -255,10 +255,10 @@ def test_a_target_is_reached_only_by_a_better_figure_and_running_trials_end():
     out = finish(state, 1, 1, figure=0.25)
     assert not state.suggestions.ready
     assert state.phase is Phase.DRAINING
-    assert not of_type(out, ins.Finish)
+    assert not of_type(out, ins.FinishRun)
     assert sends_to(out, 1) == [msg.FoldRecorded(assignment=1)]
     out = finish(state, 0, 2, figure=0.9)
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="the target of 0.5 is reached: trial 1 has 0.25")]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="the target of 0.5 is reached: trial 1 has 0.25")]
     assert len(state.ledger.trials) == 3
 
 
@@ -268,8 +268,8 @@ def test_a_space_that_is_used_up_ends_the_search_when_its_last_trial_has_ended()
     suggest(state)
     assert state.phase is Phase.DRAINING
     out = finish(state, 0, 1)
-    (end,) = of_type(out, ins.Finish)
-    assert end == ins.Finish(reason="the search has no new point: all its 2 points have been tried")
+    (end,) = of_type(out, ins.FinishRun)
+    assert end == ins.FinishRun(reason="the search has no new point: all its 2 points have been tried")
 
 
 def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():
@@ -277,10 +277,10 @@ def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():
     state.suggestions.asked = True  # as with a search that is asked further ahead
     suggest(state, n=1)
     state.suggestions.asked = True
-    assert not of_type(suggest(state), ins.Finish)
+    assert not of_type(suggest(state), ins.FinishRun)
     out = finish(state, 0, 0)
     assert sends_to(out, 0)[-1].trial == 1
-    assert of_type(finish(state, 0, 1), ins.Finish)
+    assert of_type(finish(state, 0, 1), ins.FinishRun)
 
 
 # ---------------------------------------------------------------- requests of users
@@ -325,9 +325,9 @@ def test_a_trial_that_waits_for_a_block_after_a_restart_can_be_stopped():
 
 def test_a_search_that_a_user_stops_ends_after_its_trials_and_is_not_complete():
     state = with_trials(2, num_iterations=9)
-    assert not of_type(step(state, Drain(reason="by hand")), ins.Finish)
+    assert not of_type(step(state, Drain(reason="by hand")), ins.FinishRun)
     out = finish(state, 0, 0)
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="by hand", complete=False)]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="by hand", complete=False)]
     assert len(state.ledger.trials) == 1
 
 
@@ -394,7 +394,7 @@ def test_a_restart_ends_a_trial_whose_end_was_written_by_half(end):
     _, out = restarted([ins.Append(events=tuple(events))], num_iterations=1)
     assert events_of(out) == [last]
     assert sends_to(out, 0) == []
-    assert of_type(out, ins.Finish)
+    assert of_type(out, ins.FinishRun)
 
 
 def test_a_restart_runs_only_the_folds_that_are_not_finished_on_whatever_blocks_there_are():
@@ -410,7 +410,7 @@ def test_a_restart_of_a_finished_search_has_nothing_to_do_unless_it_is_longer():
     state, out = begin(num_iterations=1)
     so_far = out + suggest(state, n=0) + finish(state, 0, 0)
     _, out = restarted(so_far, num_iterations=1)
-    assert [type(i) for i in out] == [ins.Tell, ins.Finish]
+    assert [type(i) for i in out] == [ins.Tell, ins.FinishRun]
     _, out = restarted(so_far, num_iterations=2)
     assert of_type(out, ins.Ask) == [ins.Ask(number=1)]
 
@@ -420,7 +420,7 @@ def test_a_restart_after_the_target_ends_running_trials_and_begins_none():
     assert not of_type(out, ins.Ask)
     assert sends_to(out, 0)[0].trial == 1
     out = finish(state, 0, 2)
-    assert "target of 0.5" in of_type(out, ins.Finish)[0].reason
+    assert "target of 0.5" in of_type(out, ins.FinishRun)[0].reason
 
 
 # ---------------------------------------------------------------- check

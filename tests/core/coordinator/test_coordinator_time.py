@@ -31,7 +31,7 @@ def test_a_timeout_ends_the_search_when_what_runs_has_ended():
     step(state, Tick(), 10.0)
     assert state.phase is Phase.DRAINING
     out = finish(state, 0, 0)
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="`--timeout` of 10 s is reached")]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="`--timeout` of 10 s is reached")]
     assert not of_type(out, Send)[1:]  # the trial is recorded, and no other begins
 
 
@@ -61,8 +61,8 @@ def test_no_trial_begins_that_would_not_end_before_the_walltime():
     assert state.phase is Phase.DRAINING
     assert state.ending.promotes
     out = finish(state, 0, 1, now_s=80.0)
-    (end,) = of_type(out, ins.Finish)
-    assert end == ins.Finish(reason="the walltime leaves no time for another trial", complete=False)
+    (end,) = of_type(out, ins.FinishRun)
+    assert end == ins.FinishRun(reason="the walltime leaves no time for another trial", complete=False)
 
 
 def test_what_still_runs_near_the_end_of_the_walltime_stops_and_keeps_its_checkpoints():
@@ -76,7 +76,7 @@ def test_what_still_runs_near_the_end_of_the_walltime_stops_and_keeps_its_checkp
     out = stop(state, 0, 0, 93.0)
     assert events_of(out) == [ev.AssignmentPreempted(time_s=93.0, assignment=0, reason="the walltime is over")]
     assert not of_type(out, Send)  # its master is not told that it may remove the checkpoints
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="the walltime is over", complete=False)]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="the walltime is over", complete=False)]
     assert state.ledger.trials[0].state is TrialState.PREEMPTED
     # The next start goes on with it, before anything new.
     again, out = restarted([*begun, *out], num_iterations=9)
@@ -89,7 +89,7 @@ def test_a_complete_search_is_complete_however_little_time_there_is():
     out += suggest(state, n=1) + finish(state, 0, 0)
     budget = Budget(deadline_s=0.1, timeout_s=0.1)
     _, out = begin(ledger=Ledger([session(), *events_of(out)]), num_iterations=1, budget=budget)
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="all trials are done")]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="all trials are done")]
 
 
 def test_the_search_stops_after_so_many_trials_without_improvement():
@@ -110,10 +110,10 @@ def test_a_search_whose_trials_all_fail_for_the_same_reason_stops_and_can_be_res
     for number in range(2):
         out += suggest(state, n=number) + fail(state, 0, number, f"n = {number} is bad")
     reason = "2 trials failed for the same reason, and none succeeded (`--max-failures`)"
-    assert of_type(out, ins.Finish) == [ins.Finish(reason=reason)]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason=reason)]
     again, out = begin(ledger=state.ledger, num_iterations=9, budget=state.plan.budget)
     out += suggest(again, n=2) + fail(again, 0, 2, "n = 2 is bad")
-    assert not of_type(out, ins.Finish), "this start has as many failures again"
+    assert not of_type(out, ins.FinishRun), "this start has as many failures again"
     suggest(again, n=3)
     finish(again, 0, 3)
     for number in range(4, 8):
@@ -176,7 +176,7 @@ def test_paused_trials_stay_paused_at_the_end_of_the_walltime_and_continue_later
     stopping = step(state, Tick(), 90.0)
     assert sends_to(stopping, 0) == [msg.PreemptFold(assignment=2)]
     ended = stop(state, 0, 2, 91.0)
-    assert of_type(ended, ins.Finish) == [ins.Finish(reason="the walltime is over", complete=False)]
+    assert of_type(ended, ins.FinishRun) == [ins.FinishRun(reason="the walltime is over", complete=False)]
     assert state.ledger.n_by_state() | {"preempted": 1, "paused": 1} == state.ledger.n_by_state()
     again, out = restarted([*out, *stopping, *ended], num_iterations=2, pruning=ASHA)
     assert [(m.trial, m.attempt) for m in sends_to(out, 0)] == [(0, 2)]
@@ -202,7 +202,7 @@ def test_when_the_time_of_the_search_is_spent_no_paused_trial_is_promoted():
     assert not state.ending.promotes
     out = finish(state, 0, 2)
     assert [trial.state for trial in state.ledger.trials] == ["complete", "pruned"]
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="`--timeout` of 50 s is reached")]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="`--timeout` of 50 s is reached")]
 
 
 def test_when_patience_is_spent_the_best_paused_trial_is_the_last_to_continue():
@@ -212,7 +212,7 @@ def test_when_patience_is_spent_the_best_paused_trial_is_the_last_to_continue():
     assert [trial.state for trial in state.ledger.trials] == ["failed", "running"]
     out = finish(state, 0, 3)
     assert state.ledger.trials[1].state is TrialState.COMPLETE
-    assert of_type(out, ins.Finish)[0].complete
+    assert of_type(out, ins.FinishRun)[0].complete
 
 
 # ---------------------------------------------------------------- preemption
@@ -230,9 +230,9 @@ def test_a_preemption_pauses_what_runs_and_ends_when_all_have_paused():
     assert [sends_to(out, team) for team in (0, 1)] == [[msg.PreemptFold(assignment=n)] for n in (0, 1)]
     assert step(state, PREEMPT, 11.0) == []  # a second signal
     out += stop(state, 0, 0, 12.0)
-    assert not of_type(out, ins.Finish)
+    assert not of_type(out, ins.FinishRun)
     out += stop(state, 1, 1, 13.0)
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="preempted", complete=False)]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="preempted", complete=False)]
     assert not [m for team in (0, 1) for m in sends_to(out, team) if isinstance(m, msg.FoldRecorded | msg.RunFold)]
     assert {t.state for t in state.ledger.trials} == {TrialState.PREEMPTED}
     _, out = restarted([*begun, *out], TWO_BLOCKS, num_iterations=9)
@@ -248,7 +248,7 @@ def test_a_preempted_fold_without_a_checkpoint_is_stopped_and_not_counted():
     assert step(state, Tick(), 99.9) == []
     out = step(state, Tick(), 100.0)
     assert events_of(out) == [ev.AssignmentPreempted(time_s=100.0, assignment=1, reason="preempted")]
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="preempted", complete=False, all_stopped=False)]
+    assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="preempted", complete=False, all_stopped=False)]
     assert finish(state, 1, 1) == []  # it is not listened to any more
 
 
@@ -263,8 +263,8 @@ def test_what_ends_while_it_is_preempted_counts_and_what_fails_then_is_tried_aga
 def test_a_search_whose_last_trials_end_while_it_is_preempted_is_complete():
     state, _, _ = preempted(num_iterations=2)
     finish(state, 0, 0)
-    (end,) = of_type(finish(state, 1, 1), ins.Finish)
-    assert end == ins.Finish(reason="all trials are done")
+    (end,) = of_type(finish(state, 1, 1), ins.FinishRun)
+    assert end == ins.FinishRun(reason="all trials are done")
 
 
 def test_a_preemption_before_the_beginning_begins_nothing_and_resumes_nothing():
@@ -274,7 +274,7 @@ def test_a_preemption_before_the_beginning_begins_nothing_and_resumes_nothing():
         assert state.handle(PREEMPT, 1.0) == []
         out = step(state, Begin())
         assert not of_type(out, Send)
-        assert of_type(out, ins.Finish) == [ins.Finish(reason="preempted", complete=False)]
+        assert of_type(out, ins.FinishRun) == [ins.FinishRun(reason="preempted", complete=False)]
 
 
 def test_a_preemption_when_nothing_is_left_changes_nothing():
@@ -289,8 +289,8 @@ def test_a_walltime_gives_up_on_what_does_not_stop():
     step(state, Tick(), 90.0)
     step(state, Tick(), 93.0)
     assert step(state, Tick(), 94.9) == []
-    (end,) = of_type(step(state, Tick(), 95.0), ins.Finish)
-    assert end == ins.Finish(reason="the walltime is over", complete=False, all_stopped=False)
+    (end,) = of_type(step(state, Tick(), 95.0), ins.FinishRun)
+    assert end == ins.FinishRun(reason="the walltime is over", complete=False, all_stopped=False)
 
 
 # ---------------------------------------------------------------- trials that take too long

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from nnlo_opt.core.coordinator.ending import Ending, Phase, grace_times, walltime_times
-from nnlo_opt.core.coordinator.instructions import Budget, Finish, SearchPlan
+from nnlo_opt.core.coordinator.instructions import Budget, FinishRun, SearchPlan
 from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.starts import session
 from tests.helpers.stories import completed, suggested
@@ -30,7 +30,7 @@ def test_the_first_reason_to_begin_no_new_trial_is_the_one_that_is_told():
     ending.check_count(9, is_used_up=True)
     assert (ending.phase, ending.reason) == (Phase.DRAINING, "all trials are done")
     ending.drain("another")
-    assert ending.finish(is_left=False) == Finish(reason="all trials are done")
+    assert ending.finish(is_left=False) == FinishRun(reason="all trials are done")
     assert ending.phase is Phase.OVER
 
 
@@ -66,8 +66,8 @@ def test_what_has_ended_is_counted_once_however_often_it_is_replayed():
 def test_a_preemption_ends_a_start_unless_everything_had_ended_before():
     ending = searching()
     ending.preempt("no time", 5.0, 6.0)
-    assert ending.finish(is_left=False) == Finish(reason="no time", complete=False)
-    for is_left, finish in [(True, Finish(reason="no time", complete=False)), (False, Finish(reason="enough"))]:
+    assert ending.finish(is_left=False) == FinishRun(reason="no time", complete=False)
+    for is_left, finish in [(True, FinishRun(reason="no time", complete=False)), (False, FinishRun(reason="enough"))]:
         ending = searching()
         ending.drain("enough")
         ending.preempt("no time", 5.0, 6.0)

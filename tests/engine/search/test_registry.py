@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.core.search.base import History
+from nnlo_opt.engine.search.handler import SearchHandler
 from nnlo_opt.engine.search.registry import make_search, search_names
-from nnlo_opt.engine.search.session import SearchSession
 from nnlo_opt.space import Integer, Space
 from tests.helpers.launcher import python
 
@@ -42,7 +42,7 @@ def test_random_search_does_not_import_scikit_optimize():
 @pytest.mark.parametrize("n_objectives", [1, 2])
 @pytest.mark.parametrize("name", [name for name in search_names() if name not in ("tpe", "gp", "cmaes")])
 def test_every_search_continues_from_pruned_trials(name, n_objectives):
-    session = SearchSession()
+    session = SearchHandler()
     options = {"n_objectives": n_objectives} | ({"n_initial_points": 2} if name.startswith("bayesian") else {})
     start = {"op": "start", "algorithm": name, "space": SPACE.to_json(), "seed": 0, "options": options}
     assert session.handle(start) == {"ok": True, "remark": ""}

@@ -12,8 +12,8 @@ from nnlo_opt.core.base.errors import ConfigurationError, NnloError
 from nnlo_opt.core.search.base import History
 from nnlo_opt.core.search.random import RandomSearch
 from nnlo_opt.engine.loading.spaces import load_space
+from nnlo_opt.engine.search.handler import SearchHandler
 from nnlo_opt.engine.search.process import InlineSearch, SearchProcess
-from nnlo_opt.engine.search.session import SearchSession
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE
 from tests.helpers import launcher
@@ -320,7 +320,7 @@ class FailingSearch:
 
 
 def test_an_algorithm_that_raises_is_answered_with_its_traceback(monkeypatch):
-    monkeypatch.setattr("nnlo_opt.engine.search.session.make_search", lambda *_: FailingSearch())
+    monkeypatch.setattr("nnlo_opt.engine.search.handler.make_search", lambda *_: FailingSearch())
     search = InlineSearch()
     search.start("failing", SPACE, 0, {})
     with pytest.raises(NnloError, match=r"(?s)Traceback.*no idea"):
@@ -337,7 +337,7 @@ def test_a_search_in_this_process_suggests_with_one_thread(monkeypatch):
         def suggest(self, history):
             seen.append(n_threads())
 
-    monkeypatch.setattr("nnlo_opt.engine.search.session.make_search", lambda *_: WatchingSearch())
+    monkeypatch.setattr("nnlo_opt.engine.search.handler.make_search", lambda *_: WatchingSearch())
     search = InlineSearch()
     search.start("watching", SPACE, 0, {})
     with threadpool_limits(2):
@@ -347,7 +347,7 @@ def test_a_search_in_this_process_suggests_with_one_thread(monkeypatch):
 
 
 def test_requests_and_answers_are_json():
-    session = SearchSession()
+    session = SearchHandler()
     start = {"op": "start", "algorithm": "random", "space": SPACE.to_json(), "seed": 0, "options": {}}
     assert session.handle(json.loads(json.dumps(start))) == {"ok": True, "remark": ""}
     answer = session.handle({"op": "suggest", "request": 1})
@@ -355,4 +355,4 @@ def test_requests_and_answers_are_json():
     with pytest.raises(ValueError, match="must be load_space"):
         session.handle({"op": "stop"})
     with pytest.raises(ValueError, match="must be started"):
-        SearchSession().handle({"op": "record", "trials": []})
+        SearchHandler().handle({"op": "record", "trials": []})

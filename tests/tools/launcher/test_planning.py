@@ -1,13 +1,9 @@
-import signal
-import subprocess
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.core.comm.topology import Topology
-from nnlo_opt.tools.launcher.planning import SCHEDULERS, JobPlan, Memory
-from tests.helpers.launcher import seen_within
+from nnlo_opt.tools.launcher.planning import JobPlan, Memory
 
 MEMORY = Memory(coordinator=1, search=10, master=100, worker=1000)
 
@@ -41,6 +37,7 @@ def test_what_is_printed(printed):
     assert "Blocks 1 to 16: each 8 ranks in 2 sub-blocks of 4 + 4" in out
     assert "Nodes: 3 of 43 ranks" in out
     assert "#SBATCH" not in out
+    assert "Nodes: 5 of 2 ranks" in printed("plan", "-n", "9", "--node-cores", "8", "--cores-per-rank", "4")
     assert "1 rank is left over and joins the last block" in printed("plan", "-n", "10", "--block-size", "4")
     out = printed("plan", "-n", "9", "--block-size", "8", "--n-masters", "3", "--scheduler", "lsf")
     assert "1 coordinator, 1 master, 2 sub-masters, 5 workers" in out
@@ -61,30 +58,13 @@ def test_what_is_printed(printed):
         (["-n", "9", "--block-size", "4", "--n-processes", "2"], "`--n-processes` must divide the ranks"),
         (["-n", "9", "--mode", "allreduce", "--n-processes", "2"], "must be 1 with `--mode allreduce`"),
         ([], "-n"),
-        (["-n", "9", "--scheduler", "pbs"], "`--scheduler`"),
+        (
+            ["-n", "9", "--cores-per-rank", "65"],
+            "`--cores-per-rank` must be at most `--node-cores`. Received: 65 of 64",
+        ),
         # Minutes, as it was until durations were the same everywhere.
         (["-n", "9", "--walltime", "240"], "at least 300 s, in seconds or as 90m, 2h or 1:30:00. Received: 240."),
     ],
 )
 def test_wrong_numbers_are_one_sentence_and_code_2(argv, words, refused):
     assert words in refused("plan", *argv)
-
-
-@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_the_script_passes_a_signal_on_and_ends_with_the_launchers_code(scheduler, signum, tmp_path):
-    launcher = """trap 'echo heard; exit 75' USR1; echo ready; while true; do sleep 0.1; done"""
-    (tmp_path / "launcher.sh").write_text(launcher)
-    script = plan_of(9, 4).script(scheduler, ["bash", str(tmp_path / "launcher.sh")], 7500.0)
-    assert "02:05" in script
-    script = script.replace("scontrol requeue", "echo requeued")
-    (tmp_path / "job.sh").write_text(script + "\n")
-    with (tmp_path / "out").open("w") as out:
-        job = subprocess.Popen(["bash", str(tmp_path / "job.sh")], stdout=out, start_new_session=True)
-    assert seen_within(30, lambda: "ready" in (tmp_path / "out").read_text())
-    job.send_signal(signum)
-    assert job.wait(30) == 75
-    assert "heard" in (tmp_path / "out").read_text()
-    # Slurm sends SIGTERM to cancel a job, which must then not come back.
-    is_requeued = scheduler == "slurm" and signum == signal.SIGUSR1
-    assert ("requeued" in (tmp_path / "out").read_text()) == is_requeued

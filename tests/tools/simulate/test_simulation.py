@@ -20,7 +20,7 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.tools.simulate.clock import MEASURED
 from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan, VirtualMaster
-from nnlo_opt.tools.simulate.workload import BUILTIN, Objective, Workload, lognormal
+from nnlo_opt.tools.simulate.workload import BUILTIN, SimulatedObjective, Workload, lognormal
 from tests.helpers.effort import examples
 
 BRANIN = BUILTIN["branin"]
@@ -117,7 +117,7 @@ def test_a_start_takes_its_time_and_is_part_of_the_trial():
 
 
 def test_epochs_divide_the_duration_evenly_and_a_list_has_a_value_for_each():
-    curve = Objective(name="curve", function=lambda point: [4.0, 2.0, 1.0, 3.0], space=BRANIN.space)
+    curve = SimulatedObjective(name="curve", function=lambda point: [4.0, 2.0, 1.0, 3.0], space=BRANIN.space)
     _, ledger, events = run(plan_of(1, 1, TEN_S.replaced(objective=curve)))
     epochs = [(e.time_s, e.epoch, e.metrics) for e in events if isinstance(e, ev.EpochEnded)]
     values = [4.0, 2.0, 1.0, 3.0]
@@ -171,7 +171,7 @@ def boom(point):
     ],
 )
 def test_an_objective_that_raises_or_returns_no_numbers_fails_its_trial_and_nothing_else(function, reason):
-    objective = Objective(name="bad", function=function, space=BRANIN.space)
+    objective = SimulatedObjective(name="bad", function=function, space=BRANIN.space)
     result, ledger, _ = run(plan_of(2, 4, TEN_S.replaced(objective=objective)))
     assert result.n_trials == {"failed": 4}
     assert all(reason in trial.reason for trial in ledger.trials)
@@ -206,7 +206,9 @@ def test_the_regret_falls_to_that_of_the_best_trial():
 
 
 def test_where_the_figure_is_maximised_the_regret_is_how_far_it_lies_below():
-    objective = Objective(name="hill", function=lambda p: -((p["x1"] - 1.0) ** 2), space=BRANIN.space, optimum=0.0)
+    objective = SimulatedObjective(
+        name="hill", function=lambda p: -((p["x1"] - 1.0) ** 2), space=BRANIN.space, optimum=0.0
+    )
     search = SearchPlan(num_iterations=50, direction="max")
     result, ledger, _ = run(plan_of(3, 50, TEN_S.replaced(objective=objective), search=search))
     assert result.regret == -ledger.best("max").figure_of_merit > 0

@@ -19,7 +19,7 @@ from nnlo_opt.engine.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Space
 from nnlo_opt.tools.simulate.clock import VirtualClock
 from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan, VirtualRanks
-from nnlo_opt.tools.simulate.workload import Objective, Workload, lognormal
+from nnlo_opt.tools.simulate.workload import SimulatedObjective, Workload, lognormal
 from tests.helpers.loopback_run import Shape, System
 from tests.helpers.loopback_team import LoneTeam, linear_tasks
 from tests.helpers.memory_source import linear_source
@@ -43,7 +43,7 @@ class WorkloadLikeTheModel(Workload):
 
 def workload(batches_per_epoch):
     return WorkloadLikeTheModel(
-        objective=Objective(name="like the model", function=lambda point: [3.0, 2.0, 1.0], space=SPACE),
+        objective=SimulatedObjective(name="like the model", function=lambda point: [3.0, 2.0, 1.0], space=SPACE),
         durations=lognormal(10.0, 0.5),
         startup_s=1.0,
         batches_per_epoch=batches_per_epoch,

@@ -17,7 +17,7 @@ import numpy as np
 from nnlo_opt.app.run.workload.run_data import cut
 from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.block.task import validation_batch
 from nnlo_opt.core.data.ragged import padded
@@ -37,7 +37,7 @@ Outputs: TypeAlias = list[np.ndarray]
 Figures: TypeAlias = tuple[float, float]
 
 
-class EnsembleSetup(Value):
+class EnsembleSetup(Frozen):
     """Request for an ensemble of the trials of a run."""
 
     run: Path
@@ -51,7 +51,7 @@ class EnsembleSetup(Value):
     path: Path
 
 
-class Ensemble(Value):
+class Ensemble(Frozen):
     """Selected trials with their figures."""
 
     #: trial -> number of times that it was selected, the most often selected first

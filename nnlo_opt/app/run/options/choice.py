@@ -5,7 +5,7 @@ from dataclasses import replace
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.search.pruning import FREEZE_THAW
 from nnlo_opt.core.trials.identity import StartSettings
 from nnlo_opt.core.trials.objectives import DEFAULT
@@ -17,7 +17,7 @@ _WHOLE_TRIALS = "bayesian"
 _LEAST_EPOCHS = 2
 
 
-class Choice(Value):
+class Choice(Frozen):
     """Search algorithm with the reason for which it was chosen."""
 
     algorithm: str

@@ -21,7 +21,7 @@ from nnlo_opt.core.search.warm_start import Earlier
 from nnlo_opt.core.space.space import Point
 from nnlo_opt.core.trials.objectives import Objective, OutcomeConstraint
 from nnlo_opt.engine.objective.other_names import part_named
-from nnlo_opt.engine.search.own import is_own
+from nnlo_opt.engine.search.custom import is_custom
 
 _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
 #: last letter of a duration -> its seconds
@@ -119,7 +119,7 @@ def or_own(choices: Sequence[str], check: Callable[[object], None]) -> Kind:
         if (ours := part_named(value)) in choices and value not in choices:
             text = value if isinstance(value, str) else shown(value)
             raise WrongValueError(f"must be {names.rule}. Received: {text}. Did you mean `{ours}`?")
-        if not is_own(value) or isinstance(value, bool | int | float | list | tuple | dict):
+        if not is_custom(value) or isinstance(value, bool | int | float | list | tuple | dict):
             return names(value)
         if not isinstance(value, str):
             check(value)
@@ -128,7 +128,7 @@ def or_own(choices: Sequence[str], check: Callable[[object], None]) -> Kind:
             raise WrongValueError(f"must be {names.rule}. Received: {value}, and there is no such file.")
         return os.path.abspath(value)  # the module of the model may change the working folder
 
-    return Kind(rule=names.rule, type=names.type, convert=convert, names_code=is_own)
+    return Kind(rule=names.rule, type=names.type, convert=convert, names_code=is_custom)
 
 
 def many(each: Kind, action: str = "append") -> Kind:

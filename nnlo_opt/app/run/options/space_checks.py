@@ -13,10 +13,10 @@ from nnlo_opt.core.space.values import Value, text, thawed
 from nnlo_opt.core.training.options import TrainingOptions, option_name, searchable
 from nnlo_opt.core.update_rules.registry import RULES
 from nnlo_opt.core.update_rules.rule import UpdateRule
-from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.models.builders import TrialDefinition
 
 
-def check_space(space: Space, definition: ModelDefinition, options: Options) -> None:
+def check_space(space: Space, definition: TrialDefinition, options: Options) -> None:
     """Raise ConfigurationError for parameters that the model does not take, and for invalid training options.
 
     A model's argument without a default must be in every point. Of the training options every value is tried at the

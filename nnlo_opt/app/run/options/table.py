@@ -35,7 +35,7 @@ from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.objectives import DEFAULT, EPOCHS, MEASURED
 from nnlo_opt.core.trials.run_directory import RUNS
 from nnlo_opt.core.update_rules.registry import RULES
-from nnlo_opt.engine.search.own import check_pruner, check_search
+from nnlo_opt.engine.search.custom import check_pruner, check_search
 from nnlo_opt.engine.search.registry import AUTO, search_names
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")

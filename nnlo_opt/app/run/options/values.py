@@ -44,7 +44,7 @@ from nnlo_opt.engine.objective.output import Output
 from nnlo_opt.engine.objective.signature import text_takes
 from nnlo_opt.engine.objective.template import Template
 from nnlo_opt.engine.runtime.devices import GpuRequest
-from nnlo_opt.engine.search.own import check_halves, is_own, name_of, own_rule
+from nnlo_opt.engine.search.custom import check_halves, custom_name, custom_rule, is_custom
 from nnlo_opt.engine.search.registry import AUTO, options_of, search_names
 
 _THREAD_VALIDATION = (
@@ -103,7 +103,7 @@ class DataOptions:
 class SearchOptions:
     """Search algorithm with its options; None stands for the default of the algorithm."""
 
-    #: name, FILE.py:CLASS or an object (`engine.search.own`)
+    #: name, FILE.py:CLASS or an object (`engine.search.custom`)
     algorithm: str | SearchAlgorithm = BY_NAME["hyper_opt"].default
     surrogate: str | None = None
     acquisition: str | None = None
@@ -122,7 +122,7 @@ class SearchOptions:
                 owner = next(owner for owner in search_names() if name in options_of(owner))
                 raise ConfigurationError(
                     f"`{option}` is an option of `--hyper-opt {owner}`. Received: `--hyper-opt "
-                    f"{name_of(self.algorithm)}`; drop `{option}`, or choose {owner}."
+                    f"{custom_name(self.algorithm)}`; drop `{option}`, or choose {owner}."
                 )
         if self.population == 1:
             raise ConfigurationError(
@@ -180,8 +180,8 @@ class Options:
     keras_backend: str | None = None
     #: begin a saved Keras model with weights of its own
     fresh_weights: bool = False
-    #: pruner of one's own (`engine.search.own`), which `plan` has the name of
-    own_pruner: str | Pruner | None = None
+    #: pruner of one's own (`engine.search.custom`), which `plan` has the name of
+    custom_pruner: str | Pruner | None = None
     #: SHA-256 of a model that only an earlier run names (`engine.models.builders.open_model`); None if the user names
     #: it
     model_sha256: str | None = None
@@ -273,7 +273,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         search=search,
         plan=plan,
         comparison=comparison,
-        own_pruner=values.pruner if is_own(values.pruner) else None,
+        custom_pruner=values.pruner if is_custom(values.pruner) else None,
         walltime_s=values.walltime,
         hyper_opt_because=because,
     )
@@ -305,8 +305,8 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
-    if is_own(values.mode):  # by name as all others, but in this process only
-        RULES[values.mode] = own_rule(values.mode)
+    if is_custom(values.mode):  # by name as all others, but in this process only
+        RULES[values.mode] = custom_rule(values.mode)
     known = TrainingOptions().to_json()
     training = {name: value for name, value in vars(values).items() if name in known}
     log_level = "debug" if values.verbose else values.log_level
@@ -436,7 +436,7 @@ def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan
 
     `auto` without a pruner has the plan of freeze-thaw until it is known what the trials can do.
     """
-    plan, is_chosen = PruningPlan(name=name_of(values.pruner)), values.hyper_opt == AUTO
+    plan, is_chosen = PruningPlan(name=custom_name(values.pruner)), values.hyper_opt == AUTO
     if values.hyper_opt == FREEZE_THAW or (is_chosen and plan.name == "none"):
         if plan.name != "none":
             raise ConfigurationError(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.block.worker.group import WorkerGroup
 from nnlo_opt.core.block.worker.training import Partners
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nnlo_opt.engine.comm.mpi.world import Communicator
 
 
-class Endpoints(Value):
+class Endpoints(Frozen):
     """Endpoints of one rank in its team; replaced when the team regroups.
 
     In a team with sub-masters the masters have one transport, and every group has its own.
@@ -97,7 +97,7 @@ def _made(comm: "Communicator", made: "list[Communicator]") -> "Communicator":
     return comm
 
 
-class Placement(Value):
+class Placement(Frozen):
     """Placement of one rank: its transports, its team and its communicators; replaced when ranks die."""
 
     #: leads to the coordinator

@@ -12,7 +12,7 @@ from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.clock import Clock, SystemClock
 from nnlo_opt.core.base.errors import NnloError
 from nnlo_opt.core.base.files import make_directory
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.safe_path import private_directory
 from nnlo_opt.core.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.core.block.master.master import Master, MasterSetup
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class RoleSetup(Value):
+class RoleSetup(Frozen):
     """Everything that the roles of one rank are made from."""
 
     topology: Topology

@@ -14,7 +14,7 @@ from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.placement import Placement
 from nnlo_opt.app.run.rank.roles import RankRoles, RoleSetup
-from nnlo_opt.app.run.start.host import Interruption, Script
+from nnlo_opt.app.run.start.host import Interruption, ScriptHost
 from nnlo_opt.app.run.start.search import SearchSession, plan_search
 from nnlo_opt.app.run.start.serving_ranks import ServingRanks
 from nnlo_opt.app.run.start.session import Session
@@ -31,9 +31,9 @@ from nnlo_opt.core.trials.journal import read_events
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
 from nnlo_opt.engine.comm.rank_group import FailedElsewhereError, RankGroup, abort_on_error
-from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.models.builders import TrialDefinition
 from nnlo_opt.engine.objective.forked import ForkedRanks
-from nnlo_opt.engine.objective.rank import Objective, ObjectiveRank, RunningTrial
+from nnlo_opt.engine.objective.rank import ObjectiveRank, RunningTrial, UserObjective
 from nnlo_opt.engine.runtime.process import only_here
 from nnlo_opt.engine.runtime.starter import ending_with_starter
 
@@ -45,7 +45,7 @@ _RANK_DIED = "A rank has died: the run ends here; start again from its folder, i
 
 
 def run_search(
-    options: Options, model: ModelDefinition, comm: "Communicator | None", script: Script, *, n_parallel: int = 1
+    options: Options, model: TrialDefinition, comm: "Communicator | None", script: ScriptHost, *, n_parallel: int = 1
 ) -> tuple[Ledger, Path | None]:
     """Search in this process; with a communicator, every rank of it calls this together, with the same arguments.
 
@@ -151,7 +151,7 @@ class ScriptWorkload(ModuleWorkload):
     #: ends a call of the user's function; None: nothing does
     interruption: Interruption | None = None
 
-    def open_program(self, start: CallObjective) -> Objective:
+    def open_program(self, start: CallObjective) -> UserObjective:
         """Return what calls the user's program, whose first exception is kept."""
         program = super().open_program(start)
 
@@ -200,7 +200,7 @@ class ScriptRank:
         if server.is_orphaned:
             raise NnloError(_RANK_DIED)
 
-    def coordinate(self, options: Options, script: Script, kind: type[Session]) -> None:
+    def coordinate(self, options: Options, script: ScriptHost, kind: type[Session]) -> None:
         """See the run through, on rank 0; an error with which it ends in good order is raised by `end`.
 
         Raises:

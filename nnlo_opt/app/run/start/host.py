@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.coordinator.coordinator import Observer
 from nnlo_opt.core.coordinator.instructions import CoordinatorEvent
 from nnlo_opt.core.space.space import Space
@@ -79,7 +79,7 @@ class Interruption:
             raise KeyboardInterrupt
 
 
-class Host(Value):
+class Host(Frozen):
     """Process in which a run is started; here a command, which owns the process."""
 
     #: name of the program, for the journal; empty: the driver's
@@ -114,7 +114,7 @@ class Host(Value):
         return nullcontext() if self.interruption is None else self.interruption.ending_wait()
 
 
-class Script(Host):
+class ScriptHost(Host):
     """A user's own script, which goes on after the run; errors are raised."""
 
     owns_process: bool = False

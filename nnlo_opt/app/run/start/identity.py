@@ -22,7 +22,7 @@ from nnlo_opt.core.training.options import option_name
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
 from nnlo_opt.core.trials.objectives import Objective
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
-from nnlo_opt.engine.search.own import name_of
+from nnlo_opt.engine.search.custom import custom_name
 from nnlo_opt.engine.search.registry import is_grid
 
 #: packages that take part in a run
@@ -65,7 +65,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         "pruner": None if options.plan.pruning is None else asdict(options.plan.pruning),
         "fold_racing": options.plan.fold_racing,
         "seed": options.seed,
-        "training": options.training.to_json() | {"mode": name_of(options.training.mode)},
+        "training": options.training.to_json() | {"mode": custom_name(options.training.mode)},
         "point": options.point,
         "n_initial_points": design_size(
             findings.space, options.plan.num_iterations or None, has_bounds=bool(options.comparison.constraints)
@@ -101,7 +101,7 @@ def settings_of(
     return {
         "command_line": [host.program or program, *options.command_line],
         "versions": versions() if host.keeps_files else {},
-        "hyper_opt": name_of(options.search.algorithm),
+        "hyper_opt": custom_name(options.search.algorithm),
         "search": options.search.to_json(),
         "plan": asdict(options.plan),
         "block_size": options.block_size,

@@ -8,12 +8,12 @@ from nnlo_opt.app.run.afterwards.mirrors import Mirror
 from nnlo_opt.app.run.start.host import Host
 from nnlo_opt.app.run.start.inbox import Inbox
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.coordinator.coordinator import Coordinator
 from nnlo_opt.core.trials.run_directory import RunDirectory
 
 
-class RunningSearch(Value):
+class RunningSearch(Frozen):
     """An open run whose coordinator is at work."""
 
     directory: RunDirectory

@@ -51,7 +51,7 @@ from nnlo_opt.core.trials.identity import RunIdentity
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.objectives import FIGURE, Objective
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunDirectory
-from nnlo_opt.engine.search.own import name_of, own_pruner
+from nnlo_opt.engine.search.custom import custom_name, custom_pruner
 from nnlo_opt.engine.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.engine.search.registry import AUTO, can_expect_best, is_grid, options_of
 
@@ -139,8 +139,8 @@ class SearchSession(Session):
         plan, is_open = self.options.plan.pruning, self.options.search.algorithm == AUTO
         if plan is not None and not (is_open and plan.name == FREEZE_THAW):
             self._pruning = pruning_for(plan, comparison, self.options.training.epochs, findings)
-        if (own := self.options.own_pruner) is not None:
-            self.pruner = own_pruner(own)
+        if (custom := self.options.custom_pruner) is not None:
+            self.pruner = custom_pruner(custom)
         if self.options.search.algorithm == "grid":
             n_points = grid_size(findings.search_space, self.options.search.grid_points)
             if not self.options.plan.num_iterations:
@@ -192,7 +192,7 @@ class SearchSession(Session):
         if ledger.sessions:
             self.adopted = ledger.adopted
             before = ledger.settings.hyper_opt
-            if before not in ("", now := name_of(options.algorithm)):  # every algorithm continues from any history
+            if before not in ("", now := custom_name(options.algorithm)):  # every algorithm continues from any history
                 self._remark(f"The search was {before} and is now {now}.")
         else:
             start = self.options.run.start  # the model module may have changed the working folder
@@ -257,7 +257,7 @@ class SearchSession(Session):
         self.say(
             f"Run `{directory.shown}`: {n_trials} of {findings.model}"
             f"{f' ({each})' * bool(each)} on {counted(topology.n_blocks, 'block')} of {ranks} "
-            f"rank{'s' * (ranks != '1')}, {name_of(options.search.algorithm)} search{because}, seed {options.seed}."
+            f"rank{'s' * (ranks != '1')}, {custom_name(options.search.algorithm)} search{because}, seed {options.seed}."
         )
         if options.plan.objectives:
             self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.block.task import FoldTask, validation_batch
 from nnlo_opt.core.comm.messages import StartFold
 from nnlo_opt.core.data.batches import BatchStream, Samples, Windows, WindowsInMemory
@@ -31,7 +31,7 @@ from nnlo_opt.engine.runtime.devices import node_place
 logger = logging.getLogger(__name__)
 
 
-class Feeding(Value):
+class Feeding(Frozen):
     """Settings by which samples are held, read and weighted."""
 
     #: bytes of samples that a rank may hold; None: a quarter of the node's free memory, divided among its ranks

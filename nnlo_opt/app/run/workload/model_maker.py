@@ -13,7 +13,7 @@ from nnlo_opt.core.base.trees import Arrays, leaves
 from nnlo_opt.core.data.source import DataInfo
 from nnlo_opt.core.models.adapter import FrameworkAdapter
 from nnlo_opt.core.training.options import TrainingOptions
-from nnlo_opt.engine.models.builders import ModelDefinition, model_file, open_model
+from nnlo_opt.engine.models.builders import TrialDefinition, model_file, open_model
 from nnlo_opt.engine.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.engine.models.early import read_early
 from nnlo_opt.engine.models.framework import Framework, framework_for, framework_of
@@ -23,7 +23,7 @@ from nnlo_opt.engine.models.user_figure import UserFigure, load_figure
 logger = logging.getLogger(__name__)
 
 
-class Samples(Protocol):
+class KnownSamples(Protocol):
     """Samples that a model is made for."""
 
     @property
@@ -47,7 +47,7 @@ class ModelMaker:
         self,
         options: Options,
         context: ProcessContext,
-        given: ModelDefinition | None = None,
+        given: TrialDefinition | None = None,
         find_framework: Callable[[], Framework] | None = None,
     ) -> None:
         self._options = options
@@ -63,7 +63,7 @@ class ModelMaker:
         self._froze = False
 
     @property
-    def definition(self) -> ModelDefinition:
+    def definition(self) -> TrialDefinition:
         """Definition of the model."""
         if self._definition is None:
             asked = self._options
@@ -126,7 +126,7 @@ class ModelMaker:
     # ------------------------------------------------------------ models
 
     def build(
-        self, parameters: dict[str, Any], options: TrainingOptions, seed: int, samples: Samples
+        self, parameters: dict[str, Any], options: TrainingOptions, seed: int, samples: KnownSamples
     ) -> FrameworkAdapter:
         """Return the model of these parameters, with weights that depend on the seed alone.
 
@@ -166,7 +166,7 @@ class ModelMaker:
         return model
 
     def checked_loss(
-        self, options: TrainingOptions, model: Any, samples: Samples
+        self, options: TrainingOptions, model: Any, samples: KnownSamples
     ) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
         """Return the losses, and sentences about inferred ones; ConfigurationError if model, data, losses disagree."""
         info = samples.info
@@ -178,7 +178,7 @@ class ModelMaker:
         return make_terms(request, self.definition.loss_weights(), outputs, labels, self.framework.RULES)
 
     def composite(
-        self, model: CompositeModel, options: TrainingOptions, seed: int, samples: Samples
+        self, model: CompositeModel, options: TrainingOptions, seed: int, samples: KnownSamples
     ) -> tuple[CompositeAdapter, tuple[str, ...]]:
         """Return the adapter of a composite, and sentences for the user about options that have no effect."""
         definition, data = self.definition, self._options.data

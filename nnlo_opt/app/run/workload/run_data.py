@@ -11,7 +11,7 @@ from nnlo_opt.app.run.options.table import FEATURES, LABELS
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.core.base.errors import ConfigurationError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.trees import Arrays
 from nnlo_opt.core.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.core.data.ragged import padded
@@ -25,7 +25,7 @@ from nnlo_opt.engine.models.builders import Files
 _N_HINT = 1000
 
 
-class TrainingData(Value):
+class TrainingData(Frozen):
     """Samples of a training in their folds."""
 
     source: DataSource

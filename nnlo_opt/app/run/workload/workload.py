@@ -26,9 +26,9 @@ from nnlo_opt.core.space.tuples import Tuples
 from nnlo_opt.core.training.history import Metrics
 from nnlo_opt.core.training.options import TrainingOptions, model_parameters
 from nnlo_opt.core.trials.checkpoint import load_weights
-from nnlo_opt.engine.models.builders import ModelDefinition
+from nnlo_opt.engine.models.builders import TrialDefinition
 from nnlo_opt.engine.models.early import without_framework
-from nnlo_opt.engine.objective.rank import Objective
+from nnlo_opt.engine.objective.rank import UserObjective
 from nnlo_opt.engine.objective.signature import objective_of
 
 _WITHOUT = Tuples()
@@ -94,7 +94,7 @@ class ModuleWorkload:
     def _inspection(self) -> Inspection:
         return Inspection(self.options, self.maker, self.data, searches=self.searches)
 
-    def read(self) -> ModelDefinition:
+    def read(self) -> TrialDefinition:
         """Return the definition of the model or the objective; the first call executes the user's module."""
         return self.maker.definition
 
@@ -112,9 +112,9 @@ class ModuleWorkload:
     def open(self, start: StartFold) -> FoldTask: ...
 
     @overload
-    def open(self, start: CallObjective) -> Objective: ...
+    def open(self, start: CallObjective) -> UserObjective: ...
 
-    def open(self, start: StartFold | CallObjective) -> FoldTask | Objective:
+    def open(self, start: StartFold | CallObjective) -> FoldTask | UserObjective:
         """Return the training of `start`, with model and data, or what calls the user's program.
 
         What the first training needs is read and imported then.
@@ -153,7 +153,7 @@ class ModuleWorkload:
             )
         return self._tasks.open(start)
 
-    def open_program(self, start: CallObjective) -> Objective:
+    def open_program(self, start: CallObjective) -> UserObjective:
         """Return what calls the user's program; ConfigurationError if it cannot be called."""
         definition = self.read()
         return objective_of(definition.objective, str(definition.source), start.names)

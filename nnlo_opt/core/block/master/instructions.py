@@ -1,10 +1,10 @@
 """Instructions of the decisions in `master` to those that carry them out: plain values, one class for each kind."""
 
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.comm import messages as msg
 
 
-class Instruction(Value):
+class Instruction(Frozen):
     """Base of all instructions."""
 
 
@@ -108,7 +108,7 @@ class SendJudge(Instruction):
     metrics: dict[str, float]
 
 
-class Finish(Instruction):
+class FinishFold(Instruction):
     """End the assignment: the fold is trained."""
 
     figure_of_merit: float

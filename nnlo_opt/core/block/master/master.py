@@ -14,7 +14,7 @@ from typing import Any
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.files import atomic_write
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.core.block.answers import Results, failures_to, fold_failed
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 COORDINATOR = 0
 
 
-class MasterSetup(Value):
+class MasterSetup(Frozen):
     """All that a master is made of."""
 
     #: leads to the coordinator (end 0)
@@ -153,7 +153,7 @@ class MasterAssignment:
                 self.checkpoints.save(self.state, weights, self._train_s, instruction.n_samples)
             case ins.SendJudge():
                 self._send_judge(instruction)
-            case ins.Finish():
+            case ins.FinishFold():
                 return self._finish(instruction)
             case ins.End():
                 return instruction.message
@@ -270,7 +270,7 @@ class MasterAssignment:
         self.setup.orders.send(COORDINATOR, reported)
         self.setup.timeline.flush()
 
-    def _finish(self, instruction: ins.Finish) -> msg.FoldFinished:
+    def _finish(self, instruction: ins.FinishFold) -> msg.FoldFinished:
         """Write weights and history; TrialError if a value that the comparison needs was not measured."""
         weights, n_weights = self.weights.result(restore_best=instruction.restore_best), self.weights.n_weights
         comparison, train_s = self.state.plan.comparison, self._train_s
@@ -296,7 +296,7 @@ class MasterAssignment:
         )
 
 
-def _values(comparison: Comparison, finish: ins.Finish, n_weights: int, train_s: float) -> dict[str, float]:
+def _values(comparison: Comparison, finish: ins.FinishFold, n_weights: int, train_s: float) -> dict[str, float]:
     """Return the values that trials are compared by; TrialError for one that is not measured."""
     values = {
         **finish.metrics,

@@ -28,7 +28,7 @@ from enum import Enum, auto
 from typing import Any
 
 from nnlo_opt.core.base.errors import ProtocolError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.block.exchange.rounds import SynchronousRounds
 from nnlo_opt.core.block.master import instructions as ins
 from nnlo_opt.core.comm import messages as msg
@@ -39,7 +39,7 @@ from nnlo_opt.core.trials.objectives import Comparison
 from nnlo_opt.core.update_rules.staleness import StalenessStatistics
 
 
-class FoldPlan(Value):
+class FoldPlan(Frozen):
     """Plan of one assignment: its length, its checkpoints, the reasons to end it."""
 
     order: msg.RunFold
@@ -140,7 +140,7 @@ class MasterState:
         #: metrics of the epoch that the callbacks were called with, None at the beginning; why it was the last, or ""
         self._called_with: tuple[dict[str, float] | None, str] = None, ""
         #: result of the fold, but for its figure of merit; None before it is trained
-        self._finished: ins.Finish | None = None
+        self._finished: ins.FinishFold | None = None
 
     @property
     def epoch(self) -> int:
@@ -403,7 +403,7 @@ class MasterState:
         index = self.epoch - 1 if best is None else best
         metrics = self.history.epochs[index]
         # The figure alone is not known yet.
-        self._finished = ins.Finish(
+        self._finished = ins.FinishFold(
             figure_of_merit=math.nan,
             metrics=metrics,
             n_epochs=self.epoch,

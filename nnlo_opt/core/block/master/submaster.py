@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.core.base.errors import ProtocolError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.core.block.answers import failures_to, fold_failed
 from nnlo_opt.core.block.exchange.rounds import HeldUpdates, average_states
@@ -53,7 +53,7 @@ class _Fold:
     written: dict[str, Any] = field(default_factory=dict)
 
 
-class SubMasterSetup(Value):
+class SubMasterSetup(Frozen):
     """All that a sub-master is made of.
 
     The ranks of its workers stand at the ends 1, 2, … of `below`, ranks of one worker side by side.

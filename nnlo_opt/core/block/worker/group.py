@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from nnlo_opt.core.base.errors import ProtocolError
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.block.answers import failures_to, fold_failed
@@ -128,7 +128,7 @@ class GroupBatches(CommonBatches):
         return super().step()
 
 
-class MemberSetup(Value):
+class MemberSetup(Frozen):
     """All that a member of a worker group is made of."""
 
     block: Transport

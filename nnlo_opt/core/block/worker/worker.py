@@ -15,7 +15,7 @@ import numpy as np
 
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.pulse import PULSE
-from nnlo_opt.core.base.records import Value
+from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.core.block.answers import failures_to, fold_failed
 from nnlo_opt.core.block.exchange.rounds import average_states
@@ -53,7 +53,7 @@ class LoadMonitor(Protocol):
         """Measure no more."""
 
 
-class WorkerSetup(Value):
+class WorkerSetup(Frozen):
     """All that a worker is made of."""
 
     #: leads to the master (end 0)

@@ -9,7 +9,7 @@ from nnlo_opt.core.base.files import regular
 from nnlo_opt.engine.data.sets.image_files import Images, ImageSet
 
 
-class Samples(Images):
+class ArraySamples(Images):
     """Features x (n, ...) and labels y (n, ...), which are written as they are."""
 
     def as_samples(self) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +37,7 @@ def samples_from_arrays(features: Path, labels: Path, share: float, seed: int) -
             f"{len(x):,} samples. Give another share, such as 0.2, or more samples."
         )
     order = np.random.default_rng(seed).permutation(len(x))
-    samples = Samples(x, y)
+    samples = ArraySamples(x, y)
     return ImageSet(samples[order[n_test:]], samples[order[:n_test]], f"{features} and {labels}")
 
 

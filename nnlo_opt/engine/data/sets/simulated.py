@@ -11,7 +11,7 @@ drawn       drawings (n, 32, 32, 3) of five shapes, filled or not: ten classes, 
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError
-from nnlo_opt.engine.data.sets.array_files import Samples
+from nnlo_opt.engine.data.sets.array_files import ArraySamples
 from nnlo_opt.engine.data.sets.image_files import Images, ImageSet
 
 #: samples of a set, unless a number is asked for
@@ -81,7 +81,7 @@ def _jets(n: int, rng: np.random.Generator) -> Images:
     features = np.where(exists[:, :, None], features, 0).astype(np.float32)
     known = np.stack([jet_pt, jet_eta, _MASS[kind], count], 1)
     labels: np.ndarray = np.concatenate([known, np.eye(6)[kind]], 1).astype(np.float32)
-    return Samples(features, labels, ("jetConstituentList", "jets"))
+    return ArraySamples(features, labels, ("jetConstituentList", "jets"))
 
 
 def _prongs(kind: np.ndarray, pt: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -118,7 +118,7 @@ def _collisions(n: int, rng: np.random.Generator) -> Images:
             image[eta - 1 : eta + 2, phi, 3] = 5.0
             image[:, rng.integers(94), 4] = rng.exponential(0.3) + 0.2
     labels: np.ndarray = np.eye(3, dtype=np.float32)[kind]
-    return Samples(images, labels, ("Images", "Labels"))
+    return ArraySamples(images, labels, ("Images", "Labels"))
 
 
 # ---------------------------------------------------------------- drawings

@@ -29,12 +29,12 @@ _SHOWN = 12
 _LAYERS = layers_of([("weights", (2,))])
 
 
-def is_own(part: object) -> bool:
+def is_custom(part: object) -> bool:
     """Return True for an object and for FILE.py:CLASS, not for the name of a part of this package."""
     return not isinstance(part, str) or ".py:" in part
 
 
-def name_of(part: object) -> str:
+def custom_name(part: object) -> str:
     """Return the name of an algorithm or a pruner for the journal, one's own with a fingerprint of its code.
 
     That is of the file, or of the methods of an object and its plain values.
@@ -71,7 +71,7 @@ def check_pruner(part: object) -> None:
         )
 
 
-def own_search(part: str | SearchAlgorithm | type[SearchAlgorithm], space: Space, seed: int) -> SearchAlgorithm:
+def custom_search(part: str | SearchAlgorithm | type[SearchAlgorithm], space: Space, seed: int) -> SearchAlgorithm:
     """Return an algorithm whose points are checked: an object, or a class, which is made by CLASS(space, seed).
 
     Raises:
@@ -82,7 +82,7 @@ def own_search(part: str | SearchAlgorithm | type[SearchAlgorithm], space: Space
     return CheckedSearch(made, space)
 
 
-def own_pruner(part: str | Pruner | type[Pruner]) -> Pruner:
+def custom_pruner(part: str | Pruner | type[Pruner]) -> Pruner:
     """Return a pruner whose answers are checked: an object, or a class, which is made by CLASS().
 
     Raises:
@@ -93,7 +93,7 @@ def own_pruner(part: str | Pruner | type[Pruner]) -> Pruner:
     return CheckedPruner(made)
 
 
-def own_rule(part: str) -> UpdateRule:
+def custom_rule(part: str) -> UpdateRule:
     """Return the update rule of FILE.py:CLASS, which is made by CLASS().
 
     Raises:

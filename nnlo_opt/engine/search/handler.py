@@ -41,7 +41,7 @@ def _answered(action: Callable[P, dict[str, Any]]) -> Callable[P, dict[str, Any]
     return answer
 
 
-class SearchSession:
+class SearchHandler:
     """Answers requests one after another.
 
     | request `op` | with | answer |
