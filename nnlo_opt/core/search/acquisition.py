@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, ndtr
 
+from nnlo_opt.core.search.ascent import Function
 from nnlo_opt.core.search.gaussian_process import Posterior
 from nnlo_opt.core.search.margins import Bounded
 
@@ -47,24 +48,34 @@ class Acquisition:
             result = result + constraint.log_chance(columns)
         return result
 
-    def with_gradient(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the acquisition, (m,), and its gradient, (m, width), at `columns` (m, width)."""
-        means, variances, pullback = self.values.predict_with_pullback(columns)
-        std = np.sqrt(variances)
-        z = (self.values.least - means) / std[:, None]
-        logs, slopes = log_improvement(z)
-        values = np.log(std) + _log_mean_exp(logs)
-        shares = np.exp(logs - logs.max(axis=1, keepdims=True))
-        by_z = slopes * shares / shares.sum(axis=1, keepdims=True)
-        by_std = (1.0 - (by_z * z).sum(axis=1)) / std
-        gradients = pullback(-by_z / std[:, None], by_std / (2.0 * std))
-        if self.constraints:
-            with_floor = np.logaddexp(values, _LOG_NEGLIGIBLE)
-            values, gradients = with_floor, np.exp(values - with_floor)[:, None] * gradients
-        for constraint in self.constraints:
-            log_chances, of_chances = constraint.log_chance_with_gradient(columns)
-            values, gradients = values + log_chances, gradients + of_chances
-        return values, gradients
+    def along(self, columns: np.ndarray, free: np.ndarray) -> Function:
+        """Return the acquisition as a function of the columns `free` (d,) alone, from the rows `columns` (k, width).
+
+        It takes numbers of these rows (m,) and values (m, d), and returns the acquisition, (m,), and its gradient, (m,
+        d).
+        """
+        process = self.values.along(columns, free)
+        constraints = [constraint.along(columns, free) for constraint in self.constraints]
+
+        def acquisition(rows: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            means, variances, pullback = process(rows, at)
+            std = np.sqrt(variances)
+            z = (self.values.least - means) / std[:, None]
+            logs, slopes = log_improvement(z)
+            values = np.log(std) + _log_mean_exp(logs)
+            shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+            by_z = slopes * shares / shares.sum(axis=1, keepdims=True)
+            by_std = (1.0 - (by_z * z).sum(axis=1)) / std
+            gradients = pullback(-by_z / std[:, None], by_std / (2.0 * std))
+            if constraints:
+                with_floor = np.logaddexp(values, _LOG_NEGLIGIBLE)
+                values, gradients = with_floor, np.exp(values - with_floor)[:, None] * gradients
+            for constraint in constraints:
+                log_chances, of_chances = constraint(rows, at)
+                values, gradients = values + log_chances, gradients + of_chances
+            return values, gradients
+
+        return acquisition
 
 
 @dataclass(frozen=True, slots=True)

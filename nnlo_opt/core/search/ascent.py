@@ -1,17 +1,16 @@
 """Ascents of a smooth function from several points within the unit cube, in step with each other.
 
-Each is a projected limited-memory BFGS: coordinates at a bound are held while the gradient points outwards, and a step
-is shortened until it gains enough (Bertsekas, 1982, SIAM J. Control Optim. 20, 221; Nocedal and Wright, 2006, algorithm
-7.4). All ascents ask for the function at the same time, so that one call for all of their points takes little longer
-than one for a single point.
+Each is a projected BFGS: coordinates at a bound are held while the gradient points outwards, and a step is shortened
+until it gains enough (Bertsekas, 1982, SIAM J. Control Optim. 20, 221; Nocedal and Wright, 2006, equation 6.17). All
+ascents ask for the function at the same time, so that one call for all of their points takes little longer than one
+for a single point. The inverse of the curvature is kept whole: at so few coordinates most of the time goes into calls
+of NumPy, of which a limited memory needs ten times as many.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-#: pairs of a step and a change of the gradient from which the curvature is estimated
-_N_PAIRS = 8
 #: part of the gain that the gradient promises which a step has to bring, and most times that it is shortened
 _ENOUGH, _N_SHORTER = 1e-4, 10
 #: an ascent ends when no coordinate promises more than this, or when a step gains less than this part of the value
@@ -36,9 +35,9 @@ class Ascents:
         #: points, (n, d), and the function and its gradient there; signs are those of a descent
         self.points = starts.copy()
         self._losses, self._gradients = self._evaluated(np.arange(n), starts)
-        #: last pairs, the latest first, (n, _N_PAIRS, d), and 1 / (step . change), 0 where there is no pair yet
-        self._steps, self._changes = np.zeros((n, _N_PAIRS, d)), np.zeros((n, _N_PAIRS, d))
-        self._inverses = np.zeros((n, _N_PAIRS))
+        #: estimates of the inverse curvature, (n, d, d), and True for those that have seen a step
+        self._inverses, self._is_estimated = np.zeros((n, d, d)), np.zeros(n, dtype=bool)
+        self._inverses[:, np.arange(d), np.arange(d)] = 1.0
         #: numbers of the ascents that go on
         self._going = np.arange(n)
 
@@ -65,24 +64,14 @@ class Ascents:
 
     def _directions(self, rows: np.ndarray) -> np.ndarray:
         """Return the directions of the next step, (len(rows), d)."""
-        gradients, steps, changes = self._gradients[rows], self._steps[rows], self._changes[rows]
-        inverses = self._inverses[rows]
-        is_held = self._pull(rows) == 0.0
-        direction = np.where(is_held, 0.0, gradients)
-        shares = np.zeros_like(inverses)
-        for pair in range(_N_PAIRS):
-            shares[:, pair] = inverses[:, pair] * (steps[:, pair] * direction).sum(axis=1)
-            direction -= shares[:, pair, None] * changes[:, pair]
-        has_pair = inverses[:, 0] > 0.0
-        squares = (changes[:, 0] ** 2).sum(axis=1)
-        scales = 1.0 / np.where(has_pair, inverses[:, 0] * squares, np.linalg.norm(direction, axis=1) + 1e-300)
-        direction *= np.where(has_pair, scales, np.minimum(scales, 1.0))[:, None]
-        for pair in reversed(range(_N_PAIRS)):
-            back = inverses[:, pair] * (changes[:, pair] * direction).sum(axis=1)
-            direction += (shares[:, pair] - back)[:, None] * steps[:, pair]
-        direction = np.where(is_held, 0.0, -direction)
-        is_downhill = (direction * gradients).sum(axis=1) < 0.0
-        return np.where(is_downhill[:, None], direction, np.where(is_held, 0.0, -gradients))
+        gradients = self._gradients[rows]
+        pulled = np.where(self._pull(rows) == 0.0, 0.0, gradients)
+        direction = np.matmul(self._inverses[rows], pulled[..., None])[..., 0]
+        # Nothing is known of the curvature before the first step, which is no longer than the cube is wide.
+        direction /= np.where(self._is_estimated[rows], 1.0, np.maximum(np.linalg.norm(pulled, axis=1), 1.0))[:, None]
+        direction[pulled == 0.0] = 0.0
+        is_downhill = (direction * gradients).sum(axis=1) > 0.0
+        return -np.where(is_downhill[:, None], direction, pulled)
 
     def _step(self, rows: np.ndarray) -> None:
         """Make one step with each of the ascents `rows`; those that gain nothing end."""
@@ -109,8 +98,15 @@ class Ascents:
         curvatures = (steps * changes).sum(axis=1)
         # Where the function bends the other way, a pair would tell of no minimum.
         some = np.flatnonzero(curvatures > 1e-10 * (changes**2).sum(axis=1))
-        latest = ((self._steps, steps[some]), (self._changes, changes[some]), (self._inverses, 1.0 / curvatures[some]))
-        for pairs, pair in latest:
-            pairs[rows[some], 1:] = pairs[rows[some], :-1]
-            pairs[rows[some], 0] = pair
+        self._update(rows[some], steps[some], changes[some], curvatures[some])
         self.points[rows], self._losses[rows], self._gradients[rows] = points, losses, gradients
+
+    def _update(self, rows: np.ndarray, steps: np.ndarray, changes: np.ndarray, curvatures: np.ndarray) -> None:
+        first = ~self._is_estimated[rows]
+        self._inverses[rows[first]] *= (curvatures / (changes**2).sum(axis=1))[first, None, None]
+        self._is_estimated[rows] = True
+        turned = np.matmul(self._inverses[rows], changes[..., None])[..., 0]
+        steps = steps / curvatures[:, None]
+        weights = curvatures + (changes * turned).sum(axis=1)
+        half = steps[:, :, None] * (0.5 * weights[:, None] * steps - turned)[:, None, :]
+        self._inverses[rows] += half + half.swapaxes(1, 2)

@@ -21,6 +21,8 @@ from nnlo_opt.core.base.records import Frozen
 
 #: derivatives of a value with respect to means and variances -> its derivatives with respect to columns
 Pullback = Callable[[np.ndarray, np.ndarray], np.ndarray]
+#: `Posterior.along`
+Along = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, Pullback]]
 
 _SQRT5 = float(np.sqrt(5.0))
 #: normal priors as (mean, standard deviation): of the logarithms of a length scale, of the variance of the process and
@@ -33,6 +35,8 @@ _LOGIT_ADDITIVE, _LOGIT_BOUNDS = (0.0, 1.5), (-6.0, 6.0)
 _LOG_BOUNDS = {"length": (-3.5, 6.0), "scale": (-4.0, 6.0), "noise": (-16.0, 1.0)}
 #: most steps of the optimisation of hyperparameters
 _MAX_STEPS = 60
+#: pairs of points for each different distance along a parameter from which on kernels are looked up
+_N_REPEATED = 8
 #: part of the process's variance that is added to the diagonal, so that the covariance of close points is invertible
 _JITTER = 1e-9
 
@@ -116,8 +120,8 @@ class _Likelihood:
         self._squares = np.zeros((self.n_parameters, len(self._lower[0])))
         for column, group in zip(observations.columns.T, observations.groups, strict=True):
             self._squares[group] += (column[self._lower[0]] - column[self._lower[1]]) ** 2
-        #: their roots, for the additive part
-        self._distances = np.sqrt(self._squares) if assumed.is_additive else None
+        #: kernels of one parameter each, for the additive part
+        self._each = _Each(self._squares) if assumed.is_additive else None
 
     def loss(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
         """Return value and gradient at the logarithms of lengths, scale and noise, and the logit of the share."""
@@ -125,9 +129,9 @@ class _Likelihood:
         weights, (scale, noise) = np.exp(-2.0 * logs[:n]), np.exp(logs[n : n + 2]).tolist()
         product, slope = _matern(np.sqrt(weights @ self._squares))
         correlation = product
-        if self._distances is not None:
+        if self._each is not None:
             share = float(expit(logs[n + 2]))
-            each, slope_each = _matern(np.exp(-logs[:n, None]) * self._distances)
+            each, bent_each = self._each.at(np.exp(-logs[:n]))
             additive = each.mean(axis=0)
             correlation = product + share * (additive - product)
         covariance = np.zeros((len(self._values),) * 2)
@@ -147,9 +151,8 @@ class _Likelihood:
         diagonal = 0.5 * (inverse.diagonal() - alpha**2)
         gradient = np.empty(len(logs))
         along = self._squares @ (pairs * slope)
-        if self._distances is not None:
-            slope_each *= self._squares
-            along = (1.0 - share) * along + (share / n) * (slope_each @ pairs)
+        if self._each is not None:
+            along = (1.0 - share) * along + (share / n) * (bent_each @ pairs)
             gradient[n + 2] = scale * share * (1.0 - share) * (pairs @ (additive - product))
         gradient[:n] = along * scale * weights * -2.0
         gradient[n] = scale * (pairs @ correlation + diagonal.sum() * (1.0 + _JITTER))
@@ -164,6 +167,56 @@ class _Likelihood:
         return float(value + 0.5 * away @ away), gradient + away / stds
 
 
+class _Each:
+    """Kernels of one parameter each, for pairs of points with these squared distances (n_parameters, pairs).
+
+    Categories and integers of few values have few different distances, and an exponential costs ten times as much as
+    looking one up.
+    """
+
+    def __init__(self, squares: np.ndarray) -> None:
+        #: different distances of each parameter of few, one after another, their squares and their parameters
+        self._levels, self._squares_of_levels, self._parameters = np.empty(0), np.empty(0), np.empty(0, dtype=int)
+        levels: list[np.ndarray] = []
+        numbers: list[np.ndarray] = []
+        few: list[int] = []
+        for parameter, row in enumerate(squares):
+            different, number = np.unique(row, return_inverse=True)
+            if len(different) * _N_REPEATED <= len(row):
+                numbers.append(number + sum(map(len, levels)))
+                levels.append(different)
+                few.append(parameter)
+        self._few = few
+        self._many = [parameter for parameter in range(len(squares)) if parameter not in few]
+        if few:
+            self._squares_of_levels = np.concatenate(levels)
+            self._parameters = np.repeat(few, [*map(len, levels)])
+        self._levels = np.sqrt(self._squares_of_levels)
+        #: number of the level of each pair, for each parameter of few
+        self._numbers = numbers
+        self._squares, self._distances = squares, np.sqrt(squares)
+        #: results; the memory is used again, as new memory of this size costs more than the arithmetic
+        self._kernels, self._bent = np.empty_like(squares), np.empty_like(squares)
+        self._decay = np.empty(squares.shape[1])
+
+    def at(self, inverse_lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the kernels, and their derivatives by scaled squares times these squares, (n_parameters, pairs).
+
+        The next call overwrites both.
+        """
+        of_levels, slope = _matern(inverse_lengths[self._parameters] * self._levels)
+        slope *= self._squares_of_levels
+        for parameter, numbers in zip(self._few, self._numbers, strict=True):
+            np.take(of_levels, numbers, out=self._kernels[parameter], mode="clip")
+            np.take(slope, numbers, out=self._bent[parameter], mode="clip")
+        for parameter in self._many:
+            kernel, bent = self._kernels[parameter], self._bent[parameter]
+            np.multiply(inverse_lengths[parameter], self._distances[parameter], out=kernel)
+            _matern_within(kernel, bent, self._decay)
+            bent *= self._squares[parameter]
+        return self._kernels, self._bent
+
+
 def _mean(solved: np.ndarray) -> float:
     """Return the most likely mean of the process, given `solved` (n, 2): covariance^-1 (values, ones)."""
     return float(solved[:, 0].sum() / (solved[:, 1].sum() + _MEAN_STD**-2))
@@ -171,12 +224,24 @@ def _mean(solved: np.ndarray) -> float:
 
 def _matern(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return Matérn 5/2 of scaled distances, and its derivative with respect to their squares."""
-    distances = _SQRT5 * distances
-    decay = np.exp(-distances)
-    slope = (1.0 + distances) * decay
+    kernel = distances.copy()
+    slope, decay = np.empty_like(kernel), np.empty_like(kernel)
+    _matern_within(kernel, slope, decay)
+    return kernel, slope
+
+
+def _matern_within(distances: np.ndarray, slope: np.ndarray, decay: np.ndarray) -> None:
+    """Do what `_matern` does within memory that is there: `distances` become the kernel; `decay` is overwritten."""
+    distances *= _SQRT5
+    np.negative(distances, out=decay)
+    np.exp(decay, out=decay)
+    np.add(distances, 1.0, out=slope)
+    slope *= decay
     distances *= distances
     distances *= 1.0 / 3.0
-    return slope + distances * decay, (-5.0 / 6.0) * slope
+    distances *= decay
+    distances += slope
+    slope *= -5.0 / 6.0
 
 
 class Posterior:
@@ -236,29 +301,41 @@ class Posterior:
         explained = ((covariance @ self._inverse_factor.T) ** 2).sum(axis=1)
         return self._mean + covariance @ self._alpha, self._positive(self.hyperparameters.scale - explained)
 
-    def predict_with_pullback(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, Pullback]:
-        """Return means (m, n_fantasies) and variances (m,) at `columns` (m, width), with their gradients.
+    def along(self, columns: np.ndarray, free: np.ndarray) -> "Along":
+        """Return the process as a function of the columns `free` (d,) alone, each that of a whole parameter.
 
-        The gradients come as a function. It takes the derivatives of a value with respect to the means and to the
-        variances, of the same shapes, and returns those with respect to `columns`, (m, width).
+        All others stay as they are in each of the rows `columns` (k, width), so what they contribute is known. The
+        function takes numbers of these rows (m,) and values (m, d). It returns means (m, n_fantasies), variances (m,)
+        and their gradients, as a function: it takes the derivatives of a value with respect to the means and to the
+        variances, of the same shapes, and returns those with respect to `values`, (m, d).
         """
-        scale, share = self.hyperparameters.scale, self.hyperparameters.additive
-        away = columns[:, None] / self._lengths - self._seen
-        correlation, slope = _matern(np.sqrt(np.einsum("mnw,mnw->mn", away, away)))
-        bent = away * slope[..., None]
-        if share:
-            groups, n = self._observations.groups, len(self.hyperparameters.lengths)
-            each, slope_each = _matern(np.sqrt(away**2 @ np.equal.outer(groups, np.arange(n))))
-            correlation = (1.0 - share) * correlation + share * each.mean(axis=2)
-            bent = (1.0 - share) * bent + (share / n) * away * slope_each[..., groups]
-        half = scale * (correlation @ self._inverse_factor.T)
+        hyperparameters, groups = self.hyperparameters, self._observations.groups
+        scale, share, n = hyperparameters.scale, hyperparameters.additive, len(hyperparameters.lengths)
+        held = np.setdiff1d(np.arange(len(groups)), free)
+        scaled = columns[:, held] / self._lengths[held]
+        away = scaled[:, None] - self._seen[:, held]
+        squares = np.einsum("mnw,mnw->mn", away, away)
+        held_sum = self._sum_of_each(scaled, self._seen[:, held], groups[held], n - len(free)) if share else squares
+        seen, lengths, ones = self._seen[:, free], self._lengths[free], np.ones(len(free))
 
-        def pullback(by_means: np.ndarray, by_variances: np.ndarray) -> np.ndarray:
-            by_covariance = by_means @ self._alpha.T - 2.0 * by_variances[:, None] * (half @ self._inverse_factor)
-            return 2.0 * np.matmul((scale * by_covariance)[:, None], bent)[:, 0] / self._lengths
+        def predicted(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, Pullback]:
+            away = (values / lengths)[:, None] - seen
+            correlation, slope = _matern(np.sqrt(squares[rows] + (away * away) @ ones))
+            bent = away * slope[..., None]
+            if share:
+                each, slope_each = _matern(np.abs(away))
+                correlation = (1.0 - share) * correlation + (share / n) * (held_sum[rows] + each @ ones)
+                bent = (1.0 - share) * bent + (share / n) * (away * slope_each)
+            half = scale * (correlation @ self._inverse_factor.T)
 
-        means = self._mean + scale * (correlation @ self._alpha)
-        return means, self._positive(scale - (half**2).sum(axis=1)), pullback
+            def pullback(by_means: np.ndarray, by_variances: np.ndarray) -> np.ndarray:
+                by_covariance = by_means @ self._alpha.T - 2.0 * by_variances[:, None] * (half @ self._inverse_factor)
+                return 2.0 * np.matmul((scale * by_covariance)[:, None], bent)[:, 0] / lengths
+
+            means = self._mean + scale * (correlation @ self._alpha)
+            return means, self._positive(scale - (half**2).sum(axis=1)), pullback
+
+        return predicted
 
     def draw(self, columns: np.ndarray, normals: np.ndarray) -> np.ndarray:
         """Return values (p, n_draws) at `columns` (p, width), drawn jointly by standard normal `normals`."""
@@ -301,12 +378,20 @@ class Posterior:
     def _covariance(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         correlation, share = _matern(_distances(one, other))[0], self.hyperparameters.additive
         if share:
-            groups, n = self._observations.groups, len(self.hyperparameters.lengths)
-            additive = np.full(correlation.shape, n - len(np.unique(groups)), dtype=float)  # constants have no column
-            for group in np.unique(groups):
-                additive += _matern(_distances(one[:, groups == group], other[:, groups == group]))[0]
+            n = len(self.hyperparameters.lengths)
+            additive = self._sum_of_each(one, other, self._observations.groups, n)
             correlation += share * (additive / n - correlation)
         return self.hyperparameters.scale * correlation
+
+    def _sum_of_each(self, one: np.ndarray, other: np.ndarray, groups: np.ndarray, n: int) -> np.ndarray:
+        """Return the sum of the kernels of `n` parameters, for all pairs of two rows of scaled columns.
+
+        A parameter without a column has the same value everywhere.
+        """
+        total = np.full((len(one), len(other)), n - len(np.unique(groups)), dtype=float)
+        for group in np.unique(groups):
+            total += _matern(_distances(one[:, groups == group], other[:, groups == group]))[0]
+        return total
 
     def _positive(self, variance: np.ndarray) -> np.ndarray:
         return np.maximum(variance, 1e-12 * self.hyperparameters.scale)

@@ -11,8 +11,9 @@ from enum import Enum, auto
 import numpy as np
 from scipy.special import log_ndtr
 
+from nnlo_opt.core.search.ascent import Function
 from nnlo_opt.core.search.base import History
-from nnlo_opt.core.search.gaussian_process import Posterior
+from nnlo_opt.core.search.gaussian_process import Posterior, Pullback
 from nnlo_opt.core.search.targets import without_penalties
 from nnlo_opt.core.trials.objectives import OutcomeConstraint
 
@@ -150,9 +151,14 @@ class Bounded:
         std = np.sqrt(variances + self.noise)
         return _log_between((self.low - means[:, 0]) / std, (self.high - means[:, 0]) / std)
 
-    def log_chance_with_gradient(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logarithm of the chance, (m,), and its gradient, (m, width), at `columns` (m, width)."""
-        means, variances, pullback = self.process.predict_with_pullback(columns)
+    def along(self, columns: np.ndarray, free: np.ndarray) -> Function:
+        """Return the logarithm of the chance with its gradient, as a function like `Posterior.along`."""
+        process = self.process.along(columns, free)
+        return lambda rows, values: self._with_gradient(*process(rows, values))
+
+    def _with_gradient(
+        self, means: np.ndarray, variances: np.ndarray, pullback: Pullback
+    ) -> tuple[np.ndarray, np.ndarray]:
         std = np.sqrt(variances + self.noise)
         low, high = (self.low - means[:, 0]) / std, (self.high - means[:, 0]) / std
         logs = _log_between(low, high)

@@ -144,14 +144,7 @@ class Maximisation:
         if not is_free.any():
             return units, values
         columns, rows = self.encoding.first[self._many], self.encoding.of_snapped(snapped)
-
-        def acquisition(ascents: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            at = rows[ascents]
-            at[:, columns] = points
-            found, gradients = self._acquisition.with_gradient(at)
-            return found, gradients[:, columns]
-
-        ascents = Ascents(acquisition, rows[:, columns], is_free)
+        ascents = Ascents(self._acquisition.along(rows, columns), rows[:, columns], is_free)
         ascents.run(_N_STEPS)
         climbed = _whole(snapped)
         climbed[:, self._many] = ascents.points
