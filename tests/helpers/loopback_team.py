@@ -6,7 +6,7 @@ crash of some of its workers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +18,13 @@ from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.placement import Endpoints, Placement
 from nnlo_opt.app.run.rank.roles import RankRoles, RoleSetup
-from nnlo_opt.app.run.workload.fold_tasks import FoldTaskFactory
+from nnlo_opt.app.run.workload.fold_tasks import Feeding, FoldTasks, model_seed
 from nnlo_opt.core.base.errors import TrialError
-from nnlo_opt.core.block.task import TaskFactory
+from nnlo_opt.core.block.task import FoldTask, TaskFactory
 from nnlo_opt.core.block.worker.worker import Memory, Worker
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
-from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.messages import Message, StartFold
 from nnlo_opt.core.comm.run_messages import OpenRun
 from nnlo_opt.core.comm.topology import Topology, plan_single_block
 from nnlo_opt.core.comm.transport import Received, Transport
@@ -32,7 +32,7 @@ from nnlo_opt.core.data.folds import Fold
 from nnlo_opt.core.data.source import DataSource
 from nnlo_opt.core.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.core.models.layout import FloatVector
-from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.training.options import TrainingOptions, model_parameters
 from nnlo_opt.core.trials.objectives import Comparison
 from nnlo_opt.core.trials.run_directory import RunRequest
 from tests.helpers.linear_model import LinearAdapter
@@ -263,12 +263,38 @@ class FaultyAdapter(LinearAdapter):
         return metrics
 
 
-def tasks_from(build: Build, source: DataSource, folds: list[Fold], options: TrainingOptions) -> FoldTaskFactory:
+@dataclass(kw_only=True)
+class BuiltTasks:
+    """Tasks with the models that `build` makes, as a workload opens them."""
+
+    build: Build
+    source: DataSource
+    folds: list[Fold]
+    options: TrainingOptions
+    seed: int = 0
+    feeding: Feeding = field(default_factory=Feeding)
+    release: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._tasks = FoldTasks(source=self.source, folds=self.folds, seed=self.seed, feeding=self.feeding)
+
+    def open(self, start: StartFold) -> FoldTask:
+        self._tasks.close()
+        options = self.options.with_point(start.point)
+        adapter = self.build(model_parameters(start.point), options, model_seed(self.seed, start))
+        return self._tasks.task(start, adapter, options)
+
+    def close(self) -> None:
+        self._tasks.close()
+        self.release()
+
+
+def tasks_from(build: Build, source: DataSource, folds: list[Fold], options: TrainingOptions) -> BuiltTasks:
     """A factory of tasks with the models that `build` makes, which need not be released."""
-    return FoldTaskFactory(build=build, release=lambda: None, source=source, folds=folds, options=options, seed=0)
+    return BuiltTasks(build=build, source=source, folds=folds, options=options)
 
 
-def linear_tasks(source: DataSource, folds: list[Fold], options: TrainingOptions) -> Callable[[], FoldTaskFactory]:
+def linear_tasks(source: DataSource, folds: list[Fold], options: TrainingOptions) -> Callable[[], BuiltTasks]:
     """A maker of factories of linear models; a point may hold `fault`, one of `FAULTS`, and `at`."""
 
     def build(parameters: dict[str, Any], options: TrainingOptions, seed: int) -> ModelAdapter:

@@ -20,7 +20,6 @@ from nnlo_opt.app.run.start.embedded import ScriptRank, read_shared_events, temp
 from nnlo_opt.app.run.start.host import ScriptHost
 from nnlo_opt.app.run.start.training import TrainingSession
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.app.run.workload.fold_tasks import FoldTaskFactory
 from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.block.task import FoldTask
 from nnlo_opt.core.comm import codec
@@ -45,7 +44,7 @@ from nnlo_opt.engine.comm.rank_group import RankGroup
 from nnlo_opt.engine.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 from tests.helpers.linear_model import LinearAdapter
-from tests.helpers.loopback_team import tasks_from
+from tests.helpers.loopback_team import BuiltTasks, tasks_from
 from tests.helpers.memory_source import linear_source
 
 LIMIT_S = 30.0
@@ -222,7 +221,7 @@ def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) 
         options = TrainingOptions(mode=mode, batch=2, epochs=2, optimizer="sgd", learning_rate=0.05)
         for faulty in (None, 1, world.size - 1):
 
-            def make_tasks(options=options, faulty=faulty) -> FoldTaskFactory:
+            def make_tasks(options=options, faulty=faulty) -> BuiltTasks:
                 def build(parameters, options, seed) -> FailingAdapter:
                     return FailingAdapter(world.rank == faulty)
 

@@ -4,7 +4,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from nnlo_opt.app.run.workload.fold_tasks import Feeding, FoldTaskFactory
+from nnlo_opt.app.run.workload.fold_tasks import Feeding
 from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.comm.messages import StartFold
 from nnlo_opt.core.data import order
@@ -12,6 +12,7 @@ from nnlo_opt.core.data.folds import make_folds, single_fold
 from nnlo_opt.core.data.weights import class_tables
 from nnlo_opt.core.training.options import TrainingOptions
 from tests.helpers.linear_model import LinearAdapter
+from tests.helpers.loopback_team import BuiltTasks
 from tests.helpers.memory_source import ArraySource, numbered_source
 from tests.helpers.refusals import check_refused
 
@@ -43,7 +44,7 @@ class Bench:
         self.n_released = 0
         given = {"folds": folds, "options": TrainingOptions(batch=4, **options), "seed": seed}
         given |= {} if feeding is None else {"feeding": feeding}
-        self.factory = FoldTaskFactory(build=self._build, release=self._release, source=self.source, **given)
+        self.factory = BuiltTasks(build=self._build, release=self._release, source=self.source, **given)
 
     def _build(self, parameters, options, seed):
         self.built.append((parameters, options, seed))

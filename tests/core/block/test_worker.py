@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.app.run.workload.fold_tasks import FoldTaskFactory
 from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError, TrialError
 from nnlo_opt.core.base.user_code import reason_of
 from nnlo_opt.core.block.worker.training import Partners
@@ -12,7 +11,7 @@ from nnlo_opt.core.comm.transport import Collective
 from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.training.options import TrainingOptions
 from tests.helpers.linear_model import LinearAdapter
-from tests.helpers.loopback_team import linear_tasks
+from tests.helpers.loopback_team import BuiltTasks, linear_tasks
 from tests.helpers.memory_source import linear_source
 
 N_FEATURES = 3
@@ -169,9 +168,7 @@ class Ledger:
             self.events.append("build")
             return LinearAdapter(N_FEATURES)
 
-        return FoldTaskFactory(
-            build=build, release=self._release, source=SOURCE, folds=FOLDS, options=options_of(), seed=0
-        )
+        return BuiltTasks(build=build, release=self._release, source=SOURCE, folds=FOLDS, options=options_of())
 
     def _release(self):
         self.events.append("release")

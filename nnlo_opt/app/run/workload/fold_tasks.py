@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from nnlo_opt.core.data.order import Cut, Order
 from nnlo_opt.core.data.source import DataSource, Indices
 from nnlo_opt.core.data.weights import ClassTable, check_sample_weights
 from nnlo_opt.core.models.adapter import ModelAdapter
-from nnlo_opt.core.training.options import TrainingOptions, model_parameters
+from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.data.memory import budget_bytes
 from nnlo_opt.engine.data.streaming import GatheredWindows, StreamedWindows, piece, read_in_order
 from nnlo_opt.engine.runtime.devices import node_place
@@ -47,16 +46,11 @@ class Feeding(Frozen):
 
 
 @dataclass(kw_only=True)
-class FoldTaskFactory:
-    """Tasks from a data source with fixed folds and a function that builds the model of a point."""
+class FoldTasks:
+    """Tasks from a data source with fixed folds."""
 
-    #: `build(parameters, options, seed)` returns a model with fresh weights that depend on the seed alone
-    build: Callable[[dict[str, Any], TrainingOptions, int], ModelAdapter]
-    #: releases the last model
-    release: Callable[[], None]
     source: DataSource
     folds: list[Fold]
-    options: TrainingOptions
     seed: int
     feeding: Feeding = field(default_factory=Feeding)
     #: samples read last: most trials ask for the same shard again
@@ -64,12 +58,9 @@ class FoldTaskFactory:
     #: of the task under way; its thread ends with the task
     _stream: BatchStream | None = field(default=None, init=False)
 
-    def open(self, start: StartFold) -> FoldTask:
-        """Build the model of the point and load this worker's shard. Not collective."""
-        self._end_stream()
-        options = self.options.with_point(start.point)
+    def task(self, start: StartFold, adapter: ModelAdapter, options: TrainingOptions) -> FoldTask:
+        """Load this worker's shard for the model of a point, trained with its `options`. Not collective."""
         fold = self.folds[start.fold]
-        adapter = self.build(model_parameters(start.point), options, model_seed(self.seed, start))
         mine = shard(fold.train, start.n_workers, start.worker - 1)
         # Fewer validation samples than workers is no reason to refuse: some have nothing to do.
         edges = [len(fold.validation) * i // start.n_workers for i in (start.worker - 1, start.worker)]
@@ -95,9 +86,10 @@ class FoldTaskFactory:
         )
 
     def close(self) -> None:
-        """Release the model and end reading ahead; samples held in memory stay for the next trial."""
-        self._end_stream()
-        self.release()
+        """End reading ahead; samples held in memory stay for the next trial."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     # ------------------------------------------------------------ in memory or not
 
@@ -159,11 +151,6 @@ class FoldTaskFactory:
     def _memory_bytes(self) -> int:
         given = self.feeding.memory_bytes
         return budget_bytes(node_place(os.environ)[1]) if given is None else given
-
-    def _end_stream(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
 
 
 def model_seed(seed: int, start: StartFold) -> int:

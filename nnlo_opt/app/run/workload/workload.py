@@ -8,7 +8,7 @@ import numpy as np
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.app.run.workload.fold_tasks import Feeding, FoldTaskFactory
+from nnlo_opt.app.run.workload.fold_tasks import Feeding, FoldTasks, model_seed
 from nnlo_opt.app.run.workload.inspection import Inspection
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.run_data import RunData
@@ -64,8 +64,8 @@ class ModuleWorkload:
         #: True once a task was opened
         self._has_opened = False
         self._tuples = tuples
-        #: makes the tasks; None before the first
-        self._tasks: FoldTaskFactory | None = None
+        #: samples of the tasks; None before the first
+        self._tasks: FoldTasks | None = None
 
     # ------------------------------------------------------------ before a run
 
@@ -131,17 +131,15 @@ class ModuleWorkload:
         """Release what the last trial has used: the model of a training."""
         if self._tasks is not None:
             self._tasks.close()
+            self.maker.release()
 
     def open_task(self, start: StartFold) -> FoldTask:
         """Build model and data for `start`; the framework is imported."""
         if self._tasks is None:
             data, given = self.data.training, self.options.data
-            self._tasks = FoldTaskFactory(
-                build=self.build,
-                release=self.maker.release,
+            self._tasks = FoldTasks(
                 source=data.source,
                 folds=data.folds,
-                options=self.options.training,
                 seed=self.options.seed,
                 feeding=Feeding(
                     memory_bytes=given.memory_bytes,
@@ -151,7 +149,10 @@ class ModuleWorkload:
                     sample_weights_name=given.sample_weights_name,
                 ),
             )
-        return self._tasks.open(start)
+        self._tasks.close()  # the thread of the last task must not read while a model is built
+        options = self.options.training.with_point(start.point)
+        adapter = self.build(model_parameters(start.point), options, model_seed(self.options.seed, start))
+        return self._tasks.task(start, adapter, options)
 
     def open_program(self, start: CallObjective) -> UserObjective:
         """Return what calls the user's program; ConfigurationError if it cannot be called."""
