@@ -24,8 +24,8 @@ from nnlo_opt.app.commands.driver_parsers import driver_parser, normalise
 from nnlo_opt.app.commands.process import HelpRequested
 from nnlo_opt.app.reporting import results, table
 from nnlo_opt.app.run.afterwards.best_model import history_of
+from nnlo_opt.app.run.options import making as run_options
 from nnlo_opt.app.run.options import table as option_table
-from nnlo_opt.app.run.options import values as run_options
 from nnlo_opt.app.run.workload import hdf5_check
 from nnlo_opt.cli import tool
 from nnlo_opt.core.base.clock import SystemClock

@@ -9,8 +9,10 @@ import pytest
 from nnlo_opt.app.commands.driver_options import driver_options
 from nnlo_opt.app.commands.driver_parsers import driver_parser, normalise
 from nnlo_opt.app.commands.process import HelpRequested
+from nnlo_opt.app.run.options.comparing import check_objectives
+from nnlo_opt.app.run.options.pruning import pruning_for
 from nnlo_opt.app.run.options.table import LOG_LEVELS
-from nnlo_opt.app.run.options.values import SearchOptions, budget_text, check_objectives, pruning_for
+from nnlo_opt.app.run.options.values import SearchOptions, budget_text
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import printable
 from nnlo_opt.core.trials.objectives import Comparison, Objective, OutcomeConstraint

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import nnlo_opt
-from nnlo_opt.app.run.options.space_checks import idle_options
-from nnlo_opt.app.run.options.values import check_training, training_options
+from nnlo_opt.app.run.options.making import training_options
+from nnlo_opt.app.run.options.space_checks import check_training, idle_options
 from nnlo_opt.core.update_rules.registry import RULES
 from tests.helpers import launcher, linear_teams
 from tests.helpers.launcher import data_of, events_of

@@ -4,7 +4,7 @@ from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
 
-from nnlo_opt.app.run.options.values import check_training
+from nnlo_opt.app.run.options.space_checks import check_training
 from nnlo_opt.core.base.errors import ConfigurationError, require_known
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.update_rules.easgd import ELASTIC_FORCE

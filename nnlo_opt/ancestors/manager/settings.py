@@ -9,7 +9,8 @@ from nnlo_opt.ancestors.manager.algo import Algo
 from nnlo_opt.ancestors.manager.data import Data, H5Data
 from nnlo_opt.ancestors.manager.model import ModelBuilder
 from nnlo_opt.app.run.options.checks import check_teams
-from nnlo_opt.app.run.options.values import DataOptions, Options, check_training
+from nnlo_opt.app.run.options.space_checks import check_training
+from nnlo_opt.app.run.options.values import DataOptions, Options
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.comm.topology import Team, Topology, plan_single_block
 from nnlo_opt.core.coordinator.instructions import SearchPlan

@@ -20,8 +20,9 @@ from nnlo_opt.app.api.steering import Callback, SearchView, Steering
 from nnlo_opt.app.api.words import argument_names, in_python
 from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.options.kinds import FLAG, whole
+from nnlo_opt.app.run.options.making import optimization_options
 from nnlo_opt.app.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
-from nnlo_opt.app.run.options.values import Options, optimization_options
+from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.start.earlier import earlier_of_frame, earlier_of_ledger
 from nnlo_opt.app.run.start.embedded import run_search
 from nnlo_opt.app.run.start.host import ScriptHost

@@ -8,8 +8,9 @@ from typing import Any
 from nnlo_opt.app.commands.driver_parsers import GAN_DRIVER, GAN_OPTIONS, POSITIONAL, driver_parser, given_of, normalise
 from nnlo_opt.app.commands.earlier_runs import training_again
 from nnlo_opt.app.commands.try_output import tried_output
+from nnlo_opt.app.run.options.making import optimization_options, training_options
 from nnlo_opt.app.run.options.table import Option, read
-from nnlo_opt.app.run.options.values import Options, optimization_options, training_options
+from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
 from nnlo_opt.core.base.files import regular
 

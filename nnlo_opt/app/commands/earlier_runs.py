@@ -12,9 +12,10 @@ from nnlo_opt.app.reporting.terminal import fitted
 from nnlo_opt.app.reporting.words import counted, point_text
 from nnlo_opt.app.run.afterwards.best_model import BEST_MODEL, best_fold, weights_text, without_validation
 from nnlo_opt.app.run.afterwards.trained_models import TrainedModels, prepare
+from nnlo_opt.app.run.options.making import optimization_options, training_options
 from nnlo_opt.app.run.options.of_journal import without_code
 from nnlo_opt.app.run.options.table import BY_NAME, MODEL_AND_DATA, NAMED_MODEL, READING, SEED, TRAINING
-from nnlo_opt.app.run.options.values import Options, optimization_options, training_options
+from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.start.earlier import ledger_of
 from nnlo_opt.app.run.workload.workload import ModuleWorkload

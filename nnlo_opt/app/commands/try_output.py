@@ -10,7 +10,7 @@ from nnlo_opt.app.commands.process import HelpRequested
 from nnlo_opt.app.reporting.table import text_table
 from nnlo_opt.app.reporting.terminal import line_width
 from nnlo_opt.app.reporting.words import counted, metrics_text
-from nnlo_opt.app.run.options.values import output_options
+from nnlo_opt.app.run.options.comparing import output_options
 from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, TrialError, printable
 from nnlo_opt.core.base.files import regular
 from nnlo_opt.core.comm.messages import EpochReported, RunFold

@@ -18,8 +18,8 @@ from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.app.reporting.terminal import line_width
 from nnlo_opt.app.reporting.words import counted, duration_text
 from nnlo_opt.app.run.options.kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
+from nnlo_opt.app.run.options.pruning import check_rungs, pruning_plan
 from nnlo_opt.app.run.options.table import BY_NAME, SEED, TARGET, Option
-from nnlo_opt.app.run.options.values import check_rungs, pruning_plan
 from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.coordinator.instructions import SearchPlan

@@ -3,7 +3,7 @@
 import pytest
 
 from nnlo_opt.app.run.options.choice import Choice, chosen, resumed, with_choice, without_effect
-from nnlo_opt.app.run.options.values import optimization_options
+from nnlo_opt.app.run.options.making import optimization_options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.trials.identity import StartSettings
 from nnlo_opt.space import Integer, Real, Space

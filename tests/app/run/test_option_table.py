@@ -1,7 +1,7 @@
 import pytest
 
+from nnlo_opt.app.run.options.making import optimization_options, training_options
 from nnlo_opt.app.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
-from nnlo_opt.app.run.options.values import optimization_options, training_options
 from nnlo_opt.cli import tool
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.objectives import Objective

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.app.commands.driver_options import driver_options
-from nnlo_opt.app.run.options.space_checks import check_space
-from nnlo_opt.app.run.options.values import check_training
+from nnlo_opt.app.run.options.space_checks import check_space, check_training
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.training.options import MODES, OPTIMIZERS, SEARCHABLE, TrainingOptions
 from nnlo_opt.engine.loading.spaces import load_space

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from nnlo_opt.app.run.options.checks import check_shares, least_workers
+from nnlo_opt.app.run.options.making import training_options
 from nnlo_opt.app.run.options.space_checks import idle_options
-from nnlo_opt.app.run.options.values import training_options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.comm import messages as msg

@@ -1,19 +1,37 @@
-"""Checks of training options at the points of a search space."""
+"""Checks of training options, for any model and at the points of a search space."""
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 from typing import Any
 
-from nnlo_opt.app.run.options.values import Options, check_training
+from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.space.parameters import Integer, Real
 from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.core.space.values import Value, text, thawed
 from nnlo_opt.core.training.options import TrainingOptions, option_name, searchable
+from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.core.update_rules.optimizers import make_optimizer
 from nnlo_opt.core.update_rules.registry import RULES
 from nnlo_opt.core.update_rules.rule import UpdateRule
+from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.builders import TrialDefinition
+from nnlo_opt.engine.models.torch import losses as torch_losses
+from nnlo_opt.engine.search.custom import check_halves
+
+
+def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
+    """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
+    make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
+    check_halves(options)
+    if options.loss:
+        for name in map(str.strip, options.loss.split(",")):
+            try:
+                torch_losses.check_loss(name)
+            except ConfigurationError:  # the framework may not be known yet
+                losses.check_loss(name)
+    return options.stopping, options.target
 
 
 def check_space(space: Space, definition: TrialDefinition, options: Options) -> None:

@@ -1,7 +1,7 @@
 """Table of all options.
 
 The parsers of the command line, the reference page docs/reference/options.md and the arguments of `nnlo_opt.optimize`
-are made from this table; `app.run.options.values` makes the validated values of a command.
+are made from this table; `app.run.options.making` makes the validated values of a command.
 """
 
 from collections.abc import Iterable, Mapping

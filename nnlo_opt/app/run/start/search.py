@@ -21,7 +21,8 @@ from nnlo_opt.app.reporting.words import (
 )
 from nnlo_opt.app.run.afterwards.best_model import weights_text
 from nnlo_opt.app.run.options.choice import chosen, resumed, with_choice, without_effect
-from nnlo_opt.app.run.options.values import Options, budget_text, pruning_for
+from nnlo_opt.app.run.options.pruning import pruning_for
+from nnlo_opt.app.run.options.values import Options, budget_text
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.start.earlier import observations_of_runs, read_earlier
 from nnlo_opt.app.run.start.running_search import RunningSearch

@@ -22,8 +22,8 @@ from nnlo_opt.app.run.afterwards import last_steps
 from nnlo_opt.app.run.afterwards.best_model import save_model
 from nnlo_opt.app.run.afterwards.mirrors import ask_mirrors, end_mirrors
 from nnlo_opt.app.run.options.checks import check_momentum, check_shares, check_teams, least_workers
-from nnlo_opt.app.run.options.space_checks import idle_options
-from nnlo_opt.app.run.options.values import Options, check_training
+from nnlo_opt.app.run.options.space_checks import check_training, idle_options
+from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.roles import RoleSetup
 from nnlo_opt.app.run.start.console import Console, WaitForSpace

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.app.run.options.space_checks import check_space
-from nnlo_opt.app.run.options.values import DataOptions, Options, check_objectives, check_training
+from nnlo_opt.app.run.options.comparing import check_objectives
+from nnlo_opt.app.run.options.space_checks import check_space, check_training
+from nnlo_opt.app.run.options.values import DataOptions, Options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.run_data import RunData
