@@ -35,13 +35,16 @@ get_model.parameter_range = [Integer(4, 64, name="n_units")]
 
 @pytest.fixture
 def files(here):
-    """The working folder, with the files of the page; its update rule is known as long as the test takes."""
+    """The working folder, with the files of the page."""
     for name, text in FILES.items():
         (here / name).write_text(text)
-    known = {*RULES}
-    yield here
-    for mode in RULES.keys() - known:
-        del RULES[mode]
+    return here
+
+
+def test_a_custom_rule_is_in_no_table(files):
+    known = dict(RULES)
+    assert options_of("sign.py:SignSgd").rule.name == "sign"
+    assert known == RULES
 
 
 def test_examples_are_short():

@@ -12,7 +12,7 @@ from nnlo_opt.app.run.options.table import BY_NAME, Option
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.training.options import MODES
-from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.engine.search.custom import rules_with
 from nnlo_opt.tools.launcher.planning import LEAST_S, NOTICE_S, SCHEDULERS, JobPlan, Memory
 
 # fmt: off
@@ -48,7 +48,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
             f"{arguments.n_ranks} ranks; take at least {arguments.block_size + 1} ranks, or smaller blocks."
         )
     n_masters, n_processes = arguments.n_masters, arguments.n_processes
-    rule = RULES[arguments.mode]
+    rule = rules_with(arguments.mode)[arguments.mode]
     topology = Topology.plan(
         arguments.n_ranks,
         arguments.block_size,

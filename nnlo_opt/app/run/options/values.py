@@ -34,7 +34,6 @@ from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.trials.objectives import DEFAULT, FIGURE, MEASURED, Comparison, Objective
 from nnlo_opt.core.trials.run_directory import RUNS, RunRequest, existing_run
 from nnlo_opt.core.update_rules.optimizers import make_optimizer
-from nnlo_opt.core.update_rules.registry import RULES
 from nnlo_opt.engine.data.cache import parse_copy_command
 from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.builders import names_objective, objective_in
@@ -44,7 +43,7 @@ from nnlo_opt.engine.objective.output import Output
 from nnlo_opt.engine.objective.signature import text_takes
 from nnlo_opt.engine.objective.template import Template
 from nnlo_opt.engine.runtime.devices import GpuRequest
-from nnlo_opt.engine.search.custom import check_halves, custom_name, custom_rule, is_custom
+from nnlo_opt.engine.search.custom import check_halves, custom_name, is_custom, rules_with
 from nnlo_opt.engine.search.registry import AUTO, options_of, search_names
 
 _THREAD_VALIDATION = (
@@ -305,14 +304,12 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
-    if is_custom(values.mode):  # by name as all others, but in this process only
-        RULES[values.mode] = custom_rule(values.mode)
     known = TrainingOptions().to_json()
     training = {name: value for name, value in vars(values).items() if name in known}
     log_level = "debug" if values.verbose else values.log_level
     return _same_named(Options, values) | {
         "model": model or "",
-        "training": TrainingOptions.of(training | {"shuffle": not values.no_shuffle}),
+        "training": TrainingOptions.of(training | {"shuffle": not values.no_shuffle, "rules": rules_with(values.mode)}),
         "data": _data(values),
         "trial_name": values.trial_name or TRIAL_NAME,
         "gpus": GpuRequest(max_gpus=values.max_gpus, master_gpu=values.master_gpu),
