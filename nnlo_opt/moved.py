@@ -23,7 +23,7 @@ MOVED = {
     "update_rules.rule": "Answer, GroupHalf, MasterHalf, UpdateRule, WorkerHalf",
     "update_rules.downpour": "Downpour",
     "models.adapter": "FrameworkAdapter, ModelAdapter",
-    "models.framework": "FRAMEWORKS, Framework",
+    "models.framework": "Framework",
     "models.losses": "Output",
     "models.layout": "FlatWeights, Layout, WeightSpec",
     "training.history": "Metrics",

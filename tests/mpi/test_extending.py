@@ -1,5 +1,6 @@
 """The page "Extending": its examples are short, run, pass the suites that it names, and are taken by the drivers."""
 
+import os
 import re
 import subprocess
 import sys
@@ -35,13 +36,16 @@ get_model.parameter_range = [Integer(4, 64, name="n_units")]
 
 @pytest.fixture
 def files(here):
-    """The working folder, with the files of the page; its update rule is known as long as the test takes."""
+    """The working folder, with the files of the page."""
     for name, text in FILES.items():
         (here / name).write_text(text)
-    known = {*RULES}
-    yield here
-    for mode in RULES.keys() - known:
-        del RULES[mode]
+    return here
+
+
+def test_a_custom_rule_is_in_no_table(files):
+    known = dict(RULES)
+    assert options_of("sign.py:SignSgd").rule.name == "sign"
+    assert known == RULES
 
 
 def test_examples_are_short():
@@ -287,3 +291,57 @@ def test_the_model_adapter_is_trained_by_the_driver(files, printed):
     launcher.run(3, [*command, "--batch", "10", "--epochs", "5", "--checkpoint", "run"], files)
     saved = np.fromfile("checkpoints/run/best_model.weights", np.float32)
     assert np.allclose(saved, [1, 2, 3, 4], atol=0.05)
+
+
+#: an exporter, beside the algorithm and the rule of the page, in the module of a package
+LINES = """
+from climb import Climb
+from nnlo_opt.extend import atomic_write
+from sign import SignSgd
+
+
+class Lines:
+    target, is_file = "trials.txt", True
+
+    def __init__(self, target, run_name):
+        self.target, self.run_name = target, run_name
+
+    def take(self, events, ledger):
+        atomic_write(self.target, f"{self.run_name}: {len(ledger.trials)} trials\\n")
+"""
+GROUPS = {"search_algorithms": "Climb", "update_rules": "SignSgd", "exporters": "Lines"}
+
+
+def installed(folder, version):
+    """Lay out a package as pip would; its folder is to be in PYTHONPATH."""
+    for name in ("climb.py", "sign.py"):
+        (folder / name).write_text(FILES[name])
+    (folder / "nnlo_parts.py").write_text(LINES)
+    info = folder / "nnlo_parts.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: nnlo-parts\nVersion: {version}\n")
+    entries = [f"[nnlo_opt.{group}]\nmine = nnlo_parts:{name}\n" for group, name in GROUPS.items()]
+    (info / "entry_points.txt").write_text("".join(entries))
+
+
+@trained("dense")
+@pytest.mark.mpi
+def test_an_installed_package_brings_its_parts_to_a_search(here, network, digits, monkeypatch):
+    site = here / "site"
+    site.mkdir()
+    installed(site, "1.0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+    (here / "model.py").write_text(network.slow)
+    search = ["OptimizationDriver", "--model", "model.py", *data_of(digits), "--checkpoint", str(here / "run")]
+    search += ["--hyper-opt", "mine", "--mode", "mine", "--mirror", "mine", "--num-iterations", "3"]
+    job = launcher.start(3, search, here)
+    job.wait_for(here / "run", "TrialCompleted", 1)
+    job.kill()
+    launcher.run(3, [*search, "--opt-restore"], here)
+    assert len(events_of(here / "run", "TrialCompleted")) == 3
+    assert (here / "run/trials.txt").read_text() == "run: 3 trials\n"
+    started = events_of(here / "run", "RunStarted")[0]
+    assert started["identity"]["training"]["mode"].startswith("mine of nnlo-parts 1.0 (")
+    installed(site, "1.1")
+    refused = launcher.run(3, [*search, "--num-iterations", "4", "--opt-restore"], here, code=2)
+    assert "`--mode` differs: it was mine of nnlo-parts 1.0" in refused.err

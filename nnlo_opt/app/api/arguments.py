@@ -38,7 +38,7 @@ class SearchArguments(TypedDict, total=False):
     features_name: str | None
     labels_name: str | None
     loss: str | None
-    backend: Literal["keras", "torch"] | None
+    backend: Literal["keras", "torch"] | str | None
     keras_backend: Literal["tensorflow", "jax", "torch"] | None
     # reading and weighting samples
     class_weights: Mapping[int, float] | Literal["balanced"] | None

@@ -4,8 +4,9 @@ A search space reaches the training by `TrainingOptions.with_point`: a parameter
 option for one trial.
 """
 
+import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, require_known
@@ -75,6 +76,8 @@ class TrainingOptions:
     #: epochs between two checkpoints
     checkpoint_interval: int = 1
     shuffle: bool = True
+    #: update rules by the names that `mode` may have; a custom one is in no other table
+    rules: Mapping[str, UpdateRule] = field(default_factory=lambda: RULES, compare=False, repr=False)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "TrainingOptions":
@@ -87,7 +90,7 @@ class TrainingOptions:
         object.__setattr__(self, "of_rules", {**default_values(), **self.of_rules})
         for name, unit in _COUNTS.items():
             check_whole(option_name(name), getattr(self, name), unit=unit)
-        for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
+        for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(self.rules)), ("exchange", EXCHANGES)):
             require_known(f"`{option_name(name)}`", getattr(self, name), choices)
         if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(
@@ -124,7 +127,7 @@ class TrainingOptions:
     @property
     def rule(self) -> UpdateRule:
         """Update rule of `mode`."""
-        return RULES[self.mode]
+        return self.rules[self.mode]
 
     @property
     def waits(self) -> bool:
@@ -147,7 +150,7 @@ class TrainingOptions:
 
         `name`: optimizer, worker_optimizer or learning_rate.
         """
-        rule = RULES[mode or self.mode]
+        rule = self.rules[mode or self.mode]
         plain: dict[str, Any] = {"mode": mode or self.mode, "momentum_correction": False}
         if name != "learning_rate":
             plain |= {"optimizer_params": {}, "worker_optimizer_params": {}}
@@ -238,7 +241,8 @@ class TrainingOptions:
     def to_json(self) -> dict[str, Any]:
         """Return plain data by name; options of single update rules are among them."""
         plain: dict[str, Any] = {}
-        for name, value in asdict(self).items():
+        for name in (option.name for option in fields(self) if option.name != "rules"):
+            value = copy.deepcopy(getattr(self, name))
             plain |= value if name == "of_rules" else {name: value}
         return plain
 

@@ -285,12 +285,17 @@ class TrialDefinition:
                 f"`get_model` of {self.source} failed at {dict(parameters)}{line_in(self.source, error)}, "
                 f"{describe(error)}."
             ) from error
-        if framework_of(model) is None:
+        if framework_of(model, framework, self.own_framework) is None:
             raise TrialError(
                 f"`{self.function or 'get_model'}` of {self.source} must return {framework.NOUN}. Received: "
                 f"{type(model).__name__}. Return the model itself."
             )
         return model
+
+    @property
+    def own_framework(self) -> Framework | None:
+        """Framework that a module brings along for its models, as `get_model.framework`; None if it brings none."""
+        return getattr(self.functions["get_model"], "framework", None)
 
     @property
     def jit_compile(self) -> bool:

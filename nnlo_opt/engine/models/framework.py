@@ -15,10 +15,10 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import regular
 from nnlo_opt.core.base.trees import Shapes
 from nnlo_opt.core.models.adapter import FrameworkAdapter
+from nnlo_opt.engine.loading import installed
 from nnlo_opt.engine.models.losses import LossRules, LossTerm, Output
 
-#: values of `--backend` with their modules, and names of modules of users that have added themselves; a model that does
-#: not indicate its framework uses the first
+#: values of `--backend` with their modules; a model that does not indicate its framework uses the first
 FRAMEWORKS: dict[str, str] = {
     "keras": "nnlo_opt.engine.models.keras.framework",
     "torch": "nnlo_opt.engine.models.torch.framework",
@@ -93,7 +93,9 @@ class Framework(Protocol):
 
 
 def framework_named(name: str) -> Framework:
-    """Return the framework that `--backend` names."""
+    """Return the framework that `--backend` names, NAME or NAME@PACKAGE (`engine.loading.installed`)."""
+    if installed.is_installed(name):
+        return cast(Framework, installed.load(installed.FRAMEWORKS, name))
     if name not in FRAMEWORKS:
         raise ConfigurationError(f"`--backend` must be one of {', '.join(FRAMEWORKS)}. Received: {name!r}.")
     return cast(Framework, importlib.import_module(FRAMEWORKS[name]))
@@ -109,8 +111,12 @@ def framework_name(source: Path, backend: str | None = None) -> str:
     return backend or _OF_SUFFIX.get(source.suffix) or imported_in(source) or next(iter(FRAMEWORKS))
 
 
-def framework_of(model: object) -> Framework | None:
-    """Return the imported framework to which `model` belongs; None if it belongs to none."""
+def framework_of(model: object, *others: Framework | None) -> Framework | None:
+    """Return the imported framework to which `model` belongs, or one of `others`; None if it belongs to none."""
+    ours = [sys.modules.get(module) for module in FRAMEWORKS.values()]
+    for other in others:
+        if other is not None and other not in ours and other.is_model(model):
+            return other
     # The order matters: a Keras model on torch is a torch module as well.
     frameworks = (framework_named(name) for name in FRAMEWORKS if name in sys.modules)
     return next((framework for framework in frameworks if framework.is_model(model)), None)

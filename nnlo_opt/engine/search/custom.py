@@ -1,8 +1,8 @@
-"""User-defined search algorithms, pruners and update rules: an object or a class in a script, or `FILE.py:CLASS`."""
+"""User-defined search algorithms, pruners and update rules: objects and classes, `FILE.py:CLASS`, or installed."""
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -18,7 +18,9 @@ from nnlo_opt.core.space.constraint import fingerprint
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.space.values import plain
 from nnlo_opt.core.update_rules.layers import layers_of
+from nnlo_opt.core.update_rules.registry import RULES
 from nnlo_opt.core.update_rules.rule import Answer, MasterHalf, UpdateRule, WorkerHalf
+from nnlo_opt.engine.loading import installed
 from nnlo_opt.engine.loading.modules import __name__ as user_files
 from nnlo_opt.engine.loading.modules import load_module
 from nnlo_opt.engine.runtime.process import code_of_user
@@ -30,19 +32,21 @@ _LAYERS = layers_of([("weights", (2,))])
 
 
 def is_custom(part: object) -> bool:
-    """Return True for an object and for FILE.py:CLASS, not for the name of a part of this package."""
-    return not isinstance(part, str) or ".py:" in part
+    """Return True for an object, FILE.py:CLASS and NAME@PACKAGE, not for the name of a part of this package."""
+    return not isinstance(part, str) or ".py:" in part or installed.is_installed(part)
 
 
 def custom_name(part: object) -> str:
     """Return the name of an algorithm or a pruner for the journal, one's own with a fingerprint of its code.
 
-    That is of the file, or of the methods of an object and its plain values.
+    That is of the file, of the installed package, or of the methods of an object and its plain values.
     """
     if not isinstance(part, str):
         kind, given = (part, {}) if isinstance(part, type) else (type(part), getattr(part, "__dict__", {}))
         values = sorted(item for item in given.items() if isinstance(item[1], int | float | str | None))
         name, code = kind.__qualname__, "".join([*_methods(kind), repr(values)]).encode()
+    elif installed.is_installed(part):
+        return installed.described(part)
     elif os.path.isfile(source := part.rpartition(":")[0]):
         name, code = os.path.basename(part), Path(source).read_bytes()
     else:
@@ -77,7 +81,7 @@ def custom_search(part: str | SearchAlgorithm | type[SearchAlgorithm], space: Sp
     Raises:
         ConfigurationError: there is no such class, it cannot be made, or it lacks `suggest`.
     """
-    made = _made(part, "A search algorithm", space=space, seed=seed)
+    made = _made(part, "A search algorithm", installed.SEARCH_ALGORITHMS, space=space, seed=seed)
     check_search(made)
     return CheckedSearch(made, space)
 
@@ -88,18 +92,23 @@ def custom_pruner(part: str | Pruner | type[Pruner]) -> Pruner:
     Raises:
         ConfigurationError: there is no such class, it cannot be made, or it is no pruner.
     """
-    made = _made(part, "A pruner")
+    made = _made(part, "A pruner", installed.PRUNERS)
     check_pruner(made)
     return CheckedPruner(made)
 
 
+def rules_with(mode: str) -> Mapping[str, UpdateRule]:
+    """Return the update rules by name, with that of `mode` if it is a custom one, in a table of its own."""
+    return {**RULES, mode: custom_rule(mode)} if is_custom(mode) else RULES
+
+
 def custom_rule(part: str) -> UpdateRule:
-    """Return the update rule of FILE.py:CLASS, which is made by CLASS().
+    """Return the update rule of FILE.py:CLASS or NAME@PACKAGE, which is made by CLASS().
 
     Raises:
         ConfigurationError: there is no such class, it cannot be made, or it is no update rule.
     """
-    made = _made(part, "An update rule")
+    made = _made(part, "An update rule", installed.UPDATE_RULES)
     if not isinstance(made, UpdateRule) or made.options or not isinstance(getattr(made, "name", None), str):
         raise ConfigurationError(
             "An update rule of one's own must be a `nnlo_opt.extend.UpdateRule` with a `name` and "
@@ -215,19 +224,22 @@ class CheckedPruner(Pruner):
         )
 
 
-def _made(part: Any, what: str, **arguments: object) -> Any:
-    """Return an object as it is, and what a class, or the class of FILE.py:CLASS, makes of `arguments`, in order."""
-    if isinstance(part, str):
+def _made(part: Any, what: str, group: str, **arguments: object) -> Any:
+    """Return an object as it is, and what a class, or the class that a text names, makes of `arguments`, in order."""
+    maker: Any
+    if installed.is_installed(part):
+        form, received, maker = "a class of its package", part, installed.load(group, part)
+    elif isinstance(part, str):
         source, _, name = part.rpartition(":")
         form, received = "FILE.py:CLASS", part
-        maker: Any = getattr(load_module(source, f"{what} of one's own must be FILE.py:CLASS"), name, None)
+        maker = getattr(load_module(source, f"{what} of one's own must be FILE.py:CLASS"), name, None)
     elif isinstance(part, type):
         form, received, maker = "a class or an object", f"the class {part.__qualname__}", part
     else:
         return part
     rule = f"{what} of one's own must be {form}, and is made by `CLASS({', '.join(arguments)})`"
     if not takes_arguments(maker, len(arguments)):
-        wrong = "which cannot be called like that" if callable(maker) else "and the file has no such class"
+        wrong = "which cannot be called like that" if callable(maker) else "and there is no such class"
         raise ConfigurationError(f"{rule}. Received: {received}, {wrong}. Correct the class, or the name.")
     try:
         with code_of_user():

@@ -11,14 +11,16 @@ from nnlo_opt.app.reporting.page import PAGE_NAME, write_page
 from nnlo_opt.app.reporting.results import read_ledger, read_run, write_results
 from nnlo_opt.app.reporting.terminal import fitted
 from nnlo_opt.app.reporting.words import counted
-from nnlo_opt.app.run.options.kinds import FLAG, PATH, one_of
+from nnlo_opt.app.run.options.kinds import FLAG, PATH, or_installed
 from nnlo_opt.app.run.options.table import Option
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.core.trials.run_lock import may_be_at_work
+from nnlo_opt.engine.loading import installed
 from nnlo_opt.engine.runtime.environment import fit_on_one_thread
-from nnlo_opt.tools.export.exporter import MARK, TOOLS, make_exporter, require
+from nnlo_opt.engine.search.custom import custom_name
+from nnlo_opt.tools.export.exporter import MARK, TOOLS, make_exporter, require, tool_named
 
 # fmt: off
 #: options of `nnlo-opt report`
@@ -30,7 +32,7 @@ REPORT_OPTIONS = (
 )
 #: options of `nnlo-opt export`
 EXPORT_OPTIONS = (
-    Option("to", "FORMAT", one_of(*TOOLS), example="optuna",
+    Option("to", "FORMAT", or_installed([*TOOLS], installed.EXPORTERS), example="optuna",
         help="csv or parquet: tables of trials, epochs, folds and assignments; optuna: a study in a journal file; "
              "tensorboard: scalars and HParams; mlflow: a file store; wandb-offline: runs for `wandb sync`"),
     Option("out", "PATH", PATH, shown="a name of the format in the run directory", example="study.log",
@@ -88,11 +90,11 @@ def export(parser: Parser, argv: Sequence[str]) -> None:
     arguments = parser.values_of_run(argv)
     if arguments.to is None:
         parser.refuse_without("--to")
-    run, tool = arguments.run, TOOLS[arguments.to]
+    run, tool = arguments.run, tool_named(arguments.to)
     require(arguments.to, f"`--to {arguments.to}`")
     events, ledger = read_run(run)
     target = SafePath.of(Path(arguments.out)) if arguments.out else SafePath(run) / tool.target
-    is_mirrored = arguments.to in ledger.settings.mirror and may_be_at_work(run)
+    is_mirrored = custom_name(arguments.to) in ledger.settings.mirror and may_be_at_work(run)
     if is_mirrored and Path(str(target)).resolve() == (run / tool.target).resolve():
         raise ConfigurationError(
             f"An export must not replace what `--mirror {arguments.to}` of a run under way writes. Received: "

@@ -9,12 +9,14 @@ from typing import Any, Protocol
 
 import nnlo_opt
 from nnlo_opt.app.analysis.frames import last_metrics, prefixed, row_of, time_s
-from nnlo_opt.core.base.errors import require_package
+from nnlo_opt.core.base.errors import ConfigurationError, require_package
 from nnlo_opt.core.base.files import atomic_write, make_directory
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.user_code import takes_arguments
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import Assignment, Trial
+from nnlo_opt.engine.loading import installed
 
 
 class Exporter(Protocol):
@@ -67,20 +69,41 @@ MARK = "nnlo_opt-export.json"
 _RESULTS = ("figure_of_merit", "figure_of_merit_std", "figure_so_far", "feasible", "n_folds", "time_s", "reason")
 
 
+def tool_named(name: str) -> Tool:
+    """Return a tool by the name for `--to`; NAME@PACKAGE is the exporter of an installed package.
+
+    Its class is made by CLASS(target, run_name), and may have `target`, the name of its file or folder, and `is_file`.
+    """
+    if not installed.is_installed(name):
+        return TOOLS[name]
+    kind = installed.load(installed.EXPORTERS, name)
+    if not callable(kind) or not takes_arguments(getattr(kind, "take", None), 3):
+        raise ConfigurationError(
+            "An exporter of another package must be a class, made by `CLASS(target, run_name)`, with a method "
+            f"`take(events, ledger)`. Received: {kind!r} as {name}. Correct the class, or name another format."
+        )
+    target = str(getattr(kind, "target", name.partition("@")[0]))
+    return Tool(module="", maker="", target=target, is_file=bool(getattr(kind, "is_file", False)))
+
+
 def require(name: str, asked: str) -> None:
     """Raise ConfigurationError if the package of a tool is not installed; `asked`: option that needs it."""
-    tool = TOOLS[name]
+    tool = tool_named(name)
     if tool.package:
         require_package(asked, tool.package, tool.extra, "leave it out")
 
 
 def make_exporter(name: str, target: SafePath, run_name: str) -> Exporter:
     """Return the exporter of a tool that writes to `target`, a folder that is made here unless it is a file."""
-    make_directory(target.parent if TOOLS[name].is_file else target)
-    if not TOOLS[name].is_file:
+    tool = tool_named(name)
+    make_directory(target.parent if tool.is_file else target)
+    if not tool.is_file:
         atomic_write(target / MARK, json.dumps({"run": run_name, "nnlo_opt": nnlo_opt.__version__}) + "\n")
-    module = importlib.import_module(f"nnlo_opt.tools.export.{TOOLS[name].module}")
-    exporter: Exporter = getattr(module, TOOLS[name].maker)(target, run_name)
+    if tool.module:
+        maker = getattr(importlib.import_module(f"nnlo_opt.tools.export.{tool.module}"), tool.maker)
+    else:
+        maker = installed.load(installed.EXPORTERS, name)
+    exporter: Exporter = maker(target, run_name)
     return exporter
 
 

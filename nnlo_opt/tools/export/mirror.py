@@ -19,7 +19,7 @@ from nnlo_opt.app.reporting.terminal import make_output_printable
 from nnlo_opt.app.run.afterwards.mirrors import LAST_S, Mirrors
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.tools.export.exporter import TOOLS, make_exporter, require
+from nnlo_opt.tools.export.exporter import make_exporter, require, tool_named
 
 #: added to the niceness of the process
 NICENESS = 10
@@ -64,7 +64,7 @@ def mirror(run_directory: Path, parent: int, tool: str) -> None:
     """Keep the files of a tool up to date until standard input has a byte or ends, or `parent` dies."""
     threading.Thread(target=_end_after, args=(parent,), name="end", daemon=True).start()
     follower = JournalFollower(run_directory / JOURNAL_NAME)
-    exporter = make_exporter(tool, SafePath(run_directory) / TOOLS[tool].target, run_directory.name)
+    exporter = make_exporter(tool, SafePath(run_directory) / tool_named(tool).target, run_directory.name)
     for _ in rounds(parent):
         if follower.read():
             exporter.take(follower.new, follower.ledger)

@@ -17,7 +17,7 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import atomic_write, regular
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.training.options import MODES
-from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.engine.search.custom import rules_with
 from nnlo_opt.tools.launcher.batch_script import LEAST_S, NOTICE_S, SCHEDULERS, SCRIPT_NAME, BatchJob, activation
 from nnlo_opt.tools.launcher.launch_command import OPTIONS as LAUNCH_OPTIONS
 from nnlo_opt.tools.launcher.planning import JobPlan, Memory
@@ -94,7 +94,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
             f"{arguments.n_ranks} ranks; take at least {arguments.block_size + 1} ranks, or smaller blocks."
         )
     n_masters, n_processes = arguments.n_masters, arguments.n_processes
-    rule = RULES[arguments.mode]
+    rule = rules_with(arguments.mode)[arguments.mode]
     topology = Topology.plan(
         arguments.n_ranks,
         arguments.block_size,

@@ -55,6 +55,7 @@ def test_the_arguments_are_the_options_of_the_table_with_their_types():
     types["shuffle"] = types.pop("no_shuffle")
     types["direction"] = Literal["min", "max", "minimize", "maximize"] | None
     types["mode"] |= str  # one's own, as FILE.py:CLASS
+    types["backend"] |= str  # of an installed package
     types["hyper_opt"] |= str | SearchAlgorithm | type[SearchAlgorithm]  # or as an object, or its class
     types["pruner"] |= str | Pruner | type[Pruner]
     types["objective"] |= Mapping[str, str]

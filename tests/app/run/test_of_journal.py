@@ -106,6 +106,7 @@ def test_the_page_on_security_lists_every_option_that_names_code():
     assert {
         *("model", "example", "search_space", "figure_of_merit", "mode", "hyper_opt", "pruner"),
         *("command", "copy_command", "on_end"),
+        *("backend", "mirror"),
     } == CODE
     page = (REPOSITORY / "docs/reference/security.md").read_text()
     table = page[page.index("## What is executed") : page.index("## What a journal may have executed")]

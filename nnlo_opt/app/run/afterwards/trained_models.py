@@ -28,7 +28,6 @@ from nnlo_opt.core.trials.trial import Trial
 from nnlo_opt.engine.models.builders import builtin_names, model_file, open_model
 from nnlo_opt.engine.models.framework import framework_for
 from nnlo_opt.engine.runtime.devices import NodeShare
-from nnlo_opt.engine.search.custom import is_custom
 
 
 class _FirstFile(RunData):
@@ -64,7 +63,7 @@ class TrainedModels(ModuleWorkload):
                 f"`{model.function}` of the script `{model.source}`. Resume it there by `opt_restore=True`."
             )
         trained = identity.training.plain
-        if is_custom(trained.get("mode", "")):  # no model depends on it
+        if trained.get("mode") not in MODES:  # no model depends on it
             trained = trained | {"mode": MODES[0]}
         options = Options(
             model=named or (model.name if _is_builtin(model) else model.source),

@@ -20,6 +20,7 @@ from nnlo_opt.core.search.start_points import parse_start_point
 from nnlo_opt.core.search.warm_start import Earlier
 from nnlo_opt.core.space.space import Point
 from nnlo_opt.core.trials.objectives import Objective, OutcomeConstraint
+from nnlo_opt.engine.loading import installed
 from nnlo_opt.engine.objective.other_names import part_named
 from nnlo_opt.engine.search.custom import is_custom
 
@@ -111,15 +112,38 @@ def one_of(*choices: str, other: str = "") -> Kind:
     return Kind(rule=rule, type=Literal[choices], convert=convert)
 
 
-def or_own(choices: Sequence[str], check: Callable[[object], None]) -> Kind:
-    """Return the kind of `choices`, of FILE.py:CLASS, and of classes and objects that pass `check`."""
-    names = one_of(*choices, other=", or FILE.py:CLASS")
+def or_installed(choices: Sequence[str], group: str, other: str = "") -> Kind:
+    """Return the kind of `choices` and of names that installed packages bring; `other` ends the rule.
+
+    Args:
+        group: group of their entry points, which are looked for only if a name is none of `choices`.
+    """
+    names = one_of(*choices, other=other)
+
+    def convert(value: Any) -> str:
+        if not isinstance(value, str) or value in choices or not value or ".py" in value or "/" in value:
+            return str(names(value))
+        if part := installed.found(group, value):
+            return part
+        wrong = f"must be {names.rule}. Received: {value}.{installed.nearest(value, group, choices)}"
+        raise WrongValueError(wrong)
+
+    return Kind(rule=names.rule, type=names.type, convert=convert, names_code=lambda value: value not in choices)
+
+
+def or_own(choices: Sequence[str], check: Callable[[object], None], group: str) -> Kind:
+    """Return the kind of `choices`, of FILE.py:CLASS, of classes and objects that pass `check`, and installed ones."""
+    names = or_installed(choices, group, ", or FILE.py:CLASS")
 
     def convert(value: Any) -> Any:
         if (ours := part_named(value)) in choices and value not in choices:
             text = value if isinstance(value, str) else shown(value)
             raise WrongValueError(f"must be {names.rule}. Received: {text}. Did you mean `{ours}`?")
-        if not is_custom(value) or isinstance(value, bool | int | float | list | tuple | dict):
+        if (
+            not is_custom(value)
+            or installed.is_installed(value)
+            or isinstance(value, bool | int | float | list | tuple | dict)
+        ):
             return names(value)
         if not isinstance(value, str):
             check(value)
@@ -128,7 +152,7 @@ def or_own(choices: Sequence[str], check: Callable[[object], None]) -> Kind:
             raise WrongValueError(f"must be {names.rule}. Received: {value}, and there is no such file.")
         return os.path.abspath(value)  # the module of the model may change the working folder
 
-    return Kind(rule=names.rule, type=names.type, convert=convert, names_code=is_custom)
+    return Kind(rule=names.rule, type=names.type, convert=convert, names_code=names.names_code)
 
 
 def many(each: Kind, action: str = "append") -> Kind:

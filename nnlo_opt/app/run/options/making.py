@@ -22,12 +22,11 @@ from nnlo_opt.core.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.core.search.warm_start import Earlier
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.run_directory import RUNS, RunRequest, existing_run
-from nnlo_opt.core.update_rules.registry import RULES
 from nnlo_opt.engine.data.cache import parse_copy_command
 from nnlo_opt.engine.models.builders import objective_in
 from nnlo_opt.engine.objective.signature import text_takes
 from nnlo_opt.engine.runtime.devices import GpuRequest
-from nnlo_opt.engine.search.custom import custom_rule, is_custom
+from nnlo_opt.engine.search.custom import is_custom, rules_with
 from nnlo_opt.engine.search.registry import AUTO
 
 _THREAD_VALIDATION = (
@@ -128,8 +127,6 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
-    if is_custom(values.mode):  # by name as all others, but in this process only
-        RULES[values.mode] = custom_rule(values.mode)
     known = TrainingOptions().to_json()
     training = {name: value for name, value in vars(values).items() if name in known}
     log_level = "debug" if values.verbose else values.log_level
@@ -144,7 +141,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
         "monitor": values.monitor,
         "timeline": values.timeline,
         "on_end": values.on_end,
-        "training": TrainingOptions.of(training | {"shuffle": not values.no_shuffle}),
+        "training": TrainingOptions.of(training | {"shuffle": not values.no_shuffle, "rules": rules_with(values.mode)}),
         "data": _data(values),
         "trial_name": values.trial_name or TRIAL_NAME,
         "gpus": GpuRequest(max_gpus=values.max_gpus, master_gpu=values.master_gpu),

@@ -13,7 +13,6 @@ from nnlo_opt.core.space.values import Value, text, thawed
 from nnlo_opt.core.training.options import TrainingOptions, option_name, searchable
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.update_rules.optimizers import make_optimizer
-from nnlo_opt.core.update_rules.registry import RULES
 from nnlo_opt.core.update_rules.rule import UpdateRule
 from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.builders import TrialDefinition
@@ -162,20 +161,20 @@ def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[
 
     def takes(mode: str, name: str) -> bool:
         """Return True if there may be other steps with another value of the option."""
-        return (varies and RULES[mode].takes_optimizer) or training.has_effect(name, mode)
+        return (varies and training.rules[mode].takes_optimizer) or training.has_effect(name, mode)
 
     def maker(mode: str) -> str:
         """Return in words what makes the steps, "" if `--optimizer` does."""
         # Each model of a composite, and a worker that steps by itself, has the worker's optimizer if there is one.
-        if of_worker and (own or RULES[mode].steps_at_workers):
+        if of_worker and (own or training.rules[mode].steps_at_workers):
             return "`--worker-optimizer`"
-        return "" if own or takes(mode, "optimizer") else RULES[mode].name
+        return "" if own or takes(mode, "optimizer") else training.rules[mode].name
 
     modes, syncs = sorted(known("mode")), known("sync_every")
-    rules = [RULES[mode] for mode in modes]
+    rules = [training.rules[mode] for mode in modes]
     searched = () if space is None else space.train_names
     varies = any(searchable(name).partition(".")[0] in (*_OF_STEPS, *training.of_rules) for name in searched)
-    stepping = [rule.name for rule in RULES.values() if rule.steps_at_workers]
+    stepping = [rule.name for rule in training.rules.values() if rule.steps_at_workers]
     takes_steps = own or any(rule.steps_at_workers for rule in rules)
     takes_steps = takes_steps or any(isinstance(n, int) and n > 1 for n in syncs)
     of_worker = None not in known("worker_optimizer")
@@ -189,7 +188,7 @@ def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[
     if not takes_steps:
         reason = f"for `--mode {' or '.join(stepping)}` and `--sync-every` above 1"
         idle.append((["worker_optimizer", "worker_optimizer_params"], reason))
-    for rule in RULES.values():
+    for rule in training.rules.values():
         if rule not in rules:
             idle.append(([option.name for option in rule.options], f"for `--mode {rule.name}`"))
         elif own:

@@ -35,6 +35,7 @@ from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.objectives import DEFAULT, EPOCHS, MEASURED
 from nnlo_opt.core.trials.run_directory import RUNS
 from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.engine.loading import installed
 from nnlo_opt.engine.search.custom import check_pruner, check_search
 from nnlo_opt.engine.search.registry import AUTO, search_names
 
@@ -170,7 +171,8 @@ MODEL_AND_DATA = _group(
         help="data set of the labels; for several outputs a group, or names separated by commas"),
     _training("loss", "NAME", TEXT, shown="get_loss of the model module, else inferred and announced",
         example="mean_squared_error", help="Keras name of the loss"),
-    Option("backend", "NAME", one_of("keras", "torch"), shown="as the model module says", example="torch",
+    Option("backend", "NAME", kinds.or_installed(("keras", "torch"), installed.FRAMEWORKS),
+        shown="as the model module says", example="torch",
         help="library of the model: keras, or torch for a torch.nn.Module"),
     Option("keras_backend", "NAME", one_of("tensorflow", "jax", "torch"), shown="KERAS_BACKEND, else tensorflow",
         example="jax", help="library that Keras computes with: tensorflow, jax or torch"),
@@ -208,7 +210,7 @@ TRAINING = _group(
         help="samples of one gradient; each worker takes its own"),
     _training("epochs", "EPOCHS", whole(unit="epochs"), example="10", common=True,
         help="passes over the training data; counted over all workers"),
-    _training("mode", "RULE", kinds.or_own([*RULES], TEXT.convert), example="allreduce",
+    _training("mode", "RULE", kinds.or_own([*RULES], TEXT.convert, installed.UPDATE_RULES), example="allreduce",
         help=f"update rule: {', '.join(_EACH)}, or {' or '.join(_TOGETHER)}, in which every rank trains"),
     _training("synchronous", "", FLAG, shown="each worker trains at its own pace",
         help="average the gradients of all workers"),
@@ -284,7 +286,8 @@ RUN = _group(
              "imply --quiet"),
     Option("log_file", "FILE", PATH, example="search.log", python=False,
         help="also write the lines of rank 0 to this file"),
-    Option("mirror", "TOOL", many(one_of(*TOOLS), "extend"), default=(), example="optuna", python=False,
+    Option("mirror", "TOOL", many(kinds.or_installed(TOOLS, installed.EXPORTERS), "extend"),
+        default=(), example="optuna", python=False,
         help="keep files of another tool in the run directory up to date while the run goes on: optuna (optuna.log, "
              "which optuna-dashboard shows) or tensorboard (the folder tensorboard/)"),
     Option("options", "FILE", PATH, example="run.yaml", python=False, common=True,
@@ -316,8 +319,8 @@ SEARCH = _group(
              "prints"),
     Option("fix", "NAME=VALUE", kinds.FIXED, default={}, example="dropout=0.5",
         help="fix a parameter of the search space to one value; repeatable"),
-    Option("hyper_opt", "NAME", kinds.or_own((AUTO, *search_names()), check_search), default="bayesian",
-        example="sobol", common=True,
+    Option("hyper_opt", "NAME", kinds.or_own((AUTO, *search_names()), check_search, installed.SEARCH_ALGORITHMS),
+        default="bayesian", example="sobol", common=True,
         help="bayesian, freeze-thaw, bayesian-skopt, genetic, random, sobol or grid; freeze-thaw brings its own "
              "pruner; auto: freeze-thaw if trials report epochs and can be paused, else bayesian; with the extra "
              "[optuna] tpe, gp and cmaes; or one's own, FILE.py:CLASS"),
@@ -379,8 +382,8 @@ SEARCH = _group(
 )
 PRUNING = _group(
     "stopping trials early",
-    Option("pruner", "NAME", kinds.or_own(("none", *PRUNERS), check_pruner), default="none", example="asha",
-        common=True,
+    Option("pruner", "NAME", kinds.or_own(("none", *PRUNERS), check_pruner, installed.PRUNERS), default="none",
+        example="asha", common=True,
         help="none, median, asha or hyperband; median: stop a trial that is worse than the median of the others at the "
              "same epoch; asha: pause all but the best trials at rungs of more and more epochs, and resume a trial "
              "when it is among the best; hyperband: the same with several first rungs; FILE.py:CLASS: one's own"),

@@ -22,7 +22,7 @@ from nnlo_opt.core.training.options import option_name
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
 from nnlo_opt.core.trials.objectives import Objective
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
-from nnlo_opt.engine.search.custom import custom_name
+from nnlo_opt.engine.search.custom import custom_name, is_custom
 from nnlo_opt.engine.search.registry import is_grid
 
 #: packages that take part in a run
@@ -72,6 +72,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         ),
         **({"likely_first": True} if _tries_likely(options, findings) else {}),
         "figure_of_merit": findings.figure,
+        **({"backend": custom_name(options.backend)} if is_custom(options.backend or "") else {}),
         # Their observations are in the journal, so that the runs need not exist when this run is resumed.
         "warm_start": [str(path) for path in options.search.warm_start],
     }
@@ -91,7 +92,7 @@ def settings_of(
     command = "" if options.command is None else options.command.template.text
     given = {
         "keep_weights": options.keep_weights,
-        "mirror": [*options.mirror],
+        "mirror": [*map(custom_name, options.mirror)],
         "external_data": external,
         "command": command,
         "scripts": {} if options.command is None else scripts.to_json(),
@@ -187,7 +188,9 @@ def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[s
     if known.constraints != asked.constraints:
         bounds = [", ".join(identity.constraints) or None for identity in (known, asked)]
         return differing("--outcome-constraint", *bounds)
-    for key, value in asked.plain.items():
+    # Only a framework of another package is kept.
+    without = {"backend": None} if "backend" in known.plain else {}
+    for key, value in (without | asked.plain).items():
         # An option that came later than the run is no difference.
         if known.plain.get(key, value) != value and key not in _BY_ITSELF | _DERIVED:
             if key == "pruner":

@@ -152,7 +152,7 @@ class ModelMaker:
         """Return what `get_model` returns; TrialError if it fails."""
         self.framework.set_seed(seed)
         model = self.definition.build(parameters, self._framework)
-        owner = framework_of(model)
+        owner = framework_of(model, self._framework, self.definition.own_framework)
         if owner is not None and owner is not self._framework:
             if self._options.backend is not None:
                 raise ConfigurationError(

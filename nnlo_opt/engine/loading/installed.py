@@ -1,0 +1,117 @@
+"""Parts that other installed packages bring by name, as entry points.
+
+A user names a part as NAME; it is then known as NAME@PACKAGE, which a user may write as well. Entry points are looked
+for only if a name is not one of this package, and loaded only where the part is made.
+"""
+
+import hashlib
+from collections.abc import Collection
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.base.user_code import reason_of
+from nnlo_opt.engine.runtime.process import code_of_user
+
+SEARCH_ALGORITHMS = "nnlo_opt.search_algorithms"
+PRUNERS = "nnlo_opt.pruners"
+UPDATE_RULES = "nnlo_opt.update_rules"
+FRAMEWORKS = "nnlo_opt.frameworks"
+EXPORTERS = "nnlo_opt.exporters"
+GROUPS = (SEARCH_ALGORITHMS, PRUNERS, UPDATE_RULES, FRAMEWORKS, EXPORTERS)
+#: characters of a fingerprint that a name shows
+_SHOWN = 12
+
+
+def is_installed(part: object) -> bool:
+    """Return True for NAME@PACKAGE, which may not be a path as FILE.py:CLASS is."""
+    return isinstance(part, str) and "@" in part and ".py:" not in part and "/" not in part
+
+
+def found(group: str, name: str) -> str:
+    """Return NAME@PACKAGE of a part that the user names as NAME or NAME@PACKAGE; "" if no package has it.
+
+    Raises:
+        ConfigurationError: two packages bring parts of this name.
+    """
+    name, _, package = name.partition("@")
+    brought = {_package(point) for point in _points(group, name)}
+    packages = sorted(brought & {_plain(package)} if package else brought)
+    if len(packages) > 1:
+        raise ConfigurationError(
+            f"A name must be that of one part. Received: {name}, which {' and '.join(packages)} bring as "
+            f"`{group}`. Name one of them as {name}@{packages[0]}, or uninstall the other."
+        )
+    return f"{name}@{packages[0]}" if packages else ""
+
+
+def names(group: str) -> list[str]:
+    """Return the names that installed packages bring, for a guess at what was meant."""
+    return sorted(entry_points(group=group).names)
+
+
+def nearest(name: object, group: str, ours: Collection[str]) -> str:
+    """Return a sentence, after a space, that proposes the closest name of this package or another; else empty."""
+    return did_you_mean(str(name).partition("@")[0], [*ours, *names(group)])
+
+
+def load(group: str, part: str) -> Any:
+    """Return the object of NAME@PACKAGE, whose module is imported.
+
+    Raises:
+        ConfigurationError: no such package is installed in this place, or it cannot be imported.
+    """
+    name, _, package = part.partition("@")
+    point = next((point for point in _points(group, name) if _package(point) == package), None)
+    if point is None:
+        raise ConfigurationError(
+            f"A part of another package must be installed on every host. Received: {name} of {package}, which has no "
+            f"such entry point of `{group}` here. Install the package, or name another part."
+        )
+    try:
+        with code_of_user():
+            return point.load()
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(
+            f"A package that brings a part must import without an error. Received: {package} for {name} "
+            f"(`{point.value}`), with {reason_of(error)}. Correct or reinstall it, or name another part."
+        ) from error
+
+
+def described(part: str) -> str:
+    """Return NAME@PACKAGE for the journal: with version, and fingerprint of the modules of the package."""
+    name, _, package = part.partition("@")
+    try:
+        of = distribution(package)
+    except PackageNotFoundError:  # it is refused where it is made
+        return part
+    return f"{name} of {package} {of.version} ({_fingerprint(of)})"
+
+
+def _points(group: str, name: str) -> list[EntryPoint]:
+    return list(entry_points(group=group, name=name))
+
+
+def _package(point: EntryPoint) -> str:
+    return _plain(point.dist.name) if point.dist is not None else "an unknown package"
+
+
+def _plain(package: str) -> str:
+    return package.lower().replace("_", "-")
+
+
+def _fingerprint(of: Distribution) -> str:
+    """Return a hash of the Python files of all top modules that have entry points for us; nothing is imported."""
+    modules = {point.module.partition(".")[0] for point in of.entry_points if point.group in GROUPS}
+    digest = hashlib.sha256()
+    for name in sorted(modules):
+        spec = find_spec(name)
+        folders = sorted(spec.submodule_search_locations or ()) if spec is not None else []
+        files = [file for folder in folders for file in sorted(Path(folder).rglob("*.py"))]
+        if spec is not None and not folders and spec.origin and Path(spec.origin).is_file():
+            files = [Path(spec.origin)]
+        for file in files:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:_SHOWN]
