@@ -99,10 +99,10 @@ def make_exporter(name: str, target: SafePath, run_name: str) -> Exporter:
     make_directory(target.parent if tool.is_file else target)
     if not tool.is_file:
         atomic_write(target / MARK, json.dumps({"run": run_name, "nnlo_opt": nnlo_opt.__version__}) + "\n")
-    if tool.module:
-        maker = getattr(importlib.import_module(f"nnlo_opt.tools.export.{tool.module}"), tool.maker)
-    else:
+    if installed.is_installed(name):
         maker = installed.load(installed.EXPORTERS, name)
+    else:
+        maker = getattr(importlib.import_module(f"nnlo_opt.tools.export.{TOOLS[name].module}"), tool.maker)
     exporter: Exporter = maker(target, run_name)
     return exporter
 
