@@ -16,7 +16,7 @@ OPTIONS = {flag for command in tool.COMMANDS.values() for option in command.opti
 MORE = {"--help", "--help-all", "--version", "--early", "--mpi"}
 #: of NNLO, taken without effect; of mpirun, TensorBoard and MLflow
 MORE |= {"--tf", "--profile", "--map-by", "--bind-to", "--mca", "--with-ft", "--logdir", "--backend-store-uri"}
-MORE |= {"--allow-run-as-root", "--oversubscribe"}
+MORE |= {"--allow-run-as-root", "--oversubscribe", "--foreground", "--preserve-status", "--signal"}
 
 
 def texts(path: Path) -> list[str]:
