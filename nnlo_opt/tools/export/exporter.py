@@ -20,10 +20,20 @@ from nnlo_opt.engine.loading import installed
 
 
 class Exporter(Protocol):
-    """Writer of the files of another tool.
+    r"""Writer of the files of another tool.
 
     The events of a run come in their order: all in one call for a run that is exported, a few at a time for a search
     that is mirrored. An exporter that mirrors may find its own files of an earlier start, and continues them.
+
+    >>> class Lines:
+    ...     target, is_file = "trials.txt", True  # in the run directory, if `--out` names nothing else
+    ...
+    ...     def __init__(self, target, run_name):
+    ...         self._target = target
+    ...
+    ...     def take(self, events, ledger):
+    ...         lines = [f"{trial.number} {trial.figure_of_merit}" for trial in ledger.trials.values()]
+    ...         atomic_write(self._target, "\n".join(lines))
     """
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
