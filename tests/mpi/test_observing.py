@@ -64,7 +64,7 @@ def names_of(spans: list[dict[str, Any]]) -> set[str]:
 
 
 WORKERS_DO = {"look at model and data", "build model, read data", "batch", "gradient", "exchange", "validate"}
-MASTERS_DO = {"Initialise", "SendWeights", "SendFence", "SendValidate", "ReportEpoch", "Finish"}
+MASTERS_DO = {"Initialise", "SendWeights", "SendFence", "SendValidate", "ReportEpoch", "FinishFold"}
 
 
 @pytest.mark.proof
