@@ -205,7 +205,9 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     if isinstance(objective, Mapping):
         of_table["objective"] = [f"{name}:{way}" for name, way in objective.items()]
     if "warm_start" in given:
-        of_table["warm_start"] = _earlier(given["warm_start"])
+        earlier = given["warm_start"]
+        # Results and data frames are measurements; paths stay as they are.
+        of_table["warm_start"] = [*map(_measured, earlier if isinstance(earlier, list | tuple) else [earlier])]
     checked = optimization_options({**given, **of_table})
     if _has_time_alone(given):
         checked = replace(checked, plan=replace(checked.plan, num_iterations=0), run=replace(checked.run, n_asked=0))
@@ -216,13 +218,6 @@ def _has_time_alone(given: Mapping[str, Any]) -> bool:
     """Return True if a search ends by its time, and no number of trials is asked for."""
     has_time = given.get("timeout") is not None or given.get("walltime") is not None
     return has_time and given.get("num_iterations") is None
-
-
-def _earlier(given: Any) -> list[Any]:
-    """Return results and data frames as measurements, and paths as they are."""
-    if not isinstance(given, list | tuple):
-        given = [given]
-    return [_measured(place) for place in given]
 
 
 def _measured(place: Any) -> Any:
