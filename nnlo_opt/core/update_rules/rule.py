@@ -243,7 +243,8 @@ class PartedStep(Protocol):
     def apply(self) -> None:
         """Apply this rank's part of the step; return when all ranks have applied theirs.
 
-        Collective: every rank that trains; a rank that does not call it blocks the others."""
+        Collective: every rank that trains; a rank that does not call it blocks the others.
+        """
 
 
 Step = TypeVar("Step", bound=PartedStep)
@@ -407,7 +408,8 @@ class UpdateRule(ABC):
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> MasterHalf:
         """Return the half for a master of `n_workers` workers; called once per assignment.
 
-        A sub-master counts as one worker."""
+        A sub-master counts as one worker.
+        """
 
     @abstractmethod
     def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:
