@@ -1,7 +1,6 @@
 """Hyperparameter optimization over MPI blocks.
 
-`optimize` and `Study` search from Python, `load_run` looks at a run, `MPIManager` trains; all names below are imported
-when they are used.
+`optimize` and `Study` search from Python, `load_run` reads a run, `MPIManager` trains. Names are imported on first use.
 """
 
 import importlib
@@ -51,9 +50,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _absence(name: str, *, is_import: bool) -> Exception:
-    """Return the error about a name that does not exist.
+    """Return the error for an unknown name.
 
-    Of `from nnlo_opt import` of a name of others, for which Python would drop our sentence, it is an ImportError.
+    For `from nnlo_opt import NAME` with a name of another package it is an ImportError: Python would replace the
+    message of an AttributeError.
     """
     other_names = importlib.import_module(f"{__name__}.engine.objective.other_names")
     error: AttributeError = other_names.absence(other_names.MODULE, name, sys.modules[__name__])
