@@ -324,6 +324,7 @@ def installed(folder, version):
     (info / "entry_points.txt").write_text("".join(entries))
 
 
+@pytest.mark.proof
 @trained("dense")
 @pytest.mark.mpi
 def test_an_installed_package_brings_its_parts_to_a_search(here, network, digits, monkeypatch):

@@ -36,6 +36,7 @@ def test_messages_above_2_gib_arrive(tmp_path):
     launcher.run(2, [sys.executable, str(FUNCTIONS), "messages_above_2_gib_arrive"], tmp_path, 600)
 
 
+@pytest.mark.proof
 def test_a_message_of_a_rank_that_has_died_hides_no_other(tmp_path, monkeypatch):
     launcher.use_ulfm(monkeypatch)
     function = "a_message_of_a_rank_that_has_died_hides_no_other"

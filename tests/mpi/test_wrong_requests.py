@@ -215,6 +215,7 @@ def test_refused_before_anything_or_a_framework_is_imported(tmp_path, digits, li
     assert not outcome.modules & (HEAVY if name in EARLY else PACKAGES)
 
 
+@pytest.mark.proof
 @pytest.mark.keras
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.needs("torch")) if ".pt" in LATE[name][1] else name for name in LATE]
@@ -233,6 +234,7 @@ def test_all_ranks_leave_with_the_same_code(tmp_path, digits, name):
     assert word in said
 
 
+@pytest.mark.proof
 @networks.trained("dense", "keras")
 def test_fewer_samples_than_workers(tmp_path, digits, network):
     with h5py.File(next(digits.glob("mnist_train_0.h5"))) as source, h5py.File(tmp_path / "one.h5", "w") as file:

@@ -39,6 +39,7 @@ def test_keras_callbacks_run_on_worker_1(tmp_path):
     run(4, tmp_path, "3:callbacks_with_downpour,3:callbacks_with_allreduce,4:callbacks_with_downpour")
 
 
+@pytest.mark.proof
 @NETWORKS
 @pytest.mark.parametrize(
     ("name", "sentence"),

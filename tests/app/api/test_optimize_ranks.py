@@ -46,6 +46,7 @@ def test_a_keras_model_of_the_script_is_searched(tmp_path, n_ranks):
     assert run(n_ranks, tmp_path, str(SCRIPTS), "a_keras_model").out.splitlines() == ["a_keras_model is done"]
 
 
+@pytest.mark.proof
 def test_the_example(tmp_path):
     lines = run(3, tmp_path, str(EXAMPLE)).out.splitlines()
     assert len(lines) == 3
