@@ -319,6 +319,7 @@ def test_a_script_that_takes_too_long_is_ended_without_a_report(tmp_path, n_rank
     options = ("--trial-timeout", "3", "--hyper-opt", "random", "--num-iterations", "3", "--start-point", "x=0.1")
     more = ("--command", "python train.py {x}", "--block-size", str(n_ranks - 1 or 1))
     launcher.run(n_ranks, command(tmp_path, script, LINE, *options, *more), tmp_path, timeout_s=40)
+    assert {row["state"] for row in rows(tmp_path)} == {"complete", "failed"}
     for row in rows(tmp_path):
         assert (row["state"] == "failed") == (float(row["p:x"]) > 0.5)
         assert ("--trial-timeout" in row["reason"]) == (row["state"] == "failed")
