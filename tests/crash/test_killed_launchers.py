@@ -27,7 +27,7 @@ OPTIONS = ["--checkpoint", "S", "--num-iterations", "2", "--block-size", "1"]
 WORDS = ["OptimizationDriver", "--model", "objective.py", *OPTIONS]
 
 
-@pytest.mark.parametrize("how", some_of(["plainly", "by a wrapper", "unwatched", "with ULFM"], 2))
+@pytest.mark.parametrize("how", some_of(["plainly", "by a wrapper", "unwatched", "with ULFM"]))
 def test_no_rank_outlives_an_mpirun_that_is_killed_while_it_computes(tmp_path, monkeypatch, how):
     monkeypatch.setenv(MARK, number := os.urandom(8).hex())
     if how == "with ULFM":

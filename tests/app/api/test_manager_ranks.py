@@ -28,7 +28,7 @@ NETWORKS = pytest.mark.parametrize("network", ["dense", OF_TORCH])
 
 
 @NETWORKS
-@pytest.mark.parametrize(("n_ranks", "names"), [(1, ANYWHERE), (6, ON_SIX)])
+@pytest.mark.parametrize(("n_ranks", "names"), [(6, ON_SIX), pytest.param(1, ANYWHERE, marks=pytest.mark.proof)])
 def test_scripts_that_work(tmp_path, n_ranks, names, network):
     run(n_ranks, tmp_path, ",".join(names), network)
 
