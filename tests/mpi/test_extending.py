@@ -346,6 +346,7 @@ def package(here, monkeypatch):
     return site
 
 
+@pytest.mark.proof
 @trained("dense")
 @pytest.mark.mpi
 def test_an_installed_package_brings_its_parts_to_a_search(here, network, digits, package):
