@@ -10,7 +10,6 @@ import nnlo_opt
 from nnlo_opt.app.run.options.space_checks import idle_names
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.start.changed_model import differing, model_difference, model_remark
-from nnlo_opt.app.run.start.host import Host
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import parse_json
@@ -89,9 +88,7 @@ def _text_of(weights: ClassWeights | None) -> str | None:
     return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
 
 
-def settings_of(
-    options: Options, findings: Findings, scripts: ScriptFolders, host: Host, program: str
-) -> dict[str, Any]:
+def settings_of(options: Options, findings: Findings, scripts: ScriptFolders, program: str) -> dict[str, Any]:
     """Return the settings of a start, which the next one may change, as plain data."""
     external = options.data.external_data
     command = "" if options.command is None else options.command.template.text
@@ -105,8 +102,8 @@ def settings_of(
         "hyper_opt_because": options.hyper_opt_because,
     }
     return {
-        "command_line": [host.program or program, *options.command_line],
-        "versions": versions() if host.keeps_files else {},
+        "command_line": [program, *options.command_line],
+        "versions": {} if options.run.is_temporary else versions(),
         "hyper_opt": custom_name(options.search.algorithm),
         "search": options.search.to_json(),
         "plan": asdict(options.plan),
