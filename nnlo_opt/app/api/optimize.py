@@ -23,10 +23,10 @@ from nnlo_opt.app.run.options.kinds import FLAG, whole
 from nnlo_opt.app.run.options.making import optimization_options
 from nnlo_opt.app.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.start.coordinate import INTERRUPTED, LONG_S
 from nnlo_opt.app.run.start.earlier import earlier_of_frame, earlier_of_ledger
 from nnlo_opt.app.run.start.embedded import run_search
 from nnlo_opt.app.run.start.host import ScriptHost
-from nnlo_opt.app.run.start.session import INTERRUPTED, LONG_S
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, SearchWarning, shown
 from nnlo_opt.core.base.user_code import of_user
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, fingerprint

@@ -18,11 +18,12 @@ from nnlo_opt.app.api.steering import Steering, say_waiting
 from nnlo_opt.app.api.words import in_python, python_words
 from nnlo_opt.app.reporting.words import counts_from_0_text
 from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.start.coordinate import LONG_S
 from nnlo_opt.app.run.start.embedded import temporary_run
 from nnlo_opt.app.run.start.host import ScriptHost
-from nnlo_opt.app.run.start.search import SearchSession
+from nnlo_opt.app.run.start.one_start import Start
+from nnlo_opt.app.run.start.search import OptimizationDriver
 from nnlo_opt.app.run.start.serving_ranks import ServingRanks
-from nnlo_opt.app.run.start.session import LONG_S
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.clock import SystemClock
@@ -110,11 +111,11 @@ class Study(Steering):
         #: True once a warning has said that a trial counts its epochs from 0
         self._has_said_count = False
         ranks = ServingRanks(network.end(0), context.preemption, checked.grace_s)
-        self._session = SearchSession(checked, topology, ranks, context, script)
+        self._start = Start(OptimizationDriver(checked, topology, ranks, context, script))
         try:
-            self._run = self._session.begin()
+            self._run = self._start.begin()
         except BaseException:
-            self._session.close()
+            self._start.close()
             raise
         run, comparison, clock = self._run.directory.path, checked.comparison, SystemClock()
         self._ranks = [AskedRank(network.end(team.master_rank), run, comparison, clock) for team in topology.teams]
@@ -221,10 +222,10 @@ class Study(Steering):
             return
         self._is_closed = True
         try:
-            self._session.end(self._run)
+            self._start.end()
         finally:
-            self._run.close(self._session.host)
-            self._session.close()
+            self._run.close()
+            self._start.close()
             self._cleanup.close()
 
     def __iter__(self) -> Iterator[RunningTrial]:
@@ -264,7 +265,7 @@ class Study(Steering):
         n_idle = 0
         # Twice: the search answers at the second look.
         while n_idle < 2 and not self._run.coordinator.finished_because:
-            n_idle = 0 if self._session.turn(self._run) else n_idle + 1
+            n_idle = 0 if self._run.turn() else n_idle + 1
             self._assigned.extend(rank for rank in self._ranks if rank.take_in())
         if self._run.coordinator.finished_because:
             self.close()
