@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from nnlo_opt.app.api.arguments import SearchArguments
+from nnlo_opt.app.api.door import in_python
 from nnlo_opt.app.api.optimize import N_PARALLEL, SpaceLike, search_options, space_of, warn_of_defaults
 from nnlo_opt.app.api.run import SearchResult
 from nnlo_opt.app.api.steering import Steering, say_waiting
-from nnlo_opt.app.api.words import in_python, python_words
 from nnlo_opt.app.reporting.words import counts_from_0_text
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.start.embedded import temporary_run
@@ -58,7 +58,7 @@ class _Call:
 
 
 def _warn(sentence: str, place: tuple[str, int]) -> None:
-    warnings.warn_explicit(python_words(sentence), SearchWarning, *place)
+    warnings.warn_explicit(sentence, SearchWarning, *place)
 
 
 class Study(Steering):
@@ -235,6 +235,7 @@ class Study(Steering):
         super().stop()
         self._turn()
 
+    @in_python()
     def close(self) -> None:
         """End the study, if it has not ended: trials under way are left to a study that resumes it.
 
@@ -305,6 +306,7 @@ class Study(Steering):
             return msg.FoldFailed(assignment=assignment, reason=reason_of(failure))
         return msg.FoldStopped(assignment=assignment) if call.stop_asked else finished
 
+    @in_python()
     def _turn(self) -> None:
         """Let the coordinator do all that there is to do."""
         n_idle = 0

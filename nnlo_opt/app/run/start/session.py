@@ -54,6 +54,7 @@ from nnlo_opt.core.base.errors import (
     TrialError,
 )
 from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.comm.messages import Json
 from nnlo_opt.core.comm.run_messages import Check, Inspect, Inspected, OpenRun
 from nnlo_opt.core.comm.topology import Topology
@@ -321,7 +322,8 @@ class Session(ABC):
                 read_list(path)
         if options.model.endswith((".py", ".json")) and not os.path.isfile(options.model):
             raise ConfigurationError(
-                f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
+                f"`{either('--model', 'target')}` must name a file that exists. Received: {options.model!r}; check "
+                "the path."
             )
         for tool in options.mirror:
             self._mirrors.require(tool)
@@ -426,7 +428,7 @@ class Session(ABC):
                 self._ranks.transport.send(rank, opened)
         self.is_running = True
         if self.options.monitor and findings.is_objective:
-            self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
+            self.say(f"`{spelled('monitor', True)}` has no effect: it measures workers, and an objective has none.")
         if self.options.keep_weights and not findings.pauses and self.options.command is None:
             self.say("`--keep-weights` has no effect: an objective without `checkpoint` keeps its weights by itself.")
         self._context.say_at_the_end(self._last_words)
