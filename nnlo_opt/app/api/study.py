@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from nnlo_opt.app.api.arguments import SearchArguments
+from nnlo_opt.app.api.door import in_python
 from nnlo_opt.app.api.optimize import N_PARALLEL, SpaceLike, search_options, space_of, warn_of_defaults
 from nnlo_opt.app.api.run import SearchResult
 from nnlo_opt.app.api.steering import Steering, say_waiting
-from nnlo_opt.app.api.words import in_python, python_words
 from nnlo_opt.app.reporting.words import counts_from_0_text
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.start.coordinate import LONG_S
@@ -36,7 +36,7 @@ from nnlo_opt.engine.objective.rank import RunningTrial
 
 
 def _warn(sentence: str, place: tuple[str, int]) -> None:
-    warnings.warn_explicit(python_words(sentence), SearchWarning, *place)
+    warnings.warn_explicit(sentence, SearchWarning, *place)
 
 
 class Study(Steering):
@@ -209,6 +209,7 @@ class Study(Steering):
         super().stop()
         self._turn()
 
+    @in_python()
     def close(self) -> None:
         """End the study, if it has not ended: trials under way are left to a study that resumes it.
 
@@ -260,6 +261,7 @@ class Study(Steering):
             f"{trial!r}; hand over what `ask` has returned."
         )
 
+    @in_python()
     def _turn(self) -> None:
         """Let the coordinator do all that there is to do."""
         n_idle = 0

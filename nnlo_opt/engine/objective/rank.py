@@ -21,6 +21,7 @@ from nnlo_opt.core.base.errors import LostAttemptError, MisuseError, NnloError, 
 from nnlo_opt.core.base.files import make_directory
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.user_code import reason_of
 from nnlo_opt.core.block.answers import PASSED_ON, Results, fold_failed
 from nnlo_opt.core.comm import messages as msg
@@ -257,7 +258,7 @@ class ObjectiveRank:
         time.sleep(RECORDED_S)
         raise StuckBlockError(
             f"The objective raised on rank {failed.world_rank}, but block rank 0 is still in a call that cannot be "
-            f"given up after {GRACE_S:g} s. Add `--opt-restore` to resume."
+            f"given up after {GRACE_S:g} s. Add `{spelled('opt_restore', True)}` to resume."
         )
 
     # ------------------------------------------------------------ the call, on every rank
@@ -499,7 +500,7 @@ class ObjectiveRank:
             raise StuckBlockError(
                 f"The objective raised on rank {attempt.failure.world_rank}, but another rank of its block still waits "
                 f"for it in a call that cannot be given up after {GRACE_S:g} s. The trial is "
-                f"{'' if recorded else 'not yet '}recorded as failed. Add `--opt-restore` to resume."
+                f"{'' if recorded else 'not yet '}recorded as failed. Add `{spelled('opt_restore', True)}` to resume."
             )
 
     def _is_recorded(self) -> bool:
@@ -526,7 +527,7 @@ class ObjectiveRank:
 
 def _ends_the_search(error: Exception) -> str:
     """Return what a failure has as its traceback: empty if another point may do better."""
-    return str(error) if isinstance(error, MisuseError) else ""
+    return reason_of(error) if isinstance(error, MisuseError) else ""
 
 
 def _is_at(name: str) -> str:

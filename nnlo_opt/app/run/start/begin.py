@@ -22,6 +22,7 @@ from nnlo_opt.app.run.start.script_folders import folders_of
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.clock import check_start
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.comm.messages import Json
 from nnlo_opt.core.comm.run_messages import OpenRun
 from nnlo_opt.core.trials.events import RunStarted
@@ -59,7 +60,8 @@ class Beginning:
                 read_list(path)
         if options.model.endswith((".py", ".json")) and not os.path.isfile(options.model):
             raise ConfigurationError(
-                f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
+                f"`{either('--model', 'target')}` must name a file that exists. Received: {options.model!r}; check "
+                "the path."
             )
         for tool in options.mirror:
             self._driver.context.mirrors.require(tool)
@@ -133,7 +135,7 @@ class Beginning:
         )
         self._driver.ranks.open_run(opened, self._topology)
         if options.monitor and findings.is_objective:
-            self._say("`--monitor` has no effect: it measures workers, and an objective has none.")
+            self._say(f"`{spelled('monitor', True)}` has no effect: it measures workers, and an objective has none.")
         if options.keep_weights and not findings.pauses and options.command is None:
             self._say("`--keep-weights` has no effect: an objective without `checkpoint` keeps its weights by itself.")
         context.say_at_the_end(self._last_words)

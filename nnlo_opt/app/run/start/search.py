@@ -37,6 +37,7 @@ from nnlo_opt.core.base.errors import (
     NnloError,
 )
 from nnlo_opt.core.base.records import checked
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.coordinator.coordinator import Coordinator, Search
 from nnlo_opt.core.coordinator.instructions import SearchPlan
@@ -126,14 +127,15 @@ class OptimizationDriver(Driver):
         comparison = self.options.comparison
         if not findings.is_objective and comparison.function is None and MAXIMAL in comparison.objectives:
             raise ConfigurationError(
-                "`--direction max` is for objective modules, `--figure-of-merit` and metrics. Received: a model whose "
-                "figure of merit is minimised; leave it out, or name a metric by `--objective`, for example "
-                "val_acc:max."
+                f"`{spelled('direction', 'max')}` is for objective modules, `{spelled('figure_of_merit')}` and "
+                "metrics. Received: a model whose figure of merit is minimised; leave it out, or name a metric by "
+                f"`{spelled('objective')}`, for example val_acc:max."
             )
         if self.options.search.warm_start and self.options.plan.objectives:
             raise ConfigurationError(
-                f"`--warm-start` needs a search of one objective. Received: {len(self.options.plan.objectives)} "
-                "objectives. Drop `--warm-start`, or keep one `--objective`."
+                f"`{spelled('warm_start')}` needs a search of one objective. Received: "
+                f"{len(self.options.plan.objectives)} objectives. Drop `{spelled('warm_start')}`, or keep one "
+                f"`{spelled('objective')}`."
             )
         check_start_points(findings.search_space, self.options.search.start_points)
         plan, is_open = self.options.plan.pruning, self.options.search.algorithm == AUTO
@@ -206,7 +208,7 @@ class OptimizationDriver(Driver):
         plan, trials = self._pruning, ended.directory.ledger.trials
         if plan is not None and ended.findings.is_objective and trials and not any(trial.reports for trial in trials):
             self.console.remark(
-                f"`--pruner` compares trials by what they report. Received: {plan.name}, and "
+                f"`{spelled('pruner')}` compares trials by what they report. Received: {plan.name}, and "
                 f"{counted(len(trials), 'trial')} without a report. Call `report(epoch, value)` after each epoch, or "
                 "leave it out."
             )
@@ -277,7 +279,8 @@ class OptimizationDriver(Driver):
             self.say(f"Search {how}: {ledger.completed_because} ({outcome(ledger)}).")
         else:
             self.say(
-                f"Search interrupted: {ledger.preempted_because} ({outcome(ledger)}). Add `--opt-restore` to resume."
+                f"Search interrupted: {ledger.preempted_because} ({outcome(ledger)}). Add "
+                f"`{spelled('opt_restore', True)}` to resume."
             )
         self.say(f"Files: `{directory.shown}` ({', '.join((*ended.reports, JOURNAL_NAME))}).")
         best = ledger.best(self.options.plan.direction)
@@ -285,8 +288,8 @@ class OptimizationDriver(Driver):
             return EXIT_PREEMPTED
         if best is None and not ledger.trials and ledger.adopted:
             self.say(
-                "`--warm-start` must leave points to try. Received: runs that have tried every point of the search "
-                "space. Drop it, or widen the space.",
+                f"`{spelled('warm_start')}` must leave points to try. Received: runs that have tried every point of "
+                "the search space. Drop it, or widen the space.",
                 sys.stderr,
             )
             return EXIT_WRONG_REQUEST
