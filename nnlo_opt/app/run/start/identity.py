@@ -240,7 +240,7 @@ def _option_difference(known: RunIdentity, asked: RunIdentity) -> str:
             continue
         if key == "pruner":
             return _pruner_difference(before, value)
-        return differing(spelled(_OPTIONS.get(key, key)), before, value)
+        return differing(spelled(_OPTIONS.get(key) or key), before, value)
     return ""
 
 
