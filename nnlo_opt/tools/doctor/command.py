@@ -27,10 +27,10 @@ _OF_LAUNCH = {option.name: option for option in launch.OPTIONS}
 # fmt: off
 #: options of `nnlo-opt doctor`
 OPTIONS = (
-    replace(_OF_LAUNCH["n_ranks"], shown="as the batch system says, else 2", help="ranks to start for a moment"),
+    replace(_OF_LAUNCH["n_ranks"], shown="as in the batch system, else 2", help="number of ranks to start briefly"),
     _OF_LAUNCH["mpirun"],
-    Option("timeout", "TIME", duration(1), default=60.0, example="5m", help="time after which a check is given up"),
-    Option("json", "", FLAG, default=False, help="print the findings as one object of JSON"),
+    Option("timeout", "TIME", duration(1), default=60.0, example="5m", help="time limit of each check"),
+    Option("json", "", FLAG, default=False, help="print the findings as one JSON object"),
 )
 # fmt: on
 #: state -> symbol and colour on a terminal

@@ -26,9 +26,9 @@ from nnlo_opt.tools.export.exporter import MARK, TOOLS, make_exporter, require, 
 #: options of `nnlo-opt report`
 REPORT_OPTIONS = (
     Option("figures", "DIR", PATH, shown="no figures", example="paper", bare="",
-        help="also write figures for a paper, as PNG and PDF; without DIR into the folder `figures` of the run"),
+        help="also write figures for a paper, as PNG and PDF; without DIR to the folder `figures` of the run"),
     Option("out", "FOLDER", PATH, shown="the run directory", example="their-run",
-        help="folder for the files, as of a run that you may only read"),
+        help="file (optuna) or folder to write"),
 )
 #: options of `nnlo-opt export`
 EXPORT_OPTIONS = (
@@ -38,7 +38,7 @@ EXPORT_OPTIONS = (
     Option("out", "PATH", PATH, shown="a name of the format in the run directory", example="study.log",
         help="file (optuna) or folder to write"),
     Option("overwrite", "", FLAG, default=False,
-        help="replace the file, or a folder that was written by this command"),
+        help="replace the file, or a folder written by this command"),
 )
 # fmt: on
 

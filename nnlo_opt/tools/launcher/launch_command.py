@@ -44,15 +44,15 @@ EXIT_CODE_NAME = "launch.code"
 #: options of `nnlo-opt launch`
 OPTIONS = (
     Option("n_ranks", "RANKS", whole(unit="ranks"), short="-n", also="-np", example="9",
-        shown="as mpirun or the batch system says", help="ranks"),
+        shown="as mpirun or the batch system says", help="number of ranks"),
     Option("max_restarts", "N", whole(0), default=10, example="3",
-        help="largest number of restarts; there are fewer if several starts in a row add nothing to the journal"),
+        help="maximum number of restarts; fewer if several starts in a row add nothing to the journal"),
     replace(GRACE, help="time after SIGUSR1, SIGTERM or Ctrl-C to checkpoint and exit with code 75"),
     Option("mpirun", "COMMAND", TEXT, default="mpirun", example="srun --mpi=pmix",
-        help='command that starts the ranks, with its options, such as "srun --mpi=pmix"; -n RANKS is added'),
+        help='command that starts the ranks, with options, such as "srun --mpi=pmix"; -n RANKS is added'),
     Option("no_ulfm", "", FLAG, default=False,
-        help="let the death of a rank end the job and restart it, even if mpirun is of Open MPI 5, with which the "
-             "other ranks continue"),
+        help="let the death of a rank end the job, and restart it, even with Open MPI 5, where the other ranks "
+             "would continue"),
 )
 # fmt: on
 

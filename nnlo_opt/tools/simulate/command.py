@@ -46,27 +46,27 @@ _OF_RUN = ("objective", "search_space", "duration", "startup", "epochs", "failur
 # fmt: off
 OPTIONS = (
     Option("blocks", "N", many(whole(), "extend"), default=(10,), shown="10", example="10",
-        help="numbers of blocks, one simulation each"),
+        help="number of blocks; several for one simulation each"),
     Option("trials", "TRIALS", whole(), default=100, shown="100, or all of --run", example="500",
-        help="trials of a search, failed ones included"),
+        help="number of trials of a search, failed ones included"),
     replace(BY_NAME["hyper_opt"], default="random", group=""),
     Option("objective", "FUNCTION", TEXT, default="hartmann6", example="branin",
-        help="function that a trial measures: hartmann6, branin, or a function of a point, FILE.py:FUNCTION or "
-             "MODULE:FUNCTION, that returns a number, or a list with one number an epoch"),
+        help="function to minimise: hartmann6, branin, or FILE.py:FUNCTION or MODULE:FUNCTION, a function of a "
+             "point that returns a number, or a list with one number per epoch"),
     Option("run", "RUN", TEXT, example="checkpoints/CP",
-        help="instead of a function, the complete trials of this run once more, in their order, with their learning "
-             "curves and times: what would another pruner, or more blocks, have made of them?"),
+        help="instead of a function, replay the complete trials of this run in order, with their learning curves "
+             "and times, to see what another pruner or more blocks would have done"),
     Option("search_space", "MODULE", TEXT, shown="the function's own `parameter_range`", example="space.py",
         help="search space of the function"),
     Option("optimum", "FIGURE", finite(), shown="the function's own `optimum`", example="-3.32",
-        help="best figure of merit of the function, for the regret"),
+        help="best possible figure of merit of the function, for the regret"),
     Option("duration", "SECONDS", TEXT, default="lognormal:60:0.5", example="constant:60",
-        help="time a fold trains: constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv (column `seconds` or "
-             "`train_s`, such as results.csv), or a function of a point as with --objective"),
+        help="training time of a fold: constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv (column `seconds` "
+             "or `train_s`, such as results.csv), or a function of a point as for --objective"),
     Option("startup", "SECONDS", finite(0, "seconds"), default=0.0, example="5",
         help="time from the assignment to the start of a training"),
     Option("epochs", "EPOCHS", whole(), default=1, example="10",
-        help="reports of a trial whose objective returns a number"),
+        help="number of reports of a trial whose objective returns a single number"),
     Option("failures", "SHARE", SHARE, default=0.0, example="0.05", help="probability that an attempt at a fold fails"),
     replace(BY_NAME["n_fold"], help="folds of a trial", group=""),
     replace(BY_NAME["block_size"], default=1, help="ranks of a block; folds share a block of 2 * FOLDS", group=""),
@@ -74,15 +74,15 @@ OPTIONS = (
     *(replace(BY_NAME[name], group="") for name in ("pruner", *(f"pruner_{part}" for part in _OF_PRUNER))),
     replace(TARGET, help="stop when a figure of merit is better than this", group=""),
     Option("suggestion_cost", "COST", TEXT, default="free", example="0.1",
-        help="time of a suggestion: free, measured (as long as it takes here), or seconds"),
+        help="time per suggestion: free, measured (on this machine), or seconds"),
     Option("coordinator_cost", "COST", TEXT, default="free", example="measured",
-        help="time to handle a message: free, measured (as long as it takes here), or seconds"),
-    replace(SEED, help="seed of all draws"),
+        help="time per message: free, measured (on this machine), or seconds"),
+    replace(SEED, help="random seed"),
     Option("fsync", "", FLAG, default=False,
-        help="wait for the disk as a run does; without this option nothing is synced"),
+        help="sync the journal to disk like a run; without it nothing is synced"),
     Option("out", "DIRECTORY", PATH, example="simulated",
         help="keep the journal in this directory, for `nnlo-opt show`"),
-    Option("json", "", FLAG, default=False, help="print one JSON object for each number of blocks"),
+    Option("json", "", FLAG, default=False, help="print one JSON object per number of blocks"),
 )
 # fmt: on
 
