@@ -64,7 +64,7 @@ def listing(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the run directories in a folder, or the folder itself if it is one; ConfigurationError if there is none."""
+    """Return the run directories in a folder, or the folder if it is one; ConfigurationError if there is none."""
     if (folder / JOURNAL_NAME).exists():
         return [folder]
     return [path for path in _folders(folder) if (path / JOURNAL_NAME).exists()]

@@ -1,4 +1,4 @@
-"""`nnlo-opt plan`: prints the roles, the memory, the batch script of a job before it is started."""
+"""`nnlo-opt plan`: prints roles, memory and batch script of a job before it is started."""
 
 import argparse
 import os
@@ -22,14 +22,14 @@ from nnlo_opt.tools.launcher.batch_script import LEAST_S, NOTICE_S, SCHEDULERS, 
 from nnlo_opt.tools.launcher.launch_command import OPTIONS as LAUNCH_OPTIONS
 from nnlo_opt.tools.launcher.planning import JobPlan, Memory
 
-#: value of `--memory` that stands for the memory that the plan has computed
+#: value of `--memory` for the memory computed by the plan
 _PLANNED = "planned"
 #: largest template in bytes
 _MOST_BYTES = 1_000_000
 
 
 def _named(value: Any) -> str:
-    # These words go into directives and lines of shell as they are.
+    # These words are inserted into directives and shell lines unquoted.
     if not isinstance(value, str) or not re.fullmatch(r"[\w.,+@:/=%][\w.,+@:/=%-]*", value):
         raise WrongValueError(f"must be {_NAME.rule}. Received: {value!r}.")
     return value
@@ -79,12 +79,12 @@ OPTIONS = (
 )
 # fmt: on
 _SCRIPT_NAMES = {"node_gpus", "memory", "account", "partition", "modules", "environment", "mpirun", "write"}
-#: options that only the batch script has
+#: options that only concern the batch script
 _OF_SCRIPT = [option for option in OPTIONS if option.name in _SCRIPT_NAMES]
 
 
 def main(parser: Parser, argv: Sequence[str]) -> None:
-    """Print which rank of a search plays which role, what memory nodes need, and a batch script. Nothing is started."""
+    """Print the role of each rank of a search, the memory of each node, and a batch script. Nothing is started."""
     parser.add_rest("-- OPTION ...", "further options of OptimizationDriver, for the script")
     arguments = parser.values(argv)
     if arguments.n_ranks is None:
@@ -125,7 +125,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _script(arguments: argparse.Namespace, plan: JobPlan) -> str:
-    """Return the batch script, which is written if a file was named; "" if none is wanted."""
+    """Return the batch script, written to a file if one is given; "" if none is requested."""
     if not arguments.scheduler and not arguments.template:
         if flags := [option.flag for option in _OF_SCRIPT if getattr(arguments, option.name) != option.default]:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""`nnlo-opt simulate`: simulates a search to show how many blocks it keeps busy or how good its trials are."""
+"""`nnlo-opt simulate`: simulates a search to show how many blocks it keeps busy, and how good its trials are."""
 
 import argparse
 import json
@@ -39,7 +39,7 @@ from nnlo_opt.tools.simulate.result import SimulationResult
 from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan
 from nnlo_opt.tools.simulate.workload import Workload
 
-#: options of pruners, and options that a run answers
+#: options of pruners, and options that are taken from a run
 _OF_PRUNER = ("eta", "min_epochs", "min_trials", "max_epochs")
 _OF_RUN = ("objective", "search_space", "duration", "startup", "epochs", "failures", "n_fold", "direction", "optimum")
 #: options of `nnlo-opt simulate`
@@ -86,9 +86,9 @@ OPTIONS = (
 )
 # fmt: on
 
-#: lines of the table of improvements
+#: most most lines of the table of improvements
 _MOST_IMPROVEMENTS = 15
-#: head, width and text of the columns of the table of numbers of blocks
+#: header, width and text of each column of the table by number of blocks
 _COLUMNS: tuple[tuple[str, int, Callable[[SimulationResult], str]], ...] = (
     ("blocks", 8, lambda result: str(result.n_blocks)),
     ("time", 10, lambda result: duration_text(result.makespan_s)),
@@ -104,7 +104,7 @@ _COLUMNS: tuple[tuple[str, int, Callable[[SimulationResult], str]], ...] = (
     ("regret", 10, lambda result: _regret(result.regret)),
     ("took s", 8, lambda result: f"{result.wall_s:.1f}"),
 )
-#: columns that a narrow terminal may do without
+#: columns omitted on a narrow terminal
 _SPARE = ("99 %", "took s", "searching", "busy", "suggest ms")
 
 _LEGEND = """
@@ -114,8 +114,8 @@ median and 99 %. suggest: median time of a suggestion. took: real seconds on thi
 
 
 def main(parser: Parser, argv: Sequence[str]) -> int:
-    """Run a search with the real coordinator, journal and search algorithm on virtual blocks, in virtual time, and
-    print how many blocks it keeps busy and what it finds. Nothing is trained.
+    """Simulate a search: the real coordinator, journal and search algorithm run on virtual blocks in virtual time.
+    Prints how busy the blocks are and what the search finds. Nothing is trained.
     """
     fit_on_one_thread()
     arguments, given = parser.values(argv), parser.given(argv)
@@ -162,7 +162,7 @@ def _run(arguments: argparse.Namespace, workload: Workload) -> int:
 
 
 def _choose(arguments: argparse.Namespace, workload: Workload, given: Collection[str]) -> None:
-    """Set the algorithm that `auto` stands for in `arguments`; virtual blocks can pause all trials."""
+    """Resolve `auto` in `arguments`; virtual blocks can pause all trials."""
     if arguments.hyper_opt != AUTO:
         return
     plan, epochs = _pruning(arguments, workload), 0
@@ -189,7 +189,7 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 
 
 def _replay(arguments: argparse.Namespace, given: Collection[str]) -> Replay:
-    """Return the trials of a run, which sets their number, the folds and the direction in `arguments`."""
+    """Return the trials of a run; sets their number, the folds and the direction in `arguments`."""
     run = checked_run(run_named(arguments.run))
     ledger = read_ledger(run)
     workload = Replay.of(run, ledger)
@@ -239,7 +239,7 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
 def _started(
     arguments: argparse.Namespace, workload: Workload, pruning: PruningPlan | None
 ) -> tuple[InlineSearch, str]:
-    """Return a search that has started, with a remark for the user or an empty text."""
+    """Return a started search, and a remark for the user or ""."""
     search, objective = InlineSearch(), workload.objective
     options: dict[str, Any] = {"likely_first": not (arguments.run or is_grid(arguments.hyper_opt))}
     if pruning is not None:
@@ -255,7 +255,7 @@ def _started(
 def _simulate(
     plan: SimulationPlan, search: InlineSearch, place: Path | None, *, syncs: bool
 ) -> tuple[SimulationResult, str]:
-    """Return the result with the reason of the first trial that failed."""
+    """Return the result, and the reason of the first failed trial."""
     folder: AbstractContextManager[str]
     folder = nullcontext(str(place)) if place else TemporaryDirectory(prefix="nnlo-opt-simulate-")
     with folder as path, closing(Journal(Path(path) / JOURNAL_NAME, syncs=syncs)) as journal:
@@ -264,7 +264,7 @@ def _simulate(
 
 
 def _place(arguments: argparse.Namespace, n_blocks: int) -> Path | None:
-    """Return the directory for the journal; None if it is not kept. ConfigurationError if it has a journal already."""
+    """Return the directory for the journal; None if it is not kept. ConfigurationError if it already has a journal."""
     if arguments.out is None:
         return None
     path = Path(arguments.out)
@@ -287,7 +287,7 @@ def _row(result: SimulationResult) -> str:
 
 
 def _shown() -> list[tuple[str, int, Callable[[SimulationResult], str]]]:
-    """Return the columns: all, or on a narrow terminal those that 80 characters hold."""
+    """Return the columns; on a narrow terminal only those that fit in 80 characters."""
     is_narrow = sum(width for _, width, _ in _COLUMNS) > line_width()
     return [column for column in _COLUMNS if not (is_narrow and column[0] in _SPARE)]
 
