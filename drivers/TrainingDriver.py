@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Runs the command after which this file is called.
+"""Runs the command that this file is named after.
 
-The files in `drivers/`, and those that `nnlo-opt examples` writes, are copies of it.
+The files in `drivers/` and those written by `nnlo-opt examples` are copies of it.
 """
 
 import sys
