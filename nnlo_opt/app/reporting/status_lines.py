@@ -13,7 +13,7 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_lock import may_be_at_work
 from nnlo_opt.core.trials.run_state import RunState
 
-#: True for ASCII only -> characters of a bar (done, to do); the next one: of a curve from low to high
+#: True for ASCII only -> characters of a bar (done, to do), and of a curve from low to high
 _BARS = {False: ("━", "─"), True: ("=", ".")}
 _RAMPS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}
 #: most running folds, and most reasons of failures, in a short status

@@ -61,7 +61,7 @@ class Command:
     #: names of the objectives, and patterns, as for `Output`
     names: tuple[str, ...] = ()
     patterns: tuple[str | None, str | None] = (None, None)
-    #: kind of `ScriptFolders`; None for that of the run; the next field: entries private to each trial
+    #: kind of `ScriptFolders`, None for that of the run; and entries private to each trial
     folder: str | None = None
     own: tuple[str, ...] = ()
 

@@ -48,7 +48,7 @@ class Tool:
     module: str
     #: class in `module`, with arguments target and name of the run
     maker: str
-    #: package that the exporter needs; the next field is the extra that installs it
+    #: package that the exporter needs, and the extra that installs it
     package: str = ""
     extra: str = ""
     #: name of the target in the run directory

@@ -67,7 +67,7 @@ class _Lasting:
     """Measures how long a condition has held, checking it at intervals."""
 
     holds: Callable[[], bool]
-    #: seconds between two checks; the next field is the longest time in seconds for which the condition may hold
+    #: seconds between two checks, and longest time in seconds for which the condition may hold
     every_s: float
     longest_s: float
     #: monotonic times of the next check, and of the first one since which the condition holds; None if it does not hold
