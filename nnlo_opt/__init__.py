@@ -32,10 +32,15 @@ _OF_API = {
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }
 
+#: public modules, so that `nnlo_opt.space.Real` is found after `import nnlo_opt` alone
+_DOORS = ("allreduce", "controller", "extend", "space")
+
 __all__ = list(_OF_API)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _DOORS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _OF_API:
         raise _absence(name, is_import=sys._getframe(1).f_code.co_name == "_handle_fromlist")
     from nnlo_opt.core.base.records import without_collection
@@ -57,4 +62,4 @@ def _absence(name: str, *, is_import: bool) -> Exception:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_OF_API]
+    return [*globals(), *_OF_API, *_DOORS]

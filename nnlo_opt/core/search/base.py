@@ -160,7 +160,7 @@ class History:
             self._outcomes[row] = outcomes
         self.n_adopted += 1
 
-    def record(  # noqa: PLR0913  (those by keyword are of some searches only)
+    def record(
         self,
         trial: int,
         point: Point,

@@ -1,6 +1,7 @@
-"""Figure of merit of a training: 1 - validation accuracy, or else the validation loss; minimised.
+"""Figure of merit of a training: `objectives.DEFAULT_FIGURE`, which is minimised, or what a user's function returns.
 
-With `--figure-of-merit` a user's function computes it: `function(fold)` returns a finite number. `fold` is plain data:
+With `--figure-of-merit` a user's function computes it: `function(fold)` returns a finite number for `fold`, which is
+plain data:
 
     epochs      list of the metrics of every epoch: {"loss": …, "val_loss": …, …}
     epoch       number of the epoch whose weights are kept, from 1; `metrics` holds its metrics

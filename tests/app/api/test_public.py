@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import nnlo_opt
+from tests.helpers.launcher import python
 from tests.helpers.recorded import events_of
 from tests.helpers.stories import write_journal
 from tests.test_docs import REPOSITORY
@@ -58,6 +59,12 @@ def check_examples(paths):
 
 def test_the_page_has_every_public_name():
     assert {f"nnlo_opt.{name}" for name in nnlo_opt.__all__} <= {*ENTRIES}
+
+
+def test_public_modules_are_found_after_import_of_the_package():
+    python(
+        "import nnlo_opt; nnlo_opt.space.Real; nnlo_opt.extend.Pruner; nnlo_opt.controller; nnlo_opt.allreduce"
+    ).expect(0)
 
 
 @pytest.mark.parametrize(
