@@ -261,7 +261,7 @@ def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tas
     )
     own_rank = ScriptRank(group, roles)
     found = Findings(model="linear", kind="model", source="", sha256="", figure="val_loss")
-    script = ScriptHost(program="test", space=None, findings=found, keeps_files=False)
+    script = ScriptHost(program="test", space=None, findings=found)
     with temporary_run() as run:
         if group.rank:
             own_rank.serve()

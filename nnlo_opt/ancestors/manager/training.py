@@ -122,7 +122,6 @@ class Manager:
         script = ScriptHost(
             program=type(self).__name__,
             findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
-            keeps_files=folder is not None,
             observers=[lines] if self.verbose else [],
             warn=partial(print, file=sys.stderr, flush=True),
         )

@@ -51,7 +51,7 @@ _NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python} - {"n
 _SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
 
 
-def optimize(  # noqa: PLR0913  (all are named but two)
+def optimize(
     target: Callable[..., object] | ModuleType | str | os.PathLike[str],
     space: SpaceLike | None = None,
     *,

@@ -119,7 +119,6 @@ class Study(Steering):
             program="nnlo_opt.Study",
             space=full_space,
             findings=workload.inspect(full_space),
-            keeps_files=self._keeps_files,
             n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
             requests=self._requests,
             warn=partial(_warn, place=(caller.f_code.co_filename, caller.f_lineno)),

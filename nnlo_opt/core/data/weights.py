@@ -1,6 +1,6 @@
-"""Weight of a sample in the loss, the product of a weight of its class with a weight of its own.
+"""Sample weights in the loss: the product of a class weight and a weight of the sample.
 
-As in Keras's `fit`, a class without a weight has weight 1, and validation does not use weights.
+As in Keras's `fit`, a class without a weight has weight 1, and validation ignores weights.
 """
 
 import ast
@@ -17,7 +17,7 @@ from nnlo_opt.core.data.folds import class_numbers, first_classes
 from nnlo_opt.core.data.source import Indices
 from nnlo_opt.core.space.values import is_number
 
-#: weight of each class; "balanced" gives all classes the same total weight
+#: class -> weight; "balanced" gives all classes the same total weight
 ClassWeights: TypeAlias = Mapping[int, float] | Literal["balanced"]
 _RULE = '`--class-weights` must be balanced, or a dictionary of class numbers and weights, as "{0: 1.0, 1: 5.0}"'
 
@@ -47,21 +47,21 @@ def parse_class_weights(text: str) -> ClassWeights:
 class ClassTable:
     """Weight of every class of a fold."""
 
-    #: number of the leaf of the labels that holds the class
+    #: number of the leaf of the labels with the class
     leaf: int
     #: classes, ascending, and their weights, float32
     classes: NDArray[np.int64]
     weights: NDArray[np.float32]
 
     def of(self, labels: Arrays) -> NDArray[np.float32]:
-        """Return the weights of samples with these labels, (n,); 1 for a class that the table does not have."""
+        """Return the weights of samples with these labels, (n,); 1 for a class that is not in the table."""
         classes = class_numbers(labels, self.leaf)
         places = np.minimum(np.searchsorted(self.classes, classes), len(self.classes) - 1)
         return np.where(self.classes[places] == classes, self.weights[places], np.float32(1))
 
 
 def class_tables(wanted: ClassWeights, labels: Arrays, trains: list[Indices]) -> list[ClassTable]:
-    """Return one table for each fold, by its training samples `trains`; ConfigurationError if `labels` do not fit."""
+    """Return a table for each fold, of its training samples in `trains`; ConfigurationError if `labels` do not fit."""
     found = first_classes(labels)
     if found is None:
         raise ConfigurationError(
@@ -88,10 +88,10 @@ def class_tables(wanted: ClassWeights, labels: Arrays, trains: list[Indices]) ->
 
 
 def check_sample_weights(name: str, values: np.ndarray, *, some: bool = False) -> NDArray[np.float32]:
-    """Return the weights (n,) read from the data set `name`; ConfigurationError unless finite and at least 0.
+    """Return the weights (n,) from the data set `name`; ConfigurationError unless all are finite and at least 0.
 
     Args:
-        some: True if they are weights of some samples only, which may all be 0.
+        some: True if these are weights of some samples only, which may all be 0.
     """
     rule = f"`--sample-weights-name` must name a data set of finite numbers of at least 0. Received: {name!r}"
     if values.dtype.kind not in "iufb":
@@ -105,7 +105,7 @@ def check_sample_weights(name: str, values: np.ndarray, *, some: bool = False) -
 
 
 def _balanced(leaf: int, classes: NDArray[np.int64]) -> ClassTable:
-    """Return weights n / (number of classes * n of the class), as scikit-learn does; their mean over samples is 1."""
+    """Return weights n / (number of classes * n of the class), like scikit-learn; their mean over samples is 1."""
     known, counts = np.unique(classes, return_counts=True)
     return ClassTable(leaf, known, (len(classes) / (len(known) * counts)).astype(np.float32))
 

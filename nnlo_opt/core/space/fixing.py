@@ -1,4 +1,4 @@
-"""Fixed parameters, as `--fix name=value` asks for them."""
+"""Fixed parameters: `--fix name=value`."""
 
 import ast
 import json
@@ -11,19 +11,18 @@ from nnlo_opt.core.space.parameters import Constant, Parameter, parameter_from_j
 from nnlo_opt.core.space.space import Space, described, parents_first
 from nnlo_opt.core.space.values import Value, thawed
 
-#: readers of a value, in the order in which they are tried: Python (3, 'a', [1, 2]), JSON (true, null), a plain word
+#: parsers of a value, tried in order: Python (3, 'a', [1, 2]), JSON (true, null), a plain word
 _READERS: tuple[Callable[[str], Any], ...] = (ast.literal_eval, json.loads, str)
 
 
 def fix(space: Space, fixed: Mapping[str, str]) -> Space:
-    """Return the space in which each parameter named in `fixed` has the given value only, written as text.
+    """Return the space with each parameter in `fixed` reduced to the given value, which is text.
 
     A fixed parameter stays in the points, as a Constant. Parameters that can no longer be active are removed.
 
     Raises:
-        ConfigurationError: for a name or a value that the space does not have, or for a parameter that other fixed
-            values
-            make inactive.
+        ConfigurationError: an unknown name, a value that is not allowed, or a parameter that other fixed values make
+            inactive.
     """
     values = {name: _read(space, name, written) for name, written in fixed.items()}
     kept: dict[str, Parameter] = {}
@@ -49,7 +48,7 @@ def fix(space: Space, fixed: Mapping[str, str]) -> Space:
 def _left_of(
     condition: When | None, space: Space, values: Mapping[str, Value], kept: Mapping[str, Parameter]
 ) -> When | None:
-    """Return the rest of a condition; None if it can never hold or there is none."""
+    """Return the part of a condition that remains; None if it can never hold or there is none."""
     if condition is None or condition.parent not in kept:
         return None
     if condition.parent not in values:
@@ -60,7 +59,7 @@ def _left_of(
 
 
 def value_of(parameter: Parameter, written: Any) -> Any:
-    """Return the value of a parameter that a text, or a value, stands for; what was given if it stands for none."""
+    """Parse a parameter's value; if it is not an allowed value, return it unchanged."""
     for read in _READERS if isinstance(written, str) else (thawed,):
         try:
             value = read(written)

@@ -31,9 +31,11 @@ def direction_named(word: str) -> Direction | None:
 
 #: name of the objective if none is given, and of the value that a user's function returns
 FIGURE = "figure_of_merit"
+#: what it is for a model unless the user gives a function; `figure.figure_of_merit` computes it
+DEFAULT_FIGURE = "1 - val_acc, else val_loss"
 #: values of every fold of a model besides its metrics
 MEASURED = {
-    FIGURE: "1 - val_acc, else val_loss; or what the function of --figure-of-merit returns",
+    FIGURE: f"{DEFAULT_FIGURE}; or what the function of --figure-of-merit returns",
     "n_weights": "trainable weights of the model",
     "n_epochs": "epochs trained",
     "train_s": "seconds of training and validation",

@@ -69,6 +69,8 @@ class RunRequest:
     may_change: frozenset[str] = frozenset({"checkpoint_interval"})
     #: True if the name is a folder that a user's script has chosen freely
     is_folder: bool = False
+    #: True if the run is removed when its program has the results: it is not synced, and has no reports
+    is_temporary: bool = False
     #: working folder of the command, which code of a user may change later
     start: Path = field(default_factory=Path.cwd, compare=False)
 
@@ -284,9 +286,7 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
     )
 
 
-def open_run(
-    request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S, *, syncs: bool = True
-) -> RunDirectory:
+def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S) -> RunDirectory:
     """Open or create the run `name`, locked for this process; wait while another process holds the lock."""
     path = request.place / name
     with ExitStack() as on_error:
@@ -295,7 +295,8 @@ def open_run(
             _check_files(path)
             lock = RunLock(path, lock_timeout_s)
             on_error.callback(lock.close)
-            run = RunDirectory(path, request.root / name, lock, syncs=syncs, replaces=request.overwrite)
+            shown, syncs = request.root / name, not request.is_temporary
+            run = RunDirectory(path, shown, lock, syncs=syncs, replaces=request.overwrite)
         except OSError as error:
             raise not_writable(path, error) from None
         on_error.pop_all()

@@ -32,7 +32,7 @@ from nnlo_opt.core.search.genetic import DEFAULT_POPULATION
 from nnlo_opt.core.search.grid import DEFAULT_POINTS
 from nnlo_opt.core.search.pruning import PRUNERS, PruningPlan
 from nnlo_opt.core.training.options import TrainingOptions
-from nnlo_opt.core.trials.objectives import DEFAULT, EPOCHS, MEASURED
+from nnlo_opt.core.trials.objectives import DEFAULT, DEFAULT_FIGURE, EPOCHS, MEASURED
 from nnlo_opt.core.trials.run_directory import RUNS
 from nnlo_opt.core.update_rules.registry import RULES
 from nnlo_opt.engine.loading import installed
@@ -412,7 +412,7 @@ COMPARISON = _group(
         help="bound of a metric as NAME<NUMBER, or with <=, >, >=; names are those of --objective. Only a trial whose "
              "mean over the folds keeps all bounds can be the best or in the Pareto set, and the search learns where "
              "they are kept; may be given several times"),
-    Option("figure_of_merit", "FUNCTION", CODE, shown="1 - val_acc, else val_loss", example="my_figure.py:figure",
+    Option("figure_of_merit", "FUNCTION", CODE, shown=DEFAULT_FIGURE, example="my_figure.py:figure",
         help="file.py:function, module:function, or the name of a function of the model module, which is called "
              "with the results of a fold and returns a number"),
     Option("objective_epoch", "WHICH", one_of(*EPOCHS), default=EPOCHS[0], example="best",

@@ -86,7 +86,6 @@ def run_search(
     )
     script = script.replaced(
         findings=group.attempt(lambda: workload.inspect(script.space)) if is_objective else None,
-        keeps_files=keeps_files,
         saves_model=keeps_files,
         interruption=interruption,
     )
@@ -129,7 +128,7 @@ def temporary_run() -> Iterator[RunRequest]:
     atexit.register(remove)
     (Path(folder) / "run").mkdir()  # a run makes its folder durable, which costs milliseconds
     try:
-        yield RunRequest(root=Path(folder), name="run")
+        yield RunRequest(root=Path(folder), name="run", is_temporary=True)
     finally:
         remove()
         atexit.unregister(remove)

@@ -82,12 +82,10 @@ class Interruption:
 class Host(Frozen):
     """Process in which a run is started; here a command, which owns the process."""
 
-    #: name of the program, for the journal; empty: the driver's
+    #: name of the program; empty: the driver's
     program: str = ""
     #: lines are printed, search and reports have processes of their own, and the process may be ended by a stuck rank
     owns_process: bool = True
-    #: if False, the journal is in a temporary folder: it is not synced, and no reports are written
-    keeps_files: bool = True
     #: the best model is written to the run directory
     saves_model: bool = True
     #: if False, the first trial that fails ends the search; None: only if no trial has succeeded before

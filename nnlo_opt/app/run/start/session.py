@@ -109,7 +109,7 @@ class Session(ABC):
         self.topology = topology
         self.host = host
         #: name of the command for the user, and for the journal of a command
-        self.program = options.program or self.driver
+        self.program = host.program or options.program or self.driver
         self._ranks = ranks
         self._context = context
         self._mirrors = context.mirrors
@@ -249,7 +249,7 @@ class Session(ABC):
                 directory.begin_anew()
             self._open_on_ranks(directory, findings, scripts)
             directory.journal.wait_for_room(WaitForSpace(directory.shown, self.say))
-            settings = settings_of(self.options, findings, scripts, self.host, self.program)
+            settings = settings_of(self.options, findings, scripts, self.program)
             directory.record(self._started(directory, identity, settings), self.say)
             self._running = self._coordinate(directory, search, plan, findings)
         except BaseException:
@@ -388,7 +388,7 @@ class Session(ABC):
         name, remark = choose_name(self.options.run, findings.model, self.program)
         if remark:
             self.say(remark)
-        return open_run(self.options.run, name, syncs=self.host.keeps_files)
+        return open_run(self.options.run, name)
 
     def _check_resumed(self, directory: RunDirectory, identity: RunIdentity) -> None:
         """Raise ConfigurationError if the run in `directory` is another one than this start asks for."""
@@ -418,7 +418,7 @@ class Session(ABC):
             n_fold=self.options.plan.n_fold,
             seed=self.options.seed,
             least_children=least_workers(self.options, findings),
-            is_temporary=not self.host.keeps_files,
+            is_temporary=self.options.run.is_temporary,
             scripts=scripts,
         )
         for rank in range(self._ranks.transport.size):
@@ -478,13 +478,13 @@ class Session(ABC):
         unrecorded.forget(directory.path)
         ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
         self._console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
-        if self.host.keeps_files:
+        if not self.options.run.is_temporary:
             inbox.start()
         return RunningSearch(
             directory=directory,
             findings=findings,
             coordinator=coordinator,
-            reporter=Reporter(directory.path) if self.host.keeps_files else None,
+            reporter=None if self.options.run.is_temporary else Reporter(directory.path),
             mirrors=[self._mirrors.start(directory.path, tool) for tool in self.options.mirror],
             inbox=inbox,
         )

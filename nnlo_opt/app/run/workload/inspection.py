@@ -21,7 +21,7 @@ from nnlo_opt.core.training.options import TrainingOptions, model_parameters, op
 from nnlo_opt.core.training.stopping import check_metric
 from nnlo_opt.core.trials.figure import figure_name
 from nnlo_opt.core.trials.identity import DataFiles
-from nnlo_opt.core.trials.objectives import FIGURE
+from nnlo_opt.core.trials.objectives import DEFAULT_FIGURE, FIGURE
 from nnlo_opt.core.trials.trial import cause_of
 from nnlo_opt.engine.loading.spaces import finish_space, space_from_dimensions
 from nnlo_opt.engine.models.composite import CompositeModel
@@ -198,7 +198,7 @@ class Inspection:
             else:
                 terms, remarks = self._maker.checked_loss(options, model, self._data)
                 figures, loss_name = figures_of(terms), losses_in_words(terms)
-        figure = "1 - val_acc, else val_loss"
+        figure = DEFAULT_FIGURE
         if figures is not None:
             validates = any(len(fold.validation) for fold in self._data.training.folds)
             known = (*figures, *(f"val_{name}" for name in figures if validates))
