@@ -38,16 +38,12 @@ def without_penalties(values: np.ndarray, rows: np.ndarray, is_feasible: np.ndar
     n_spread = max(len(spread), min(_N_SPREAD, int(rows.max()) + 1))  # trials without a value count as far ones
     quartile = spread[(n_spread - 1) // 4] if (n_spread - 1) // 4 < len(spread) else np.inf
     beyond = [n for n in gaps if above[n] >= quartile]
-    below = [n for n in gaps[::-1] if above[n] < quartile and _are_equal(above[n + 1 :])]
+    below = [n for n in gaps[::-1] if above[n] < quartile and np.median(above[n + 1 :]) <= _EQUAL * above[n + 1]]
     last_regular = next(iter(beyond + below), None)
     if last_regular is None:
         return values
     bad = least + 4.0 * above[last_regular]  # twice the distance, of which `above` is the half
     return np.where(_halves(values, least) > above[last_regular], bad, values)
-
-
-def _are_equal(above: np.ndarray) -> bool:
-    return float(np.median(above)) <= _EQUAL * above[0]
 
 
 def _halves(values: np.ndarray, least: float) -> np.ndarray:

@@ -114,7 +114,7 @@ def kind_of_dimension(entry: Any) -> str | None:
 def meant(given: Any) -> list[str]:
     """Return the parameters that a value may have been meant as, as code."""
     if isinstance(given, type) or callable(given):
-        return [_of_class(given)]
+        return [{bool: "Categorical([True, False])", int: "Integer(0, 9)"}.get(given, _example(given))]
     if isinstance(given, When):
         return [f"Real(0, 1, condition={given!r})"]
     if isinstance(given, range) and len(given) > 1:
@@ -133,10 +133,6 @@ def meant(given: Any) -> list[str]:
     if isinstance(values, set | frozenset):
         return [_choice(sorted(values, key=repr))]
     return _of_sequence(values) if isinstance(values, list | tuple) else ["Real(0, 1)"]
-
-
-def _of_class(given: Any) -> str:
-    return {bool: "Categorical([True, False])", int: "Integer(0, 9)"}.get(given, _example(given))
 
 
 def _example(given: Any) -> str:
@@ -193,7 +189,10 @@ def _of_sequence(values: list[Any] | tuple[Any, ...]) -> list[str]:
 
 def _choice(values: list[Any]) -> str:
     """Return a Categorical of these values, as code; objects are replaced by their names."""
-    values = [value if _is_plain(value) else _name_of(value) for value in map(plain, values)]
+    values = [
+        value if _is_plain(value) else str(getattr(value, "__name__", type(value).__name__))
+        for value in map(plain, values)
+    ]
     values = [*{repr(value): value for value in values}.values()]
     if len(values) < 2:
         return f"Constant({values[0]!r})" if values else 'Categorical(["a", "b"])'
@@ -211,10 +210,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | str) or is_number(value)
-
-
-def _name_of(value: Any) -> str:
-    return str(getattr(value, "__name__", type(value).__name__))
 
 
 def _range(kind: str, low: Any, high: Any, *, is_log: bool = False, step: Any = None) -> str:
