@@ -203,7 +203,15 @@ def network(request) -> networks.Network:
 
 
 @pytest.fixture
-def dense(monkeypatch) -> None:
+def reports_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the reports of a kept run written in this process, for what is not about the process that writes them."""
+    from tests.helpers.reports_here import ReporterHere
+
+    monkeypatch.setattr("nnlo_opt.app.run.start.session.Reporter", ReporterHere)
+
+
+@pytest.fixture
+def dense(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `dense` a framework of this process, as it is one of ranks: for what is not about Keras."""
     monkeypatch.syspath_prepend(Path(networks.__file__).parent / "site")
     for table in (framework.FRAMEWORKS, framework._OF_PACKAGE):
