@@ -5,12 +5,12 @@ send, kills the job. Thread counts are set before NumPy is imported, which reads
 """
 
 import errno
+import gc
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from nnlo_opt.app.reporting.terminal import fitted, make_output_printable
 from nnlo_opt.cli.tool import DRIVERS, main
 from nnlo_opt.core.base.errors import (
     EXIT_FAILURE,
-    EXIT_OK,
     EXIT_WRONG_REQUEST,
     NOTHING_BEGUN,
     BrokenProcessError,
@@ -55,27 +54,10 @@ def serve(program: str) -> NoReturn:
     if command == "run-legacy" and words and not words[0].startswith("-"):
         _run_legacy(words)  # a script may print control characters
     make_output_printable()
-    if command == "status" and _has_printed_status(words):
-        os._exit(EXIT_OK)  # to free all events would take a seventh of the time
     with checked_output():
-        sys.exit(main(sys.argv[1:], program))
-
-
-def _has_printed_status(argv: Sequence[str]) -> bool:
-    """Print the state of a run, for scripts that ask often, without the imports of other commands.
-
-    Returns:
-        False if the command has to say what is wrong with the request.
-    """
-    from nnlo_opt.app.reporting.status_lines import print_status
-
-    words = [word for word in argv if word != "--json"]
-    if len(words) != 1 or words[0].startswith("-"):
-        return False
-    with suppress(NnloError, OSError):
-        print_status(Path(words[0]), as_json=len(words) < len(argv))
-        return True
-    return False
+        code = main(sys.argv[1:], program)
+        gc.freeze()  # what is left dies with the process: to look for cycles takes a tenth of the time of `status`
+        sys.exit(code)
 
 
 def _run_legacy(argv: list[str]) -> NoReturn:

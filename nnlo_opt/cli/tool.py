@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nnlo_opt
 from nnlo_opt.app.commands.process import HelpRequested
@@ -30,11 +30,13 @@ class Command:
         function: runs it, as `part.module.name`; empty for a driver, which all ranks run.
         table: its options, as `folder.module.NAME`; empty for the table beside the function, if there is one: `OPTIONS`
             of `main`, `SHOW_OPTIONS` of `show`.
+        quick: answers the usual requests without the imports of a parser; returns False to leave one to `function`.
     """
 
     help: str = ""
     function: str = ""
     table: str = ""
+    quick: str = ""
 
     @property
     def options(self) -> "tuple[Option, ...]":
@@ -70,7 +72,8 @@ COMMANDS = {
         "tools.export.command.export"),
     "nnlo-opt watch": Command("show a run while it runs: progress, best trial, running trials, failures",
         "app.commands.watch.watch"),
-    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON", "app.commands.watch.status"),
+    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON", "app.commands.watch.status",
+        quick="app.reporting.status_lines.has_printed_status"),
     "nnlo-opt enqueue": Command("give a search a point to try", "app.commands.steer.enqueue"),
     "nnlo-opt stop": Command("end a search, or one of its trials, from any machine", "app.commands.steer.stop"),
     "nnlo-opt best": Command("print the best trial as JSON, YAML, or as a command", "app.commands.best.best"),
@@ -126,11 +129,19 @@ def main(argv: Sequence[str], program: str = "nnlo-opt") -> int:
 
 
 def _run(name: str, argv: Sequence[str]) -> int:
+    command = COMMANDS[name]
+    if command.quick and _named(command.quick)(argv):
+        return EXIT_OK
     from nnlo_opt.app.commands.arguments import Parser
 
-    module, _, function_name = COMMANDS[name].function.rpartition(".")
-    function = getattr(import_module(f"nnlo_opt.{module}"), function_name)
-    return int(function(Parser(COMMANDS[name].options, prog=name, description=function.__doc__), argv) or EXIT_OK)
+    function = _named(command.function)
+    return int(function(Parser(command.options, prog=name, description=function.__doc__), argv) or EXIT_OK)
+
+
+def _named(path: str) -> Any:
+    """Return what a row of the table names, as `part.module.name`."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"nnlo_opt.{module}"), name)
 
 
 def _parser() -> "Parser":

@@ -36,7 +36,7 @@ class Algo:
     learning rate may be called `learning_rate` or `lr`.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  (the signature is the ancestors')
+    def __init__(
         self,
         optimizer: str | None,
         loss: Any = None,

@@ -130,7 +130,7 @@ class H5Data(Data):
     overrides `generate_data` or `load_data` is treated as any other `Data`.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  (beside the options of NNLO)
+    def __init__(
         self,
         batch_size: int,
         cache: str | None = None,

@@ -31,7 +31,7 @@ class MPIManager(Manager):
     True
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
+    def __init__(
         self,
         comm: Any,
         data: Data,
@@ -144,7 +144,7 @@ class MPIKFoldManager(Manager):
     enough, else by batches.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
+    def __init__(
         self,
         NFolds: int,
         comm: Any,

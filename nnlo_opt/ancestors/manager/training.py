@@ -17,7 +17,7 @@ from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.roles import RoleSetup
 from nnlo_opt.app.run.start.embedded import ScriptRank, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.app.run.start.host import ScriptHost
-from nnlo_opt.app.run.start.training import TrainingSession
+from nnlo_opt.app.run.start.training import TrainingDriver
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.safe_path import discard
@@ -122,13 +122,12 @@ class Manager:
         script = ScriptHost(
             program=type(self).__name__,
             findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
-            keeps_files=folder is not None,
             observers=[lines] if self.verbose else [],
             warn=partial(print, file=sys.stderr, flush=True),
         )
         with temporary_run() as temporary:
             run = temporary if folder is None else self._options.run
-            self._script_rank.coordinate(replace(self._options, run=run), script, TrainingSession)
+            self._script_rank.coordinate(replace(self._options, run=run), script, TrainingDriver)
             self._share_results()
 
     def _share_results(self) -> None:

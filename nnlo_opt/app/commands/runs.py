@@ -141,7 +141,9 @@ def compare(parser: Parser, argv: Sequence[str]) -> None:
     parts = {
         "Results": _results(states, ledgers),
         "Settings that differ": _differing(ledgers, _settings),
-        "Search spaces: parameters that differ": _differing(ledgers, _parameters),
+        "Search spaces: parameters that differ": _differing(
+            ledgers, lambda ledger: {one.name: {**one.plain, "name": None} for one in ledger.identity.parameters}
+        ),
         "Versions that differ": _differing(ledgers, lambda ledger: ledger.settings.versions),
     }
     spare = Spare([range(3, len(names) + 1)], "Compare fewer runs at a time.")
@@ -179,10 +181,6 @@ def _settings(ledger: Ledger) -> dict[str, Any]:
     plan = {name: value for name, value in settings.plan.plain.items() if name not in identity}
     found = {**settings.plain, "plan": plan, **identity, "n_blocks": ledger.sessions[-1].n_blocks}
     return _flat({name: value for name, value in found.items() if name not in _ELSEWHERE})
-
-
-def _parameters(ledger: Ledger) -> dict[str, Any]:
-    return {parameter.name: {**parameter.plain, "name": None} for parameter in ledger.identity.parameters}
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -4,11 +4,13 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.app.reporting.status import Progress, Row, Status, progress_of, status_of
 from nnlo_opt.app.reporting.words import counted, duration_text, for_terminal, point_text
+from nnlo_opt.core.base.errors import NnloError
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_lock import may_be_at_work
 from nnlo_opt.core.trials.run_state import RunState
@@ -134,6 +136,21 @@ def print_status(run: Path, *, as_json: bool) -> None:
     at_work = may_be_at_work(run)  # asked first: a run that ends now would seem to be dead
     status = status_of(read_ledger(run), run, time.time(), at_work=at_work)
     print(json.dumps(status.to_json()) if as_json else "\n".join(status_lines(status)), flush=True)
+
+
+def has_printed_status(argv: Sequence[str]) -> bool:
+    """Print the state of a run, for scripts that ask often, without the imports of a parser.
+
+    Returns:
+        False if the command has to say what is wrong with the request.
+    """
+    words = [word for word in argv if word != "--json"]
+    if len(words) != 1 or words[0].startswith("-"):
+        return False
+    with suppress(NnloError, OSError):
+        print_status(Path(words[0]), as_json=len(words) < len(argv))
+        return True
+    return False
 
 
 def bottom_line(ledger: Ledger, now_s: float, width: int, *, ascii_only: bool = False) -> str:

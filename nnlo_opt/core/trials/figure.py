@@ -1,4 +1,4 @@
-"""Figure of merit of a training: 1 - validation accuracy, else the validation loss; both are minimised.
+"""Figure of merit of a training: `objectives.DEFAULT_FIGURE`, which is minimised, or what a user's function returns.
 
 With `--figure-of-merit` a user's function computes it: `function(fold)` returns a finite number for `fold`, which is
 plain data:

@@ -15,10 +15,11 @@ from functools import partial
 from typing import Any, Literal
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, shown
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.data.weights import ClassWeights, parse_class_weights
 from nnlo_opt.core.search.start_points import parse_start_point
 from nnlo_opt.core.search.warm_start import Earlier
-from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.space.fixing import fixing
 from nnlo_opt.core.trials.objectives import Objective, OutcomeConstraint
 from nnlo_opt.engine.loading import installed
 from nnlo_opt.engine.objective.other_names import part_named
@@ -226,19 +227,16 @@ def _fixed(value: Any) -> dict[str, str]:
         name, equals, item = (part.strip() for part in text.partition("="))
         if not name or not equals:
             raise ConfigurationError(
-                f"`--fix` must be given as NAME=VALUE. Received: {text!r}. Write it as `--fix dropout=0.5`."
+                f"`{spelled('fix')}` must be given as NAME=VALUE. Received: {text!r}. Write it as "
+                f"`{fixing('dropout', '0.5')}`."
             )
         if name in fixed:
             raise ConfigurationError(
-                f"`--fix` must give a parameter one value. Received: {fixed[name]!r} and {item!r} for {name!r}. "
-                "Leave one of them out."
+                f"`{spelled('fix')}` must give a parameter one value. Received: {fixed[name]!r} and {item!r} for "
+                f"{name!r}. Leave one of them out."
             )
         fixed[name] = item
     return fixed
-
-
-def _start_point(value: Any) -> Point:
-    return parse_start_point(value) if isinstance(value, str) else _dictionary(value)
 
 
 def _kept(value: Any) -> int | None:
@@ -284,6 +282,10 @@ OBJECTIVE = Kind(
     rule="a metric and its direction, such as val_loss:min", type=str, convert=lambda text: Objective.parse(_text(text))
 )
 OUTCOME = Kind(rule="a metric and its bound", type=str, convert=lambda text: OutcomeConstraint.parse(_text(text)))
-START_POINT = Kind(rule="written as name=value,name=value", type=str | Mapping[str, Any], convert=_start_point)
+START_POINT = Kind(
+    rule="written as name=value,name=value",
+    type=str | Mapping[str, Any],
+    convert=lambda value: parse_start_point(value) if isinstance(value, str) else _dictionary(value),
+)
 KEPT = Kind(rule="all, or best:N with a whole number N of at least 1", type=str, convert=_kept)
 FIXED = Kind(rule="a mapping of names and values", type=Mapping[str, Any], convert=_fixed, action="append")
