@@ -39,7 +39,7 @@ class _FromSource(SourceFileLoader):
 
 
 def own_files(files: Sequence[Path], sha256: str | None, model: Path | None = None) -> list[bytes | None]:
-    """Return what is in files with code that a run names; ConfigurationError if others may have written it.
+    """Return the content of code files given by a run; ConfigurationError if others may have written them.
 
     Args:
         files: at least one; the code to execute is of these bytes, as a file may be changed after a look at it.
@@ -142,7 +142,7 @@ EXECUTING: list[Path] = []
 
 
 def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
-    """Execute a model module, whose folder is searched for imports; in a process that may import a framework.
+    """Execute a model module, with its folder on the import path. Only in a process that may import a framework.
 
     The name of the module is unique (`name_of`): a user's `keras.py` must not be confused with Keras, nor two files of
     the same name with each other.

@@ -1,7 +1,7 @@
 """Searches with Optuna's samplers; the only module that imports Optuna, which comes with the extra [optuna].
 
-A sampler keeps state between calls and draws from one random generator. Therefore each suggestion has its own sampler
-and study, made from the history and the seed of the suggestion.
+A sampler keeps state between calls and draws from one random generator. Therefore each suggestion uses a new sampler
+and study, created from the history and the suggestion's seed.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from nnlo_opt.core.space.parameters import Categorical, Integer, Parameter
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.trials.trial import TrialState
 
-#: most points asked for in a row because the history contained the ones before
+#: most consecutive requests because earlier points were in the history
 _N_TRIES = 5
 #: a uniform Integer of at most this many values is passed as an integer; any other number is passed as its quantile
 _MAX_COUNTED = 1000
@@ -30,12 +30,12 @@ _PENDING, _ENDED = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMP
 
 
 class OptunaSearch(SeededSearch):
-    """Search by a sampler of Optuna; failed trials count as the worst value seen, because Optuna would skip them.
+    """Search with an Optuna sampler; failed trials count as the worst value, because Optuna would skip them.
 
     Args:
         space: search space of all points.
         seed: at least 0.
-        make_sampler: makes a sampler from the seed of a suggestion.
+        make_sampler: returns a sampler for the seed of a suggestion.
     """
 
     def __init__(self, space: Space, seed: int, make_sampler: Callable[[int], optuna.samplers.BaseSampler]) -> None:
@@ -83,7 +83,7 @@ def make_tpe(space: Space, seed: int) -> OptunaSearch:
 
 
 def make_gp(space: Space, seed: int) -> OptunaSearch:
-    """Return a search by Optuna's Gaussian process, which computes with torch.
+    """Return a search with Optuna's Gaussian process, which needs torch.
 
     Raises:
         ConfigurationError: if torch is not installed.
@@ -109,7 +109,7 @@ def _is_counted(parameter: Parameter) -> bool:
 
 
 def _encoded(parameter: Parameter, point: Point) -> int | float:
-    """Return a point's value in the form of a study; the middle value for a parameter that the point does not have."""
+    """Return a point's value as in a study; the middle value for a parameter that the point does not have."""
     value = point[parameter.name] if parameter.name in point else parameter.from_unit(0.5)
     if isinstance(parameter, Categorical):
         return parameter.key(value)
