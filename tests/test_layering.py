@@ -63,7 +63,7 @@ def modules_of(table: dict[str, str]) -> list[str]:
 #: folder -> its modules that are only values, formulas and protocols, as all of `core.space` and `core.update_rules`
 #: are: no third-party package but NumPy, and msgspec at its door
 PURE_DATA: dict[str, str] = {
-    "core.base": "errors clock files logs pulse records safe_path timeline trees user_code vectors",
+    "core.base": "errors clock files logs pulse records safe_path spelling timeline trees user_code vectors",
     "core.training": "options history schedules stopping",
     "core.trials": "trial events identity ledger objectives figure",
     "core.comm": "calls messages objective_messages run_messages codec topology transport",

@@ -17,7 +17,7 @@ from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.roles import RoleSetup
 from nnlo_opt.app.run.start.embedded import ScriptRank, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.app.run.start.host import ScriptHost
-from nnlo_opt.app.run.start.training import TrainingSession
+from nnlo_opt.app.run.start.training import TrainingDriver
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.safe_path import discard
@@ -127,7 +127,7 @@ class Manager:
         )
         with temporary_run() as temporary:
             run = temporary if folder is None else self._options.run
-            self._script_rank.coordinate(replace(self._options, run=run), script, TrainingSession)
+            self._script_rank.coordinate(replace(self._options, run=run), script, TrainingDriver)
             self._share_results()
 
     def _share_results(self) -> None:

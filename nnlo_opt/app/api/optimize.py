@@ -13,20 +13,20 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from nnlo_opt.app.api.argument_checks import check_callbacks, check_flags, check_meaning, check_names
 from nnlo_opt.app.api.arguments import SearchArguments
-from nnlo_opt.app.api.own_arguments import check_callbacks, check_flags, check_meaning, check_names
+from nnlo_opt.app.api.door import in_python
 from nnlo_opt.app.api.run import FrozenTrial, Results, SearchResult
 from nnlo_opt.app.api.steering import Callback, SearchView, Steering
-from nnlo_opt.app.api.words import argument_names, in_python
 from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.options.kinds import FLAG, whole
 from nnlo_opt.app.run.options.making import optimization_options
 from nnlo_opt.app.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.start.coordinate import INTERRUPTED, LONG_S
 from nnlo_opt.app.run.start.earlier import earlier_of_frame, earlier_of_ledger
 from nnlo_opt.app.run.start.embedded import run_search
 from nnlo_opt.app.run.start.host import ScriptHost
-from nnlo_opt.app.run.start.session import INTERRUPTED, LONG_S
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, SearchWarning, shown
 from nnlo_opt.core.base.user_code import of_user
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, fingerprint
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 SpaceLike: TypeAlias = Space | Sequence[Parameter] | Mapping[str, Parameter] | str | os.PathLike[str]
 #: arguments of a search
 _NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python} - {"no_shuffle"} | {"shuffle"}
-_SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
+_SHUFFLE = Option("shuffle", "", FLAG, "")
 
 
 def optimize(
@@ -160,14 +160,14 @@ def _help() -> str:
     """Return a line for each option, as a wheel has no page of them."""
     texts = {option.name: option.help for option in OPTIMIZATION_OPTIONS}
     texts["shuffle"] = "False: samples keep their order"
-    lines = [f"{name}: {argument_names(texts[name].partition(';')[0])}" for name in SearchArguments.__annotations__]
+    lines = [f"{name}: {texts[name].partition(';')[0]}" for name in SearchArguments.__annotations__]
     return "\n".join(["Options:", *(textwrap.fill(line, 112, subsequent_indent="    ") for line in lines)])
 
 
 optimize.__doc__ = f"{inspect.cleandoc(optimize.__doc__ or '')}\n\n{textwrap.indent(_help(), '    ')[4:]}\n"
 
 #: the argument of that name
-N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel")
+N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "")
 
 
 def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: TrialDefinition, comm: object) -> None:

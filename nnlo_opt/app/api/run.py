@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from nnlo_opt.app.analysis import frames
-from nnlo_opt.app.api.words import in_python, python_words
+from nnlo_opt.app.api.door import in_python
 from nnlo_opt.app.reporting import plots
 from nnlo_opt.app.reporting.comparison import compared
 from nnlo_opt.app.reporting.page_data import effects_data, space_of
@@ -71,7 +71,7 @@ class FrozenTrial:
     def of(cls, trial: Trial, ledger: Ledger) -> Self:
         """Return a copy of a trial of a ledger."""
         same = {f.name: copy(getattr(trial, f.name)) for f in fields(cls) if f.name != "parameters"}
-        return cls(parameters=_given(trial, ledger), **same | {"reason": python_words(trial.reason)})
+        return cls(parameters=_given(trial, ledger), **same)
 
     if not TYPE_CHECKING:
 
@@ -138,7 +138,7 @@ class Results:
     def hyper_opt(self) -> str:
         """Name of the search algorithm; with the reason, if `hyper_opt="auto"` has chosen it."""
         settings = self.ledger.settings
-        because = f" (auto, as {python_words(settings.hyper_opt_because)})" * bool(settings.hyper_opt_because)
+        because = f" (auto, as {settings.hyper_opt_because})" * bool(settings.hyper_opt_because)
         return f"{settings.hyper_opt}{because}"
 
     @property
@@ -186,13 +186,13 @@ class Results:
     @property
     def ended_because(self) -> str:
         """Reason for which the search ended, as a sentence without its full stop; empty while it runs."""
-        return python_words(self.ledger.ended_because)
+        return self.ledger.ended_because
 
     def _succeeded(self) -> Trial:
         best = self.ledger.best()
         if best is None:
             reasons = [*(trial.reason for trial in self.ledger.trials if trial.reason), constraints_text(self.ledger)]
-            first = python_words(reasons[0])
+            first = reasons[0]
             if not first:
                 raise TrialError("No trial succeeded: none has ended.")
             raise TrialError(f"No trial succeeded. The first reason: {first.rstrip('.')}.")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from nnlo_opt.app.api.door import in_python
 from nnlo_opt.app.api.run import FrozenTrial, SearchResult
-from nnlo_opt.app.api.words import in_python, python_words
 from nnlo_opt.app.reporting.terminal import terminal_width
 from nnlo_opt.app.reporting.words import counts_from_0_text
 from nnlo_opt.core.base.errors import ConfigurationError, SearchWarning, refuse_forked, shown
@@ -146,7 +146,7 @@ class SearchView:
             said = counts_from_0_text(ledger.assignments[event.assignment].trial).capitalize()
             warnings.warn_explicit(f"{said}.", SearchWarning, *self._place)
         if isinstance(event, ev.TrialFailed) and self._failure is None:
-            self._failure = f"Trial {event.trial} has failed, and the search goes on: {python_words(event.reason)}"
+            self._failure = f"Trial {event.trial} has failed, and the search goes on: {event.reason}"
         if self._has_line:
             from nnlo_opt.app.reporting.watch import SearchBar
 
@@ -160,7 +160,7 @@ class SearchView:
 
     def warn(self, sentence: str) -> None:
         """Warn the caller of the search."""
-        warnings.warn_explicit(python_words(sentence), SearchWarning, *self._place)
+        warnings.warn_explicit(sentence, SearchWarning, *self._place)
 
     def wait_for(self, what: str) -> None:
         """Show what the search waits for when its trials have ended."""

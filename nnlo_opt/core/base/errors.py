@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
+from nnlo_opt.core.base.spelling import spelled
+
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_WRONG_REQUEST = 2
@@ -147,7 +149,7 @@ class BrokenProcessError(NnloError):
         super().__init__(
             "A model or an objective must close only file descriptors that it has opened. Received: a process whose "
             "journal, messages or MPI were closed, so that it cannot continue. Correct the code, then add "
-            "`--opt-restore` to resume: finished trials are in the journal."
+            f"`{spelled('opt_restore', True)}` to resume: finished trials are in the journal."
         )
 
 

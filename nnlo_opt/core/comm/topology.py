@@ -16,6 +16,7 @@ from typing import TypedDict, Unpack
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 
 
 def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:
@@ -193,7 +194,8 @@ class Topology(Frozen):
         """
         if block_size < 1:
             raise ConfigurationError(
-                f"`--block-size` must be at least 1, the number of ranks that train one trial. Received: {block_size}."
+                f"`{spelled('block_size')}` must be at least 1, the number of ranks that train one trial. Received: "
+                f"{block_size}."
             )
         if world_size == 1:
             return cls(

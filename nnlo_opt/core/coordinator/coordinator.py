@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.run_messages import PreemptionHeard, Prepared, SharedFilesChanged
 from nnlo_opt.core.comm.transport import Received, Transport
@@ -233,7 +234,8 @@ class Coordinator:
         except OSError as error:
             raise NnloError(
                 f"`{self._setup.journal.path}` cannot be written ({error.strerror or error}). The search stops here, "
-                "nothing is lost. Make the run directory writable again, then add `--opt-restore` to resume."
+                f"nothing is lost. Make the run directory writable again, then add `{spelled('opt_restore', True)}` "
+                "to resume."
             ) from error
         for observer in self._setup.observers:
             for event in events:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.coordinator.instructions import Budget, FinishRun, SearchPlan
 from nnlo_opt.core.coordinator.outcomes import trial_losses
 from nnlo_opt.core.trials.ledger import Ledger, Session
@@ -152,14 +153,16 @@ class Ending:
     def check_failures(self, trials: Iterable[Trial]) -> None:
         """Drain if `only_fails`; to be called when no trial is under way."""
         if self.only_fails(trials):
-            self.drain(f"{self._n_failed} trials failed for the same reason, and none succeeded (`--max-failures`)")
+            self.drain(
+                f"{self._n_failed} trials failed for the same reason, and none succeeded (`{spelled('max_failures')}`)"
+            )
 
     def check_time(self, sessions: Sequence[Session], now_s: float) -> None:
         """Drain if the time allows no further trial."""
         budget = self._plan.budget
         if budget.is_timed_out(sessions, now_s):
             self.promotes = False
-            self.drain(f"`--timeout` of {budget.timeout_s:g} s is reached")
+            self.drain(f"`{spelled('timeout')}` of {budget.timeout_s:g} s is reached")
         elif self.phase is Phase.SEARCHING and budget.leaves_no_trial(expected_s(self._durations), now_s):
             self.cut_short = True
             self.drain("the walltime leaves no time for another trial")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan, Tell
 from nnlo_opt.core.search.base import TrialProgress
@@ -171,6 +172,6 @@ def fold_to_give_up(trial: Trial, max_attempts: int) -> tuple[int, str] | None:
         if len(found) >= max_attempts:
             times = "once" if len(found) == 1 else f"{len(found)} times in a row"
             whose = "ranks that trained it were" if not found[-1].of_script else "its script was"
-            reason = f"{whose} lost {times} (`--max-attempts`); the last time: {found[-1].reason}"
+            reason = f"{whose} lost {times} (`{spelled('max_attempts')}`); the last time: {found[-1].reason}"
             return fold, reason
     return None

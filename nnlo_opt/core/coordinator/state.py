@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.topology import Team, Topology
 from nnlo_opt.core.coordinator import instructions as ins
@@ -526,6 +527,7 @@ class CoordinatorState:
     def _check_trials(self, timeout_s: float) -> None:
         """Fail trials whose fold takes too long; give up if its team does not stop either."""
         budget, now_s, suspects = self.plan.budget, self._now_s, self.membership.suspects
+        limit = f"`{spelled('trial_timeout')}`, {timeout_s:g} s"
         for team_index, assignment in self.membership.assignment_of_team.items():
             if not budget.is_overdue(assignment.assigned_at_s, now_s):
                 continue
@@ -534,13 +536,13 @@ class CoordinatorState:
                 suspects[team_index] = now_s
                 trial = self.ledger.trials[assignment.trial]
                 if not trial.state.ended:  # else the team has an order to stop this fold already
-                    self._fail(trial, assignment.fold, f"it took longer than `--trial-timeout`, {timeout_s:g} s")
+                    self._fail(trial, assignment.fold, f"it took longer than {limit}")
             elif budget.is_overdue(ordered_at_s, now_s):
                 self._give_up(
-                    f"Block {assignment.block} is stuck in code of the model: its trial took longer than "
-                    f"`--trial-timeout`, {timeout_s:g} s, and has not stopped for as long again. The trial has failed. "
-                    "The search ends here, as a rank cannot be freed from outside; add `--opt-restore` to resume it "
-                    "without this trial (`nnlo-opt launch` does so by itself)."
+                    f"Block {assignment.block} is stuck in code of the model: its trial took longer than {limit}, "
+                    "and has not stopped for as long again. The trial has failed. The search ends here, as a rank "
+                    f"cannot be freed from outside; add `{spelled('opt_restore', True)}` to resume it without this "
+                    "trial (`nnlo-opt launch` does so by itself)."
                 )
                 return
 
@@ -582,7 +584,7 @@ class CoordinatorState:
         if not (self.membership.n_may_train or ending.preempting) and (is_left or self._has_more):
             self._give_up(
                 "No block can train any more, as ranks of every block have died. The search ends here; add "
-                "`--opt-restore` to resume it (`nnlo-opt launch` does so by itself)."
+                f"`{spelled('opt_restore', True)}` to resume it (`nnlo-opt launch` does so by itself)."
             )
             return
         is_busy = bool(self.membership.assignment_of_team)

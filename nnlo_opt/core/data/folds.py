@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Arrays, leaves
 from nnlo_opt.core.data.source import Indices
 
@@ -60,7 +61,7 @@ def check_workers(n_samples: int, n_workers: int, n_fold: int = 1) -> None:
         raise ConfigurationError(
             f"Every worker must have at least one training sample. Received: {n_samples} sample{'s' * (n_samples != 1)}"
             f"{' in a fold' * (n_fold > 1)} for {n_workers} workers. Take fewer ranks, or more data; in a search, "
-            "smaller blocks (`--block-size`)."
+            f"smaller blocks (`{spelled('block_size')}`)."
         )
 
 
@@ -137,7 +138,7 @@ def _deal_samples(n_fold: int, classes: np.ndarray, rng: np.random.Generator) ->
 def _deal_groups(n_fold: int, groups: Indices, rng: np.random.Generator) -> Indices:
     """Return the fold of every sample: groups go, largest first, to the fold with the fewest samples."""
     sizes = np.bincount(groups)
-    _check_enough(n_fold, len(sizes), "groups of samples (`--fold-by`)")
+    _check_enough(n_fold, len(sizes), f"groups of samples (`{spelled('fold_by')}`)")
     order = rng.permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]
     fold_of_group = np.empty(len(sizes), np.int64)
@@ -152,5 +153,5 @@ def _deal_groups(n_fold: int, groups: Indices, rng: np.random.Generator) -> Indi
 def _check_enough(n_fold: int, n: int, what: str) -> None:
     if n_fold > n:
         raise ConfigurationError(
-            f"`--n-fold` must be at most the number of {what}, {n}. Received: {n_fold}. Ask for fewer folds."
+            f"`{spelled('n_fold')}` must be at most the number of {what}, {n}. Received: {n_fold}. Ask for fewer folds."
         )

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.records import MAX_INTEGER
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.base import History
 from nnlo_opt.core.space.parameters import Constant, Integer, Ordinal, Parameter
 from nnlo_opt.core.space.space import Point, Space
@@ -57,8 +58,8 @@ def grid_size(space: Space, grid_points: int | None) -> int:
         widest = max(counted.parameters, key=lambda parameter: parameter.n_values or 0)
         raise ConfigurationError(
             f"The grid of a search must have at most {MOST_POINTS:,} points. Received: {Decimal(n_points):.3g} points, "
-            f"{widest.n_values:,} values of `{widest.name}` among them. Lower `--grid-points`, give that parameter a "
-            "larger `step`, fix some by `--fix`, or choose another `--hyper-opt`."
+            f"{widest.n_values:,} values of `{widest.name}` among them. Lower `{spelled('grid_points')}`, give that "
+            f"parameter a larger `step`, fix some by `{spelled('fix')}`, or choose another `{spelled('hyper_opt')}`."
         )
     return grid_of(space, n_values).n_points or 0
 

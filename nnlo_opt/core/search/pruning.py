@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.curves import Reports
 
 PRUNERS = ("median", "asha", "hyperband")
@@ -43,13 +44,13 @@ class PruningPlan:
     @property
     def shown(self) -> str:
         """The pruner as messages call it."""
-        option = "--hyper-opt" if self.name == FREEZE_THAW else "--pruner"
-        return self.name if self.is_own else f"`{option} {self.name}`"
+        option = "hyper_opt" if self.name == FREEZE_THAW else "pruner"
+        return self.name if self.is_own else f"`{spelled(option, self.name)}`"
 
     @property
     def option(self) -> str:
         """The option that selected it."""
-        return self.shown.strip("`") if self.name == FREEZE_THAW else "--pruner"
+        return self.shown.strip("`") if self.name == FREEZE_THAW else spelled("pruner")
 
     @property
     def n_rungs(self) -> int:

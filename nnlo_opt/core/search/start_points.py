@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.search.base import History, SearchAlgorithm
 from nnlo_opt.core.search.random import may_be_tried
 from nnlo_opt.core.space.fixing import value_of
@@ -242,9 +243,10 @@ def _split(text: str) -> list[str]:
 
 
 def _refusal(received: str) -> ConfigurationError:
+    enqueue = either("nnlo-opt enqueue", "study.enqueue")
     return ConfigurationError(
-        f"A point to be tried (`--start-point`, `nnlo-opt enqueue`) must be one of the search space, or a part of one. "
-        f"Received: {received}"
+        f"A point to be tried (`{spelled('start_point')}`, `{enqueue}`) must be one of the search space, or a "
+        f"part of one. Received: {received}"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.space.conditions import When
 from nnlo_opt.core.space.parameters import Constant, Parameter, parameter_from_json
 from nnlo_opt.core.space.space import Space, described, parents_first
@@ -32,8 +33,8 @@ def fix(space: Space, fixed: Mapping[str, str]) -> Space:
         if parameter.condition is not None and condition is None:
             if parameter.name in values:
                 raise ConfigurationError(
-                    f"`--fix {parameter.name}={fixed[parameter.name]}` must fix a parameter that is used. "
-                    f"Received: {described(parameter)}, which another `--fix` excludes. Drop one of them."
+                    f"`{fixing(parameter.name, fixed[parameter.name])}` must fix a parameter that is used. "
+                    f"Received: {described(parameter)}, which another `{spelled('fix')}` excludes. Drop one of them."
                 )
             continue
         if parameter.name in values:
@@ -43,6 +44,11 @@ def fix(space: Space, fixed: Mapping[str, str]) -> Space:
         else:
             kept[parameter.name] = parameter_from_json(parameter.to_json() | {"condition": condition.to_json()})
     return Space(kept[name] for name in space.names if name in kept)
+
+
+def fixing(name: str, value: str = "") -> str:
+    """Return how a user fixes a parameter; without a value, how that begins."""
+    return either(f"--fix {name}={value}", f'fix={{"{name}": {value or "..."}}}')
 
 
 def _left_of(
@@ -73,12 +79,14 @@ def value_of(parameter: Parameter, written: Any) -> Any:
 def _read(space: Space, name: str, written: str) -> Value:
     if name not in space.names:
         hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
-        raise ConfigurationError(f"`--fix` must name a parameter of the search space. Received: {name!r}.{hint}")
+        raise ConfigurationError(
+            f"`{spelled('fix')}` must name a parameter of the search space. Received: {name!r}.{hint}"
+        )
     parameter = space[name]
     value = value_of(parameter, written)
     if parameter.contains(value):
         return value
     raise ConfigurationError(
-        f"`--fix {name}=` must give a value that the parameter can have, in {parameter}. Received: {written!r}. "
+        f"`{fixing(name)}` must give a value that the parameter can have, in {parameter}. Received: {written!r}. "
         "Correct it, or change the search space."
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, require_known
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.space.values import check_whole, is_number
 from nnlo_opt.core.training.schedules import LearningRateSchedule
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
@@ -26,11 +27,6 @@ MODES = tuple(RULES)
 EXCHANGES = ("auto", "messages")
 #: integer options -> what they count
 _COUNTS = {"batch": "samples", "epochs": "epochs", "sync_every": "batches", "checkpoint_interval": "epochs"}
-
-
-def option_name(field_name: str) -> str:
-    """Return the command-line option of a field."""
-    return "--" + field_name.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +87,17 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "of_rules", {**default_values(), **self.of_rules})
         for name, unit in _COUNTS.items():
-            check_whole(option_name(name), getattr(self, name), unit=unit)
+            check_whole(spelled(name), getattr(self, name), unit=unit)
         for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(self.rules)), ("exchange", EXCHANGES)):
-            require_known(f"`{option_name(name)}`", getattr(self, name), choices)
+            require_known(f"`{spelled(name)}`", getattr(self, name), choices)
         if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(
-                f"`--learning-rate` must be a finite number above 0. Received: {self.learning_rate!r}."
+                f"`{spelled('learning_rate')}` must be a finite number above 0. Received: {self.learning_rate!r}."
             )
         for name in ("synchronous", "shuffle", "overlap", "momentum_correction"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "overlap" and value is None):
-                raise ConfigurationError(f"`{option_name(name)}` must be True or False. Received: {value!r}.")
+                raise ConfigurationError(f"`{spelled(name)}` must be True or False. Received: {value!r}.")
         self._check_rule()
         self.schedule.check(self.epochs)
         _ = self.stopping, self.target, self.staleness_policy  # each is refused if it is wrong
@@ -180,10 +176,10 @@ class TrainingOptions:
 
     def _check_rule(self) -> None:
         """Raise ConfigurationError for options that the update rule does not support."""
-        rule, mode = self.rule, f"`--mode {self.mode}`"
-        together = "`--synchronous`" if self.synchronous else mode
+        rule, mode = self.rule, f"`{spelled('mode', self.mode)}`"
+        together = f"`{spelled('synchronous', True)}`" if self.synchronous else mode
         weighs = self.staleness != "none" and (self.waits or not rule.weighs_staleness)
-        drop_it = "is for asynchronous `--mode downpour`: drop it, or the option it contradicts"
+        drop_it = f"is for asynchronous `{spelled('mode', 'downpour')}`: drop it, or what it contradicts"
         counts = self.sync_every > 1 and not rule.makes_local_steps
         for name, given, demand in (
             ("synchronous", self.synchronous and not rule.may_be_synchronous, f"must be left out with {mode}"),
@@ -193,7 +189,7 @@ class TrainingOptions:
         ):
             if given:
                 value = getattr(self, name)
-                raise ConfigurationError(f"`{option_name(name)}` {demand}. Received: {value!r} with {mode}.")
+                raise ConfigurationError(f"`{spelled(name)}` {demand}. Received: {value!r} with {mode}.")
         self._check_momentum()
         rule.check(self)
 
@@ -204,11 +200,19 @@ class TrainingOptions:
         momentum, nesterov = (self.optimizer_params.get(name, 0.0) for name in ("momentum", "nesterov"))
         is_unfit, given = nesterov or not (is_number(momentum) and momentum > 0), dict(self.optimizer_params)
         for is_wrong, received, remedy in (
-            (not self.rule.corrects_momentum, f"`--mode {self.mode}`", "take `--mode downpour`"),
-            (self.synchronous, "`--synchronous`", "let each worker train at its own pace"),
-            (self.staleness != "none", f"`--staleness {self.staleness}`", "take one of the two"),
-            (self.optimizer != "sgd", f"`--optimizer {self.optimizer}`", "take `--optimizer sgd`"),
-            (is_unfit, f"`--optimizer-params {given}`", "give them a momentum above 0, without nesterov"),
+            (
+                not self.rule.corrects_momentum,
+                f"`{spelled('mode', self.mode)}`",
+                f"take `{spelled('mode', 'downpour')}`",
+            ),
+            (self.synchronous, f"`{spelled('synchronous', True)}`", "let each worker train at its own pace"),
+            (self.staleness != "none", f"`{spelled('staleness', self.staleness)}`", "take one of the two"),
+            (
+                self.optimizer != "sgd",
+                f"`{spelled('optimizer', self.optimizer)}`",
+                f"take `{spelled('optimizer', 'sgd')}`",
+            ),
+            (is_unfit, f"`{spelled('optimizer_params', given)}`", "give them a momentum above 0, without nesterov"),
         ):
             if is_wrong:
                 raise _not_corrected(received, remedy)
@@ -251,8 +255,8 @@ class TrainingOptions:
 
 def _not_corrected(received: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
-        "`--momentum-correction` is for asynchronous `--mode downpour` by sgd with momentum, whose updates count "
-        f"alike. Received: {received}; {remedy}, or leave the correction out."
+        f"`{spelled('momentum_correction', True)}` is for asynchronous `{spelled('mode', 'downpour')}` by sgd with "
+        f"momentum, whose updates count alike. Received: {received}; {remedy}, or leave the correction out."
     )
 
 
@@ -277,7 +281,8 @@ def searchable(name: str) -> str:
         hint = meant or f" There are {', '.join(TRAIN_PREFIX + each for each in SEARCHABLE)}, "
         hint = hint if meant else f"{hint}{' and '.join(f'{TRAIN_PREFIX}{each}.<name>' for each in _DICTIONARIES)}."
         raise ConfigurationError(
-            f"A parameter that begins with `train.` must name a training option. Received: {name!r}.{hint}"
+            f"A parameter that begins with `train.` must name a training {either('option', 'argument')}. Received: "
+            f"{name!r}.{hint}"
         )
     return option
 

@@ -19,12 +19,13 @@ import math
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.space.values import is_number
 
 #: kind -> names of its arguments
 _NUMBERS = {"constant": (), "cosine": (), "linear": (), "exponential": ("RATE",), "step": ("EVERY", "FACTOR")}
 _FORMS = ", ".join(":".join((kind, *names)) for kind, names in _NUMBERS.items())
-_RULE = f"`--lr-schedule` must be one of {_FORMS}, such as step:30:0.1"
+_RULE = f"must be one of {_FORMS}, such as step:30:0.1"
 #: tolerance for counting steps, so that 0.1 + 0.2 epochs are 3 steps of 0.1
 _SLACK = 1e-9
 
@@ -43,14 +44,14 @@ class LearningRateSchedule(Frozen):
         """Parse `--lr-schedule` and `--warmup-epochs`."""
         if not (is_number(warmup_epochs) and warmup_epochs >= 0):
             raise ConfigurationError(
-                f"`--warmup-epochs` must be a finite number of epochs, at least 0. Received: {warmup_epochs!r}. Leave "
-                "it out to begin with the full learning rate."
+                f"`{spelled('warmup_epochs')}` must be a finite number of epochs, at least 0. Received: "
+                f"{warmup_epochs!r}. Leave it out to begin with the full learning rate."
             )
         kind, *given = (part.strip() for part in text.split(":")) if isinstance(text, str) else ("",)
         names = _NUMBERS.get(kind)
         if names is None or len(given) != len(names):
             hint = did_you_mean(kind, _NUMBERS) or " Leave it out for a constant learning rate."
-            raise ConfigurationError(f"{_RULE}. Received: {text!r}.{hint}")
+            raise ConfigurationError(f"`{spelled('lr_schedule')}` {_RULE}. Received: {text!r}.{hint}")
         numbers = tuple(_number(name, value, text) for name, value in zip(names, given, strict=True))
         return cls(kind=kind, numbers=numbers, warmup_epochs=float(warmup_epochs))
 
@@ -63,8 +64,8 @@ class LearningRateSchedule(Frozen):
         """Raise ConfigurationError if the warm-up is longer than a training of `epochs` epochs."""
         if self.warmup_epochs > epochs:
             raise ConfigurationError(
-                f"`--warmup-epochs` must be at most `--epochs`, which is {epochs}. Received: {self.warmup_epochs:g}; "
-                "take a shorter warm-up or train longer."
+                f"`{spelled('warmup_epochs')}` must be at most `{spelled('epochs')}`, which is {epochs}. Received: "
+                f"{self.warmup_epochs:g}; take a shorter warm-up or train longer."
             )
 
     def factor(self, epoch_progress: float, epochs: int) -> float:
@@ -130,5 +131,5 @@ def _number(name: str, text: str, received: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value > 0 and (name == "EVERY" or value <= 1)):
         rule = "a number of epochs above 0" if name == "EVERY" else "a number above 0 and at most 1"
-        raise ConfigurationError(f"{_RULE}, with {name} {rule}. Received: {received!r}.")
+        raise ConfigurationError(f"`{spelled('lr_schedule')}` {_RULE}, with {name} {rule}. Received: {received!r}.")
     return value

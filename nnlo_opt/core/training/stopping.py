@@ -6,10 +6,11 @@ from statistics import fmean
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 
-_EARLY_RULE = "`--early-stopping` must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
-_TARGET_RULE = "`--target-metric` must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"
-_METRIC_RULE = "`{option}` must name a metric, or one of an output or model as `name:metric`, such as energy:val_loss"
+_EARLY_RULE = "must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
+_TARGET_RULE = "must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"
+_METRIC_RULE = "must name a metric, or one of an output or model as `name:metric`, such as energy:val_loss"
 _VALIDATION = "val_"
 
 
@@ -33,7 +34,7 @@ def _metric(text: str, option: str) -> str:
     """Return the canonical name of an option's metric; ConfigurationError if a part of `name:metric` is empty."""
     parts = [part.strip() for part in text.split(":")]
     if len(parts) > 2 or "" in parts or parts[-1] == _VALIDATION:
-        raise ConfigurationError(f"{_METRIC_RULE.format(option=option)}. Received: {text!r}.")
+        raise ConfigurationError(f"`{option}` {_METRIC_RULE}. Received: {text!r}.")
     return canonical_metric(text)
 
 
@@ -60,17 +61,19 @@ class EarlyStopping(Frozen):
     @classmethod
     def parse(cls, text: str) -> "EarlyStopping":
         """Parse `metric,[~]<|>,patience`."""
-        parts = [part.strip() for part in text.split(",")]
+        option, parts = spelled("early_stopping"), [part.strip() for part in text.split(",")]
         if len(parts) != 3 or not parts[0] or parts[1].removeprefix("~") not in ("<", ">"):
-            raise ConfigurationError(f"{_EARLY_RULE}. Received: {text!r}.")
+            raise ConfigurationError(f"`{option}` {_EARLY_RULE}. Received: {text!r}.")
         try:
             patience = int(parts[2])
         except ValueError:
             patience = 0
         if patience < 1:
-            raise ConfigurationError(f"{_EARLY_RULE}, with a patience of at least 1 epoch. Received: {text!r}.")
+            raise ConfigurationError(
+                f"`{option}` {_EARLY_RULE}, with a patience of at least 1 epoch. Received: {text!r}."
+            )
         return cls(
-            metric=_metric(parts[0], "--early-stopping"),
+            metric=_metric(parts[0], option),
             better=parts[1].removeprefix("~"),
             patience=patience,
             smoothed=parts[1].startswith("~"),
@@ -112,14 +115,14 @@ class TargetMetric(Frozen):
     @classmethod
     def parse(cls, text: str) -> "TargetMetric":
         """Parse `metric,<|>,value`."""
-        parts = [part.strip() for part in text.split(",")]
+        option, parts = spelled("target_metric"), [part.strip() for part in text.split(",")]
         try:
             value = float(parts[2])
         except (IndexError, ValueError):
             value = math.nan
         if len(parts) != 3 or not parts[0] or parts[1] not in ("<", ">") or not math.isfinite(value):
-            raise ConfigurationError(f"{_TARGET_RULE}. Received: {text!r}.")
-        return cls(metric=_metric(parts[0], "--target-metric"), side=parts[1], value=value)
+            raise ConfigurationError(f"`{option}` {_TARGET_RULE}. Received: {text!r}.")
+        return cls(metric=_metric(parts[0], option), side=parts[1], value=value)
 
     def reached(self, value: float) -> bool:
         """Return True if `value` is past the target."""

@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Literal
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.training.stopping import canonical_metric
 
 Direction = Literal["min", "max"]
@@ -61,7 +62,7 @@ class Objective:
             known = bool(lone) and ":" not in lone and direction_named(lone) is None
             examples = f"{lone}:min or {lone}:max" if known else "val_loss:min or val_acc:max"
             raise ConfigurationError(
-                f"`--objective` must be a metric and its direction, such as {examples}. Received: {text!r}."
+                f"`{spelled('objective')}` must be a metric and its direction, such as {examples}. Received: {text!r}."
             )
         return cls(canonical_metric(":".join(parts)), direction)
 
@@ -93,7 +94,7 @@ class OutcomeConstraint:
         found = _BOUND.fullmatch(text)
         if found is None or not math.isfinite(bound := float(found[3])):
             raise ConfigurationError(
-                "`--outcome-constraint` must be a metric, one of <, <=, >, >= and a finite number, such as "
+                f"`{spelled('outcome_constraint')}` must be a metric, one of <, <=, >, >= and a finite number, such as "
                 f"n_weights<100000. Received: {text!r}."
             )
         return cls(canonical_metric(found[1].strip()), found[2], bound)
@@ -138,25 +139,28 @@ class Comparison:
         names = [objective.name for objective in self.objectives]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
-            raise ConfigurationError(f"Each `--objective` must be different. Received: {twice!r} twice; leave one out.")
+            raise ConfigurationError(
+                f"Each `{spelled('objective')}` must be different. Received: {twice!r} twice; leave one out."
+            )
         if self.epoch not in EPOCHS:
-            raise ConfigurationError(f"`--objective-epoch` must be last or best. Received: {self.epoch!r}.")
+            raise ConfigurationError(f"`{spelled('objective_epoch')}` must be last or best. Received: {self.epoch!r}.")
         if self.epoch == "best" and not self.is_of_epochs:
             raise ConfigurationError(
-                "`--objective-epoch best` needs a first objective that is measured after every epoch, such as "
-                f"val_loss. Received: {names[0]}; name another one first, or leave `--objective-epoch` out."
+                f"`{spelled('objective_epoch', 'best')}` needs a first objective that is measured after every epoch, "
+                f"such as val_loss. Received: {names[0]}; name another one first, or leave "
+                f"`{spelled('objective_epoch')}` out."
             )
         if self.function is not None and FIGURE not in names:
             raise ConfigurationError(
-                f"`--figure-of-merit` must be compared by, as `--objective {FIGURE}:min`. Received: objectives without "
-                "it; add it, or leave one of the two options out."
+                f"`{spelled('figure_of_merit')}` must be compared by, as `{spelled('objective', f'{FIGURE}:min')}`. "
+                "Received: objectives without it; add it, or leave one of the two out."
             )
         for one, other in combinations(self.constraints, 2):
             # Also two bounds of the same side: only one of them counts.
             if one.name == other.name and not (one.allows(other.bound) and other.allows(one.bound)):
                 raise ConfigurationError(
-                    "`--outcome-constraint` must give a metric one bound below and one above, with values between "
-                    f"them. Received: {one} and {other}; leave one out."
+                    f"`{spelled('outcome_constraint')}` must give a metric one bound below and one above, with "
+                    f"values between them. Received: {one} and {other}; leave one out."
                 )
 
     @property

@@ -22,6 +22,7 @@ from nnlo_opt.core.base.errors import NOTHING_BEGUN, ConfigurationError, Journal
 from nnlo_opt.core.base.files import atomic_write, make_directory
 from nnlo_opt.core.base.records import without_collection
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.trials import deaths, unrecorded
 from nnlo_opt.core.trials.events import RunStarted
 from nnlo_opt.core.trials.identity import RunIdentity
@@ -61,7 +62,7 @@ class RunRequest:
     restore: bool = False
     overwrite: bool = False
     #: option of the command that resumes a run, for messages
-    restore_option: str = "--opt-restore"
+    restore_option: str = field(default_factory=partial(spelled, "opt_restore", True))
     #: number of trials of the search, or of epochs of the training, that the command asks for
     n_asked: int = 0
     unit: Literal["trial", "epoch"] = "trial"
@@ -77,12 +78,14 @@ class RunRequest:
     def __post_init__(self) -> None:
         if self.name is not None and not self.is_folder and not _NAME.fullmatch(self.name):
             raise ConfigurationError(
-                "The name of a run (`--checkpoint`, `--trial-name`) must be a plain file name of at most 255 letters, "
-                f"digits, `.`, `_`, `+` and `-`; `--checkpoint` may name its folder in front. Received: {self.name!r}."
+                f"The name of a run (`{spelled('checkpoint')}`, `{spelled('trial_name')}`) must be a plain file name "
+                f"of at most 255 letters, digits, `.`, `_`, `+` and `-`; `{spelled('checkpoint')}` may name its folder "
+                f"in front. Received: {self.name!r}."
             )
         if self.restore and self.overwrite:
             raise ConfigurationError(
-                f"`{self.restore_option}` resumes a run and `--overwrite` replaces it. Received: both; give one."
+                f"`{self.restore_option}` resumes a run and `{spelled('overwrite', True)}` replaces it. Received: "
+                "both; give one."
             )
 
     @property
@@ -235,7 +238,8 @@ def refuse_existing(request: RunRequest) -> None:
     if os.path.exists(request.place / request.name / JOURNAL_NAME):
         raise ConfigurationError(
             f"The run `{request.root / request.name}` already exists. Resume it with `{request.restore_option}`, "
-            "choose another name with `--checkpoint NAME`, or replace it with `--overwrite`."
+            f"choose another name with `{spelled('checkpoint', 'NAME')}`, or replace it with "
+            f"`{spelled('overwrite', True)}`."
         )
 
 
@@ -277,12 +281,12 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
     n_done = request.n_done(ledger)
     if n_done < request.n_asked:
         return name, f"Resuming `{request.root / name}`, the newest run of {model}, for more {request.unit}s."
-    option = "--num-iterations" if request.unit == "trial" else "--epochs"
+    more = spelled("num_iterations" if request.unit == "trial" else "epochs") + either(" N", "=N")
     raise ConfigurationError(
         f"`{request.restore_option}` without a name resumes a run that is not complete. Received: "
-        f"`{request.root / name}`, the newest run of {model}, complete with {n_done} {request.unit}"
-        f"{'s' * (n_done != 1)}. Ask for more by `{option} N`, name another run by `--checkpoint NAME`, or leave "
-        f"`{request.restore_option}` out for a new run."
+        f"`{request.root / name}`, the newest run of {model}, complete with {n_done} "
+        f"{request.unit}{'s' * (n_done != 1)}. Ask for more by `{more}`, name another run by "
+        f"`{spelled('checkpoint', 'NAME')}`, or leave `{request.restore_option}` out for a new run."
     )
 
 
@@ -316,7 +320,7 @@ def _check_files(run: Path) -> None:
             raise ConfigurationError(
                 f"A run directory must hold its files itself, as others may have put a link there. Received: "
                 f"`{path}`, a link. Remove the link, put what it leads to in its place, or choose another name by "
-                "`--checkpoint NAME`; the run directory itself may be a link."
+                f"`{spelled('checkpoint', 'NAME')}`; the run directory itself may be a link."
             )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from nnlo_opt.core.base.errors import ConfigurationError, refuse_forked
 from nnlo_opt.core.base.files import NO_LOCKS, make_directory
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.trials.owner import (
     OWNER_NAME,
     POLL_S,
@@ -111,7 +112,8 @@ class RunLock:
         except TimeoutError:
             raise ConfigurationError(
                 f"A run directory has one coordinator at a time, and another process holds `{run}`"
-                f"{in_words(read_owner(run))}: wait for it to end, or choose another name by `--checkpoint NAME`."
+                f"{in_words(read_owner(run))}: wait for it to end, or choose another name by "
+                f"`{spelled('checkpoint', 'NAME')}`."
             ) from None
         if self._lock is not None:
             try:
@@ -170,7 +172,7 @@ def launcher_of(path: Path) -> Iterator[None]:
     except TimeoutError:
         raise ConfigurationError(
             f"A run has one launcher at a time, and another one is at work on `{path}`: wait for it to end, or choose "
-            "another name by `--checkpoint NAME`."
+            f"another name by `{spelled('checkpoint', 'NAME')}`."
         ) from None
     except OSError as error:
         raise not_writable(path, error) from None
@@ -191,5 +193,5 @@ def not_writable(path: Path, error: OSError) -> ConfigurationError:
     """Return the error to raise for the run directory `path`, in which `error` has prevented a write."""
     return ConfigurationError(
         f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another place by "
-        "`--checkpoint DIR/NAME`."
+        f"`{spelled('checkpoint', 'DIR/NAME')}`."
     )

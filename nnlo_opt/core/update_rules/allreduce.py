@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.update_rules.optimizers import Optimizer
 from nnlo_opt.core.update_rules.rule import (
     Answer,
@@ -72,11 +73,11 @@ class Allreduce(UpdateRule):
 
     def check_groups(self, n_masters: int, n_processes: int) -> None:
         for option, number, rule in (
-            ("--n-processes", n_processes, "averages over all ranks"),
-            ("--n-masters", n_masters, "has no masters"),
+            ("n_processes", n_processes, "averages over all ranks"),
+            ("n_masters", n_masters, "has no masters"),
         ):
             if number > 1:
                 raise ConfigurationError(
-                    f"`{option}` must be 1 with `--mode {self.name}`, which {rule}. Received: {number}; leave it out, "
-                    "or take another mode."
+                    f"`{spelled(option)}` must be 1 with `{spelled('mode', self.name)}`, which {rule}. Received: "
+                    f"{number}; leave it out, or take another mode."
                 )

@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.optimizers import (
     SGD,
@@ -61,7 +62,7 @@ def moving_rate(elastic_force: float, n_workers: int) -> float:
     """Return alpha = beta / p of (1), in (0, 1]; ConfigurationError for an `elastic_force` beta out of range."""
     if not is_number(elastic_force) or not 0 < elastic_force <= n_workers:
         raise ConfigurationError(
-            f"`--elastic-force` must be above 0 and at most the number of workers of a master, {n_workers}. "
+            f"`{spelled('elastic_force')}` must be above 0 and at most the number of workers of a master, {n_workers}. "
             f"Received: {elastic_force!r}. Leave it out for {ELASTIC_FORCE}."
         )
     return float(elastic_force) / n_workers
@@ -126,8 +127,8 @@ class ElasticMomentum(SGD):
 
     def __init__(self, n_weights: int, learning_rate: float = SGD.default_learning_rate, momentum: float = 0.0) -> None:
         """`learning_rate` is eta, `momentum` is delta; ConfigurationError for values out of range."""
-        check_positive("--elastic-lr", learning_rate, "the learning rate of the local optimizer")
-        check_fraction("--elastic-momentum", momentum, "steps without momentum")
+        check_positive(spelled("elastic_lr"), learning_rate, "the learning rate of the local optimizer")
+        check_fraction(spelled("elastic_momentum"), momentum, "steps without momentum")
         super().__init__(n_weights, float(learning_rate), {"momentum": float(momentum), "nesterov": False})
 
     def look_ahead(self, weights: FloatVector, out: FloatVector) -> FloatVector:
@@ -254,8 +255,8 @@ class Easgd(UpdateRule):
         momentum = options.of_rules["elastic_momentum"]
         if momentum and options.worker_optimizer not in (None, "sgd"):
             raise ConfigurationError(
-                "`--elastic-momentum` brings its own steps: leave `--worker-optimizer` out, or give sgd. "
-                f"Received: {momentum!r} with `--mode {self.name}`."
+                f"`{spelled('elastic_momentum')}` brings its own steps: leave `{spelled('worker_optimizer')}` out, "
+                f"or give sgd. Received: {momentum!r} with `{spelled('mode', self.name)}`."
             )
 
     def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.downpour import DownpourGroup, gradient_worker
 from nnlo_opt.core.update_rules.optimizers import check_fraction, check_positive, check_state
@@ -48,9 +49,9 @@ class Gem:
 
     def __init__(self, n_weights: int, learning_rate: float = RATE, momentum: float = MU, kappa: float = KAPPA) -> None:
         """Raise ConfigurationError for a value out of range."""
-        check_positive("--gem-lr", learning_rate, str(RATE))
-        check_positive("--gem-kappa", kappa, str(KAPPA))
-        check_fraction("--gem-momentum", momentum, str(MU))
+        check_positive(spelled("gem_lr"), learning_rate, str(RATE))
+        check_positive(spelled("gem_kappa"), kappa, str(KAPPA))
+        check_fraction(spelled("gem_momentum"), momentum, str(MU))
         #: lr of (1), and of local steps; may be set between updates
         self.learning_rate = float(learning_rate)
         self._mu = float(momentum)
@@ -113,7 +114,7 @@ class Gem:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore (copy) what `state` returned; CheckpointError for anything else."""
         own = self.state()
-        check_state(state, own, f"`--mode gem` for {len(self._momentum)} weights", "mode and model")
+        check_state(state, own, f"`{spelled('mode', 'gem')}` for {len(self._momentum)} weights", "mode and model")
         self.n_adopted = int(state["n_adopted"])
         self.learning_rate = float(state["learning_rate"])
         for name in ("momentum", "stale", "movement"):

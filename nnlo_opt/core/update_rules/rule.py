@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.layers import Layer, layers_within, whole_layers
 from nnlo_opt.core.update_rules.optimizers import Optimizer, make_optimizer
@@ -417,7 +418,7 @@ class UpdateRule(ABC):
 
     def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> GroupHalf:
         """Return the half for a sub-master of `n_workers` workers; called once per assignment."""
-        raise ProtocolError(f"`--mode {self.name}` has no sub-masters.")
+        raise ProtocolError(f"`{spelled('mode', self.name)}` has no sub-masters.")
 
     def optimizer(self, options: RuleOptions, n_weights: int) -> Optimizer:
         """Return the optimizer that `--learning-rate` applies to."""
@@ -434,8 +435,8 @@ class UpdateRule(ABC):
         """Raise ConfigurationError if the rule does not support sub-masters, or worker groups of several ranks."""
         if n_masters > 1 and type(self).group_half is UpdateRule.group_half:
             raise ConfigurationError(
-                f"`--n-masters` must be 1 with `--mode {self.name}`, which has no `group_half`. Received: {n_masters}; "
-                "leave it out, or take another mode."
+                f"`{spelled('n_masters')}` must be 1 with `{spelled('mode', self.name)}`, which has no `group_half`. "
+                f"Received: {n_masters}; leave it out, or take another mode."
             )
 
     def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:

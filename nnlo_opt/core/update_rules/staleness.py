@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 
-_RULE = "`--staleness` must be none, scale or drop:N with a whole number N of at least 0, such as drop:8"
+_RULE = "must be none, scale or drop:N with a whole number N of at least 0, such as drop:8"
 
 #: key of `n_dropped` in the JSON of staleness; only if updates were dropped
 _DROPPED = "dropped"
@@ -39,7 +40,9 @@ class StalenessPolicy(Frozen):
             return cls(kind=kind)
         if kind == "drop" and limit.isascii() and limit.isdigit():
             return cls(kind=kind, limit=int(limit))
-        raise ConfigurationError(f"{_RULE}. Received: {text!r}. Leave it out to apply every update as it is.")
+        raise ConfigurationError(
+            f"`{spelled('staleness')}` {_RULE}. Received: {text!r}. Leave it out to apply every update as it is."
+        )
 
     def weight(self, staleness: int) -> float:
         """Return the factor, in [0, 1], for an update of this staleness; 0 if it is dropped."""

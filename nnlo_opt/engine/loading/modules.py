@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.safe_path import own_bytes
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.user_code import describe, line_in, place_of
 
 
@@ -54,7 +55,7 @@ def own_files(files: Sequence[Path], sha256: str | None, model: Path | None = No
     except OSError as error:
         raise ConfigurationError(
             "Code that only a run names is executed if nobody but you can have written it. Received: "
-            f"{error.strerror or error}. Look at the file, then name it by `--model {shown}` (in Python `model=`)."
+            f"{error.strerror or error}. Look at the file, then name it by `{spelled('model', shown)}`."
         ) from None
     if sha256 and hashlib.sha256(b"".join(texts)).hexdigest() != sha256:
         raise ConfigurationError(

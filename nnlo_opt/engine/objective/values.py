@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from nnlo_opt.core.base.errors import MisuseError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.messages import EpochReported, FoldFinished, RunFold
 from nnlo_opt.core.training.stopping import canonical_metric
 from nnlo_opt.core.trials.figure import finite_number
@@ -59,12 +60,12 @@ def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train
         if error.args[0] == FIGURE == comparison.objectives[0].name:
             first = next(iter(returned), "loss")
             raise MisuseError(
-                f"`--objective` must name the returned value that is the figure of merit; returned were {names}; write "
-                f"`--objective {first}:min` or `--objective {first}:max`"
+                f"`{spelled('objective')}` must name the returned value that is the figure of merit; returned were "
+                f"{names}; write `{spelled('objective', f'{first}:min')}` or `{spelled('objective', f'{first}:max')}`"
             ) from None
         raise MisuseError(
-            f"the objective must return a dict with `{error.args[0]}`, as `--objective` or `--outcome-constraint` "
-            f"says; it returned {names}"
+            f"the objective must return a dict with `{error.args[0]}`, as `{spelled('objective')}` or "
+            f"`{spelled('outcome_constraint')}` says; it returned {names}"
         ) from None
 
 

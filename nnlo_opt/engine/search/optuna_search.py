@@ -13,6 +13,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.base import History
 from nnlo_opt.core.search.random import SeededSearch, first_new
 from nnlo_opt.core.search.targets import without_penalties
@@ -89,8 +90,8 @@ def make_gp(space: Space, seed: int) -> OptunaSearch:
     """
     if importlib.util.find_spec("torch") is None:
         raise ConfigurationError(
-            "`--hyper-opt gp` needs torch. It is not installed: `pip install 'nnlo_opt[torch]'`, or use `--hyper-opt "
-            "bayesian`, a Gaussian process that needs no torch."
+            f"`{spelled('hyper_opt', 'gp')}` needs torch. It is not installed: `pip install 'nnlo_opt[torch]'`, or "
+            f"use `{spelled('hyper_opt', 'bayesian')}`, a Gaussian process that needs no torch."
         )
     return OptunaSearch(space, seed, lambda number: optuna.samplers.GPSampler(seed=number))
 

@@ -18,6 +18,7 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.base import SearchAlgorithm, Suggestion, TrialRecord
 from nnlo_opt.core.space.constraint import Constraint
 from nnlo_opt.core.space.space import Point, Space
@@ -228,7 +229,10 @@ class SearchProcess(SearchService):
         if not self._sent or self._failed_at == self._n_suggested:
             self._stderr.seek(0)
             tail = self._stderr.read().decode(errors="replace")[-_TAIL_CHARACTERS:].strip()
-            again = ", as the one before it at this suggestion; `--opt-restore` goes on from here" * bool(self._sent)
+            again = (
+                f", as the one before it at this suggestion; `{spelled('opt_restore', True)}` goes on from here"
+                * bool(self._sent)
+            )
             raise NnloError(f"{how}{again}. Its last output:\n{tail or '(nothing)'}")
         self._failed_at = self._n_suggested
         self._say(f"{how}: another one takes its place, with all trials so far.")

@@ -8,6 +8,7 @@ from nnlo_opt.app.run.options.space_checks import corners
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.data.folds import check_workers
 from nnlo_opt.core.space.space import TRAIN_PREFIX
@@ -16,12 +17,13 @@ from nnlo_opt.core.update_rules.rule import UpdateRule
 from nnlo_opt.core.update_rules.staleness import explicit_momentum
 
 
-def check_teams(
-    topology: Topology, n_masters: int, n: int, options: tuple[str, str] = ("--n-masters", "--n-processes")
-) -> None:
-    """Raise ConfigurationError if ranks of a team cannot form the groups, with workers of `n` ranks each."""
-    of_masters, of_processes = options
-    sizes = "ranks and `--block-size`" if of_masters == "--n-masters" else "ranks"
+def check_teams(topology: Topology, n_masters: int, n: int, arguments: tuple[str, str] | None = None) -> None:
+    """Raise ConfigurationError if ranks of a team cannot form the groups, with workers of `n` ranks each.
+
+    `arguments`: names of both numbers for messages; the options by default.
+    """
+    of_masters, of_processes = arguments or (spelled("n_masters"), spelled("n_processes"))
+    sizes = "ranks" if arguments else f"ranks and `{spelled('block_size')}`"
     for team in topology.teams:
         n_ranks = len(team.world_ranks)
         n_left = n_ranks - n_masters
@@ -55,7 +57,7 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
     for rule, own in _rules_asked(options, findings):
         rule.check_workers(own, min(n for team in topology.teams for n in team.n_children))
     check_workers(findings.n_train_smallest, n_workers, options.plan.n_fold)
-    name, batch, space = "--batch", options.training.batch, findings.space
+    name, batch, space = spelled("batch"), options.training.batch, findings.space
     if space is not None and "train.batch" in space.names:
         name, batch = "train.batch", max(value for value in corners(space, "train.batch") if isinstance(value, int))
     n_mine = -(-findings.n_train_smallest // (n_workers * options.n_processes))
@@ -81,7 +83,7 @@ def check_momentum(options: Options, topology: Topology, findings: Findings) -> 
     if round(explicit_momentum(asked, n_workers - 1), 2):
         return ()
     return (
-        f"`--momentum-correction`: the old gradients of {n_workers} workers act as a momentum of "
+        f"`{spelled('momentum_correction', True)}`: the old gradients of {n_workers} workers act as a momentum of "
         f"{1 - 1 / n_workers:.2f}, and {asked:g} was asked for: the optimizer uses none.",
     )
 

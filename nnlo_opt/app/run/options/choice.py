@@ -6,6 +6,7 @@ from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.pruning import FREEZE_THAW
 from nnlo_opt.core.trials.identity import StartSettings
 from nnlo_opt.core.trials.objectives import DEFAULT
@@ -51,7 +52,7 @@ def chosen(options: Options, findings: Findings) -> Choice:
     elif findings.figure == "loss" and comparison.objectives == (DEFAULT,):
         why_not = "there are no validation data"
     elif not epochs:
-        why_not = "the epochs of a whole training are not known without `--pruner-max-epochs`"
+        why_not = f"the epochs of a whole training are not known without `{spelled('pruner_max_epochs')}`"
     elif epochs < _LEAST_EPOCHS:
         why_not = "a training has one epoch"
     if why_not:
@@ -64,8 +65,8 @@ def resumed(settings: StartSettings) -> Choice:
     known = settings.hyper_opt
     if known not in search_names() or is_grid(known):
         raise ConfigurationError(
-            f"`--hyper-opt {AUTO}` goes on with the algorithm of the run, if it needs no more than its name. Received: "
-            f"a run by {known or 'an unknown one'}. Name it by `--hyper-opt`."
+            f"`{spelled('hyper_opt', AUTO)}` goes on with the algorithm of the run, if it needs no more than its "
+            f"name. Received: a run by {known or 'an unknown one'}. Name it by `{spelled('hyper_opt')}`."
         )
     return Choice(algorithm=known, because=settings.hyper_opt_because or "the run has begun with it")
 
@@ -75,7 +76,7 @@ def without_effect(options: Options, choice: Choice) -> str:
     plan = options.plan.pruning
     if plan is None or plan.name != FREEZE_THAW or choice.algorithm == FREEZE_THAW:
         return ""
-    given = {"--pruner-max-epochs": plan.max_epochs, "--pruner-min-epochs": plan.min_epochs}
+    given = {spelled("pruner_max_epochs"): plan.max_epochs, spelled("pruner_min_epochs"): plan.min_epochs}
     names = [f"`{name}`" for name, value in given.items() if value]
     return f"Without effect here: {', '.join(names)} ({choice.algorithm} pauses no trials)." if names else ""
 

@@ -11,6 +11,7 @@ from nnlo_opt.app.run.options.table import (
     read,
 )
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.trials.objectives import FIGURE, MEASURED, Comparison, Objective
 from nnlo_opt.engine.objective.command import Command
 from nnlo_opt.engine.objective.output import Output
@@ -25,14 +26,14 @@ def comparison_of(values: SimpleNamespace) -> Comparison:
     given = tuple(values.objective)
     if given and values.direction is not None:
         raise ConfigurationError(
-            f"`--direction` must be left out with `--objective`, which has its own. Received: {values.direction} "
-            f"and {', '.join(map(str, given))}."
+            f"`{spelled('direction')}` must be left out with `{spelled('objective')}`, which has its own. Received: "
+            f"{values.direction} and {', '.join(map(str, given))}."
         )
     if len(given) > 1 and values.target_objective is not None:
         raise ConfigurationError(
-            "`--target-objective` is for one objective: no single number can end a search for a Pareto set. Received: "
-            f"{values.target_objective:g} with {len(given)} objectives; take `--stop-after-no-improvement` or "
-            "`--timeout`."
+            f"`{spelled('target_objective')}` is for one objective: no single number can end a search for a Pareto "
+            f"set. Received: {values.target_objective:g} with {len(given)} objectives; take "
+            f"`{spelled('stop_after_no_improvement')}` or `{spelled('timeout')}`."
         )
     objectives = given or (Objective(FIGURE, values.direction or "min"),)
     others = {"epoch": values.objective_epoch, "function": values.figure_of_merit}
@@ -84,6 +85,6 @@ def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
     for part in comparison.needed:
         if part.name not in metrics and part.name not in MEASURED:
             raise ConfigurationError(
-                "`--objective` and `--outcome-constraint` must name one of "
+                f"`{spelled('objective')}` and `{spelled('outcome_constraint')}` must name one of "
                 f"{', '.join((*metrics, *MEASURED))}. Received: {part.name!r}."
             )

@@ -15,9 +15,11 @@ from functools import partial
 from typing import Any, Literal
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, shown
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.data.weights import ClassWeights, parse_class_weights
 from nnlo_opt.core.search.start_points import parse_start_point
 from nnlo_opt.core.search.warm_start import Earlier
+from nnlo_opt.core.space.fixing import fixing
 from nnlo_opt.core.trials.objectives import Objective, OutcomeConstraint
 from nnlo_opt.engine.loading import installed
 from nnlo_opt.engine.objective.other_names import part_named
@@ -225,12 +227,13 @@ def _fixed(value: Any) -> dict[str, str]:
         name, equals, item = (part.strip() for part in text.partition("="))
         if not name or not equals:
             raise ConfigurationError(
-                f"`--fix` must be given as NAME=VALUE. Received: {text!r}. Write it as `--fix dropout=0.5`."
+                f"`{spelled('fix')}` must be given as NAME=VALUE. Received: {text!r}. Write it as "
+                f"`{fixing('dropout', '0.5')}`."
             )
         if name in fixed:
             raise ConfigurationError(
-                f"`--fix` must give a parameter one value. Received: {fixed[name]!r} and {item!r} for {name!r}. "
-                "Leave one of them out."
+                f"`{spelled('fix')}` must give a parameter one value. Received: {fixed[name]!r} and {item!r} for "
+                f"{name!r}. Leave one of them out."
             )
         fixed[name] = item
     return fixed

@@ -18,6 +18,7 @@ from nnlo_opt.app.run.options.table import (
 )
 from nnlo_opt.app.run.options.values import DataOptions, Options, SearchOptions
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.core.search.warm_start import Earlier
 from nnlo_opt.core.training.options import TrainingOptions
@@ -49,7 +50,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         values.num_iterations = 0  # until the space, and so the size of its grid, is known
     because = ""
     if values.hyper_opt == AUTO and given.get("pruner") == "none":
-        values.hyper_opt, because = BY_NAME["hyper_opt"].default, "`--pruner none` is given"
+        values.hyper_opt, because = BY_NAME["hyper_opt"].default, f"`{spelled('pruner', 'none')}` is given"
     model = values.model or values.example
     comparison = comparison_of(values)
     command = command_of(values, comparison)
@@ -164,12 +165,12 @@ def _data(values: SimpleNamespace) -> DataOptions:
     cache = values.cache_data or os.environ.get("DATA_CACHE")
     if values.copy_command is not None and not cache:
         raise ConfigurationError(
-            "`--copy-command` copies to the folder of `--cache-data`. Received: the command without a folder; give "
-            "both, or neither."
+            f"`{spelled('copy_command')}` copies to the folder of `{spelled('cache_data')}`. Received: the command "
+            "without a folder; give both, or neither."
         )
     command = None
     if cache and (text := values.copy_command or os.environ.get("DATA_COPY_COMMAND")):
-        command = parse_copy_command(text, "--copy-command" if values.copy_command else "DATA_COPY_COMMAND")
+        command = parse_copy_command(text, "" if values.copy_command else "DATA_COPY_COMMAND")
     return DataOptions(
         train_data=_path(values.train_data),
         val_data=_path(values.val_data),

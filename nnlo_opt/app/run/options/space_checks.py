@@ -7,10 +7,11 @@ from typing import Any
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.space.parameters import Integer, Real
 from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.core.space.values import Value, text, thawed
-from nnlo_opt.core.training.options import TrainingOptions, option_name, searchable
+from nnlo_opt.core.training.options import TrainingOptions, searchable
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.update_rules.optimizers import make_optimizer
 from nnlo_opt.core.update_rules.rule import UpdateRule
@@ -56,7 +57,8 @@ def check_space(space: Space, definition: TrialDefinition, options: Options) -> 
                 if error is not None:
                     values = ", ".join(f"{k}={v!r}" for k, v in point.items() if k.startswith(TRAIN_PREFIX))
                     raise ConfigurationError(
-                        f"Every point of a search space must give valid training options; {values} does not: {error} "
+                        f"Every point of a search space must give valid training {either('options', 'arguments')}; "
+                        f"{values} does not: {error} "
                         "Give one of the parameters a condition, `condition=When(...)`, or write a function `feasible`."
                     ) from error
 
@@ -76,7 +78,8 @@ def _check_values(space: Space, name: str, options: Options) -> None:
     for value, error in errors.values():
         if error is not None:
             raise ConfigurationError(
-                f"Every value of the parameter {name!r} must be one that its option takes; {value!r} is not: {error}"
+                f"Every value of the parameter {name!r} must be one that its {either('option', 'argument')} takes; "
+                f"{value!r} is not: {error}"
             ) from error
 
 
@@ -125,8 +128,8 @@ def _other_rate(training: TrainingOptions, rules: Iterable[UpdateRule]) -> str:
     """Return in words what the steps take instead of `--learning-rate`."""
     for name in ("optimizer_params", "worker_optimizer_params"):
         if {"lr", "learning_rate"} & getattr(training, name).keys():
-            return f"`{option_name(name)}` has one"
-    of_rules = [f"`{option_name(o.name)}` is that of {rule.name}" for rule in rules for o in rule.options if o.is_rate]
+            return f"`{spelled(name)}` has one"
+    of_rules = [f"`{spelled(o.name)}` is that of {rule.name}" for rule in rules for o in rule.options if o.is_rate]
     return ", ".join(of_rules) or f"the steps are those of {' or of '.join(rule.name for rule in rules)}"
 
 
@@ -137,7 +140,7 @@ def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = 
     """
     said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
     for names, reason in _idle(training, space, own=own):
-        given = [f"`{option_name(name)}`" for name in names if values[name] != defaults[name]]
+        given = [f"`{spelled(name)}`" for name in names if values[name] != defaults[name]]
         if given:
             said.append(f"{', '.join(given)} ({reason})")
     return (f"Without effect here: {', '.join(said)}.",) if said else ()
@@ -167,7 +170,7 @@ def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[
         """Return in words what makes the steps, "" if `--optimizer` does."""
         # Each model of a composite, and a worker that steps by itself, has the worker's optimizer if there is one.
         if of_worker and (own or training.rules[mode].steps_at_workers):
-            return "`--worker-optimizer`"
+            return f"`{spelled('worker_optimizer')}`"
         return "" if own or takes(mode, "optimizer") else training.rules[mode].name
 
     modes, syncs = sorted(known("mode")), known("sync_every")
@@ -186,12 +189,12 @@ def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[
     if not own and not any(takes(mode, "learning_rate") for mode in modes):
         idle.append((["learning_rate"], _other_rate(training, rules)))
     if not takes_steps:
-        reason = f"for `--mode {' or '.join(stepping)}` and `--sync-every` above 1"
+        reason = f"for `{spelled('mode', ' or '.join(stepping))}` and `{spelled('sync_every')}` above 1"
         idle.append((["worker_optimizer", "worker_optimizer_params"], reason))
     for rule in training.rules.values():
         if rule not in rules:
-            idle.append(([option.name for option in rule.options], f"for `--mode {rule.name}`"))
+            idle.append(([option.name for option in rule.options], f"for `{spelled('mode', rule.name)}`"))
         elif own:
             names = [option.name for option in rule.options if option.is_rate]
-            idle.append((names, "the models have `--learning-rate`"))
+            idle.append((names, f"the models have `{spelled('learning_rate')}`"))
     return idle

@@ -26,6 +26,7 @@ from nnlo_opt.app.run.options.kinds import (
     whole,
 )
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import either
 from nnlo_opt.core.coordinator.instructions import SearchPlan
 from nnlo_opt.core.search.base import ACQUISITIONS, SURROGATES
 from nnlo_opt.core.search.genetic import DEFAULT_POPULATION
@@ -112,7 +113,8 @@ class Option:
         try:
             return self.kind(value)
         except WrongValueError as error:
-            raise ConfigurationError(f"`{self.flag}` {error}") from None
+            name = either(self.flag, self.name) if self.python else self.flag
+            raise ConfigurationError(f"`{name}` {error}") from None
 
 
 def read(given: Mapping[str, object], options: Iterable[Option]) -> SimpleNamespace:
@@ -255,7 +257,7 @@ TRAINING = _group(
     _training("worker_optimizer", "NAME", TEXT, shown="easgd: --optimizer; else sgd", example="adam",
         help="optimizer of a worker's own steps between exchanges"),
     _training("worker_optimizer_params", "DICT", kinds.DICTIONARY, example="{'beta_1': 0.5}",
-        help="arguments of the worker's optimizer, in the form of --optimizer-params"),
+        help="arguments of the worker's optimizer; in the form of --optimizer-params"),
     *(Option(own.name, own.metavar, _NUMBER, default=own.default, shown=own.shown, example=own.example,
         help=f"{rule.name}: {own.help}") for rule in RULES.values() for own in rule.options),
     Option("no_shuffle", "", FLAG, default=False, help="keep the order of samples in every epoch"),
@@ -274,8 +276,8 @@ RUN = _group(
              "search process anew if it makes no suggestion for so long; your own code that computes an objective or a "
              "figure of merit may take any time, which --trial-timeout bounds; 0: no process is watched"),
     Option("max_attempts", "N", whole(), default=_PLAN.max_attempts, example="5",
-        help="fail a trial if one of its folds loses ranks of its block, or its script (killed, out of memory, ended "
-             "by --hang-timeout), so many times in a row without completing another epoch"),
+        help="fail a trial if one of its folds loses ranks of its block, or its script (killed, out of memory, "
+             "hung), so many times in a row without completing another epoch"),
     Option("overwrite", "", FLAG, default=False, common=True, help="replace a run of the same name"),
     SEED,
     Option("quiet", "", FLAG, default=False, python=False, common=True,
@@ -416,7 +418,7 @@ COMPARISON = _group(
         help="file.py:function, module:function, or the name of a function of the model module, which is called "
              "with the results of a fold and returns a number"),
     Option("objective_epoch", "WHICH", one_of(*EPOCHS), default=EPOCHS[0], example="best",
-        help=f"{' or '.join(EPOCHS)}: epoch whose weights and metrics count, the last (with --early-stopping its "
+        help=f"{' or '.join(EPOCHS)}: epoch whose weights and metrics count, the last (with early stopping its "
              "best) or the one in which the first objective was best"),
     Option("direction", "WAY", one_of("min", "max"), shown=DEFAULT.direction, example="max", common=True,
         help="min or max: whether low or high figures are better; for the figure of merit of an objective module or of "
@@ -436,7 +438,7 @@ BUDGET = _group(
              "75, so that the run can be resumed"),
     Option("trial_timeout", "TIME", TIME, example="0:30:00",
         help="fail a trial if one of its folds takes longer than this since it was "
-             "assigned, whether it trains or hangs (--hang-timeout is for ranks that do nothing); if its block "
+             "assigned, whether it trains or hangs; --hang-timeout is for ranks that do nothing; if its block "
              "does not return from your own code, the search ends with code 1 and can be resumed"),
     Option("stop_after_no_improvement", "TRIALS", whole(), example="20",
         help="stop after so many trials in a row that are not better than the trials before; with several objectives: "

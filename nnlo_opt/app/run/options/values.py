@@ -12,6 +12,7 @@ from nnlo_opt.app.run.options.table import (
     TRIAL_NAME,
 )
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.comm.topology import TeamOptions
 from nnlo_opt.core.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.core.data.weights import ClassWeights
@@ -30,10 +31,10 @@ from nnlo_opt.engine.search.custom import custom_name
 from nnlo_opt.engine.search.registry import options_of, search_names
 
 # fmt: off
-#: options of some search algorithms only: name in `make_search` -> name on the command line
+#: options of some search algorithms only: name in `make_search` -> name of the option
 SEARCH_OPTIONS = {
-    "surrogate": "--surrogate", "acquisition": "--acquisition",
-    "population": "--ga-populations", "grid_points": "--grid-points",
+    "surrogate": "surrogate", "acquisition": "acquisition",
+    "population": "ga_populations", "grid_points": "grid_points",
 }
 # fmt: on
 
@@ -87,17 +88,18 @@ class SearchOptions:
     warm_start: tuple[Path | str | Earlier, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, option in SEARCH_OPTIONS.items():
+        for name, named in SEARCH_OPTIONS.items():
             if getattr(self, name) is not None and name not in options_of(self.algorithm):
                 owner = next(owner for owner in search_names() if name in options_of(owner))
+                option, asked = spelled(named), spelled("hyper_opt", custom_name(self.algorithm))
                 raise ConfigurationError(
-                    f"`{option}` is an option of `--hyper-opt {owner}`. Received: `--hyper-opt "
-                    f"{custom_name(self.algorithm)}`; drop `{option}`, or choose {owner}."
+                    f"`{option}` is {either('an option', 'an argument')} of `{spelled('hyper_opt', owner)}`. Received: "
+                    f"`{asked}`; drop `{option}`, or choose {owner}."
                 )
         if self.population == 1:
             raise ConfigurationError(
-                "`--ga-populations` must be at least 2, as a child has two parents. Received: 1; leave it out for "
-                f"{DEFAULT_POPULATION}."
+                f"`{spelled('ga_populations')}` must be at least 2, as a child has two parents. Received: 1; leave "
+                f"it out for {DEFAULT_POPULATION}."
             )
 
     def to_json(self) -> dict[str, object]:

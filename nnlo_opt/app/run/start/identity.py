@@ -14,10 +14,10 @@ from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import parse_json
 from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.data.weights import ClassWeights
 from nnlo_opt.core.search.design import design_size
 from nnlo_opt.core.search.start_points import likely_values
-from nnlo_opt.core.training.options import option_name
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
 from nnlo_opt.core.trials.objectives import Objective
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
@@ -31,7 +31,7 @@ _BY_ITSELF = {"search_space", "model", "data", "direction", "objectives", "const
 #: keys that follow from others; a run that gets more trials must keep its initial design
 _DERIVED = {"n_initial_points", "figure_of_merit"}
 #: options of the other keys, if their names differ
-_OPTIONS = {"figure_function": "--figure-of-merit", "point": "--from-run"}
+_OPTIONS = {"figure_function": "figure_of_merit", "point": "from_run"}
 
 
 def identity_of(options: Options, findings: Findings) -> RunIdentity:
@@ -134,7 +134,7 @@ def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunReq
     if not difference:
         return model_remark(known.model, asked.model)
     is_of_model = asked.search_space is not None and difference == model_difference(known.model, asked.model)
-    learns = f", which learns from the trials of this one by `--warm-start {run}`" * is_of_model
+    learns = f", which learns from the trials of this one by `{spelled('warm_start', run)}`" * is_of_model
     raise ConfigurationError(
         f"`{request.restore_option}` resumes the same run only. In `{run}` {difference}. Give what the run "
         f"was started with, or start a new run under another name{learns}."
@@ -213,8 +213,8 @@ def _objective_difference(known: RunIdentity, asked: RunIdentity) -> str:
     if were == are:
         return ""
     if len(were) == len(are) == 1 and were[0].name == are[0].name:
-        return differing("--direction", were[0].direction, are[0].direction)
-    return differing("--objective", ", ".join(map(str, were)), ", ".join(map(str, are)))
+        return differing(spelled("direction"), were[0].direction, are[0].direction)
+    return differing(spelled("objective"), ", ".join(map(str, were)), ", ".join(map(str, are)))
 
 
 def _objectives(identity: RunIdentity) -> list[Objective]:
@@ -227,7 +227,7 @@ def _constraint_difference(known: RunIdentity, asked: RunIdentity) -> str:
     if known.constraints == asked.constraints:
         return ""
     bounds = [", ".join(identity.constraints) or None for identity in (known, asked)]
-    return differing("--outcome-constraint", *bounds)
+    return differing(spelled("outcome_constraint"), *bounds)
 
 
 def _option_difference(known: RunIdentity, asked: RunIdentity) -> str:
@@ -240,20 +240,21 @@ def _option_difference(known: RunIdentity, asked: RunIdentity) -> str:
             continue
         if key == "pruner":
             return _pruner_difference(before, value)
-        return differing(_OPTIONS.get(key, option_name(key)), before, value)
+        return differing(spelled(_OPTIONS.get(key, key)), before, value)
     return ""
 
 
 def _pruner_difference(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
-    was, is_now = ({"name": None, **(plan or {})} for plan in (before, now))
+    none: dict[str, Any] = {"name": None}
+    was, is_now = (none | (plan or {}) for plan in (before, now))
     name = next(name for name in was | is_now if was.get(name) != is_now.get(name))
-    return differing("--pruner" if name == "name" else option_name(f"pruner_{name}"), was.get(name), is_now.get(name))
+    return differing(spelled("pruner" if name == "name" else f"pruner_{name}"), was.get(name), is_now.get(name))
 
 
 def _warm_start_difference(known: RunIdentity, asked: RunIdentity) -> str:
     if asked.warm_start in ([], known.warm_start):
         return ""
-    return differing("--warm-start", ", ".join(known.warm_start) or None, ", ".join(asked.warm_start))
+    return differing(spelled("warm_start"), ", ".join(known.warm_start) or None, ", ".join(asked.warm_start))
 
 
 def _training_difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[str]) -> str:
@@ -262,6 +263,6 @@ def _training_difference(known: RunIdentity, asked: RunIdentity, may_change: Col
         if before == value or name in may_change:
             continue
         if name == "shuffle":
-            return differing("--no-shuffle", not before, not value)
-        return differing(option_name(name), before, value)
+            return either(differing("--no-shuffle", not before, not value), differing("shuffle", before, value))
+        return differing(spelled(name), before, value)
     return ""

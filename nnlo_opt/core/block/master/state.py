@@ -29,6 +29,7 @@ from typing import Any
 
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.block.exchange.rounds import SynchronousRounds
 from nnlo_opt.core.block.master import instructions as ins
 from nnlo_opt.core.comm import messages as msg
@@ -62,9 +63,9 @@ class FoldPlan(Frozen):
         """Return why the fold is trained, after at least one epoch; "" while it is not."""
         target, stopping = self.options.target, self.options.stopping
         if target and target.reached(history.values(target.metric)[-1]):
-            return f"{target.metric} is past its target of {target.value:g} (`--target-metric`)"
+            return f"{target.metric} is past its target of {target.value:g} (`{spelled('target_metric')}`)"
         if stopping and stopping.reached(values := history.values(stopping.metric)):
-            return f"{stopping.why(values)} (`--early-stopping {stopping}`)"
+            return f"{stopping.why(values)} (`{spelled('early_stopping', stopping)}`)"
         return "all epochs are done" if history.n_epochs >= self.options.epochs else ""
 
     def best_index(self, history: FoldHistory) -> int | None:
