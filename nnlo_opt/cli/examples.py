@@ -1,4 +1,4 @@
-"""`nnlo-opt examples`: writes the examples that the guide names, or programs of the ancestors."""
+"""`nnlo-opt examples`: writes the examples of the guide, or programs with the ancestors' names."""
 
 import os
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ PROGRAMS = (
 
 
 def main(parser: Parser, argv: Sequence[str]) -> None:
-    """Write the examples and search spaces that the guide names, so that its commands run in that folder."""
+    """Write the examples and search spaces of the guide, so that its commands work in that folder."""
     parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write to; no file is overwritten")
     parser.add_argument(
         "--legacy",
@@ -57,7 +57,7 @@ def _place() -> Path:
 
 
 def run_legacy(parser: Parser, argv: Sequence[str]) -> None:
-    """Print the help of a command that `cli.main` runs itself, before anything heavy is imported."""
+    """Print the help of `run-legacy`, which `cli.main` runs itself."""
     parser.usage = "[mpirun -np RANKS] nnlo-opt run-legacy SCRIPT.py [word ...]"
     parser.description = (
         "Run a script that was written for NNLO or mpi_learn unchanged, or a driver with such a model module (nnlo-opt "

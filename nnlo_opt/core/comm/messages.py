@@ -252,7 +252,7 @@ class FenceReached(AssignmentMessage):
     workers: "dict[int, FenceReached]" = field(default_factory=dict)
 
     def by_worker(self, sender: int) -> "dict[int, FenceReached]":
-        """Return the message of each worker by number: of the `sender`, or of the workers that it leads."""
+        """Return worker -> message: of the `sender` itself, or of the workers that it leads."""
         return self.workers or {sender: self}
 
 
@@ -279,7 +279,7 @@ class Validated(AssignmentMessage):
     workers: "dict[int, Validated]" = field(default_factory=dict)
 
     def by_worker(self, sender: int) -> "dict[int, Validated]":
-        """Return the message of each worker by number: of the `sender`, or of the workers that it leads."""
+        """Return worker -> message: of the `sender` itself, or of the workers that it leads."""
         return self.workers or {sender: self}
 
 

@@ -28,7 +28,7 @@ class Batch(NamedTuple):
     y: Arrays
     #: True if the batch ends a pass: all samples of the shard have been seen equally often
     end_of_pass: bool
-    #: factor of the loss of each sample, float32 (n,); None for 1
+    #: weight of each sample in the loss, float32 (n,); None for 1
     weights: NDArray[np.float32] | None = None
 
 
@@ -38,7 +38,7 @@ class Samples:
 
     x: Arrays
     y: Arrays
-    #: factor of the loss of each sample, float32 (n,); None for 1
+    #: weight of each sample in the loss, float32 (n,); None for 1
     weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:

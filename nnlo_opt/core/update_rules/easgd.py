@@ -222,11 +222,11 @@ class Easgd(UpdateRule):
     # fmt: off
     options = (
         RuleOption("elastic_force", "BETA", default=ELASTIC_FORCE, example="0.5",
-            help="elastic force; each of n workers is tied by BETA / n"),
+            help="elastic force; each of n workers is coupled by BETA / n"),
         RuleOption("elastic_lr", "RATE", shown="--learning-rate", example="0.1", is_rate=True,
-            help="learning rate of the workers' own steps"),
+            help="learning rate of the workers' local steps"),
         RuleOption("elastic_momentum", "DELTA", default=0.0, example="0.9",
-            help="Nesterov momentum of the workers' own steps (EAMSGD)"),
+            help="Nesterov momentum of the workers' local steps (EAMSGD)"),
     )
     # fmt: on
     steps_at_workers = True

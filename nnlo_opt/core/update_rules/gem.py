@@ -189,7 +189,7 @@ class GradientEnergyMatching(UpdateRule):
             help="learning rate of a worker; an update is scaled by up to 5"),
         RuleOption("gem_momentum", "MU", default=MU, example="0.5", help="momentum of a worker"),
         RuleOption("gem_kappa", "KAPPA", default=KAPPA, example="1.5",
-            help="how much faster than one worker alone all workers together may move the weights"),
+            help="limit of the movement of the weights by all workers together, relative to one worker alone"),
     )
     # fmt: on
     takes_optimizer = False

@@ -1,4 +1,4 @@
-"""Checks of options against the ranks of a start."""
+"""Checks options against the number of ranks."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from nnlo_opt.core.update_rules.staleness import explicit_momentum
 
 
 def check_teams(topology: Topology, n_masters: int, n: int, arguments: tuple[str, str] | None = None) -> None:
-    """Raise ConfigurationError if ranks of a team cannot form the groups, with workers of `n` ranks each.
+    """Raise ConfigurationError if the ranks of a team cannot form its groups and workers.
 
     `arguments`: names of both numbers for messages; the options by default.
     """
@@ -49,7 +49,7 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
         findings: description of model and data.
 
     Returns:
-        A sentence for the user if a batch is larger than the samples of a worker.
+        A remark for the user if a batch is larger than the samples of a worker.
     """
     if findings.data is None:
         return ()
@@ -70,15 +70,15 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
 
 
 def check_momentum(options: Options, topology: Topology, findings: Findings) -> tuple[str, ...]:
-    """Raise ConfigurationError for `--momentum-correction` of a model that makes its own steps.
+    """Raise ConfigurationError for `--momentum-correction` with a model that trains itself.
 
     Returns:
-        A sentence for the user if so many workers alone give the momentum that was asked for, or more.
+        A remark for the user if the staleness from this many workers alone adds the requested momentum or more.
     """
     training = options.training.for_updates() if findings.trains_itself else options.training
     if not training.momentum_correction:
         return ()
-    # Each update makes the gradients under way of all other workers older by a version.
+    # Each update makes the current gradients of all other workers one version older.
     asked, n_workers = training.optimizer_params["momentum"], min(team.n_children[0] for team in topology.teams)
     if round(explicit_momentum(asked, n_workers - 1), 2):
         return ()
@@ -89,12 +89,12 @@ def check_momentum(options: Options, topology: Topology, findings: Findings) -> 
 
 
 def least_workers(options: Options, findings: Findings) -> int:
-    """Return how many workers a master must have for its update rule; `findings` as in `check_shares`."""
+    """Return the fewest workers per master that the update rule needs; `findings` as in `check_shares`."""
     return math.ceil(max((rule.least_workers(own) for rule, own in _rules_asked(options, findings)), default=1))
 
 
 def _rules_asked(options: Options, findings: Findings) -> list[tuple[UpdateRule, Mapping[str, Any]]]:
-    """Return update rules of the training, and of options that are searched, each with values of its options."""
+    """Return the update rules of the training and of searched options, each with values of its options."""
     if findings.data is None:
         return []
     space, given = findings.space, options.training.of_rules

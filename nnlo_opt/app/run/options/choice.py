@@ -1,4 +1,4 @@
-"""Choice of the search algorithm for `--hyper-opt auto`, made once for a run."""
+"""Chooses the search algorithm for `--hyper-opt auto`, once per run."""
 
 from dataclasses import replace
 
@@ -14,15 +14,15 @@ from nnlo_opt.engine.search.registry import AUTO, is_grid, search_names
 
 #: algorithm where trials cannot be paused
 _WHOLE_TRIALS = "bayesian"
-#: epochs of a training below which there is no epoch to pause after
+#: fewest epochs of a training that can be paused
 _LEAST_EPOCHS = 2
 
 
 class Choice(Frozen):
-    """Search algorithm with the reason for which it was chosen."""
+    """Chosen search algorithm, and the reason."""
 
     algorithm: str
-    #: clause behind "as"
+    #: clause after "as"
     because: str
 
 
@@ -30,8 +30,8 @@ def chosen(options: Options, findings: Findings) -> Choice:
     """Return freeze-thaw if trials report epochs and can be paused, else bayesian.
 
     Args:
-        options: with `auto`; a pruner of its plan was given by the user, unless it is that of freeze-thaw.
-        findings: on the model or the objective.
+        options: options with `auto`; a pruner in its plan was given by the user, unless it is freeze-thaw's.
+        findings: findings about the model or the objective.
     """
     plan, comparison = options.plan.pruning, options.comparison
     epochs = options.training.epochs
@@ -61,7 +61,7 @@ def chosen(options: Options, findings: Findings) -> Choice:
 
 
 def resumed(settings: StartSettings) -> Choice:
-    """Return the algorithm of the last start of a run; ConfigurationError if only its user can say what it was."""
+    """Return the algorithm of the last start of a run; ConfigurationError for a custom one, unknown to us."""
     known = settings.hyper_opt
     if known not in search_names() or is_grid(known):
         raise ConfigurationError(
@@ -72,7 +72,7 @@ def resumed(settings: StartSettings) -> Choice:
 
 
 def without_effect(options: Options, choice: Choice) -> str:
-    """Return a sentence that names options of freeze-thaw that were given for nothing; empty if there are none."""
+    """Return a remark on options of freeze-thaw that have no effect; empty if there are none."""
     plan = options.plan.pruning
     if plan is None or plan.name != FREEZE_THAW or choice.algorithm == FREEZE_THAW:
         return ""
@@ -82,7 +82,7 @@ def without_effect(options: Options, choice: Choice) -> str:
 
 
 def with_choice(options: Options, choice: Choice) -> Options:
-    """Return the options as if the user had named the algorithm, in which pruning is that of the algorithm."""
+    """Return the options as if the user had given the chosen algorithm, with its pruner."""
     plan = options.plan.pruning
     if plan is not None and plan.name == FREEZE_THAW and choice.algorithm != FREEZE_THAW:
         plan = None

@@ -1,4 +1,4 @@
-"""Objectives, constraints, and the command whose output has them."""
+"""Options of objectives, constraints, and of a command whose output contains them."""
 
 import shlex
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _OF_COMMAND = ("report_pattern", "result_pattern", "command_folder", "command_ow
 
 
 def comparison_of(values: SimpleNamespace) -> Comparison:
-    """Return how trials are compared; ConfigurationError if options contradict each other."""
+    """Return the comparison of trials; ConfigurationError for contradictory options."""
     given = tuple(values.objective)
     if given and values.direction is not None:
         raise ConfigurationError(
@@ -41,7 +41,7 @@ def comparison_of(values: SimpleNamespace) -> Comparison:
 
 
 def command_of(values: SimpleNamespace, comparison: Comparison) -> Command | None:
-    """Return the command that is to be searched; None if there is none."""
+    """Return `--command`; None if it is not given."""
     patterns, model = (values.report_pattern, values.result_pattern), values.model or values.example
     others = {name: getattr(values, name) for name in _OF_COMMAND if getattr(values, name) not in (None, ())}
     if values.command is None and not others:
@@ -68,12 +68,12 @@ def command_of(values: SimpleNamespace, comparison: Comparison) -> Command | Non
 
 
 def _printed_names(comparison: Comparison) -> tuple[str, ...]:
-    """Return the names of objectives that a script has to print."""
+    """Return the names of objectives that a script must print."""
     return tuple(objective.name for objective in comparison.objectives if objective.name not in (FIGURE, *MEASURED))
 
 
 def output_options(given: Mapping[str, object]) -> tuple[Output, Comparison, Path]:
-    """Return what `--try-output` asks for: a reader of the output, how trials are compared, and the file."""
+    """Return the parts of `--try-output`: output parser, comparison of trials, and file."""
     values = read(given, OPTIMIZATION_OPTIONS)
     comparison = comparison_of(values)
     patterns = (values.report_pattern, values.result_pattern)
@@ -81,7 +81,7 @@ def output_options(given: Mapping[str, object]) -> tuple[Output, Comparison, Pat
 
 
 def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
-    """Raise ConfigurationError for an objective or a constraint of what a fold with these metrics does not have."""
+    """Raise ConfigurationError for objectives or constraints on values that a fold does not measure."""
     for part in comparison.needed:
         if part.name not in metrics and part.name not in MEASURED:
             raise ConfigurationError(

@@ -1,7 +1,7 @@
-"""Kinds of option values: each reads a value from its text or checks one given in Python.
+"""Kinds of option values: each parses a value from text, or checks one given in Python.
 
-The refusal of a wrong value names the rule and the value: "must be a whole number of samples, at least 1. Received: 0."
-The caller puts the option's name in front.
+The error for a wrong value has rule and value, "must be a whole number of samples, at least 1. Received: 0."; the
+caller prepends the option's name.
 """
 
 import ast
@@ -26,12 +26,12 @@ from nnlo_opt.engine.objective.other_names import part_named
 from nnlo_opt.engine.search.custom import is_custom
 
 _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
-#: last letter of a duration -> its seconds
+#: last letter of a duration -> seconds
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class WrongValueError(ValueError):
-    """Value that breaks a rule: the rule with the value, to be put behind the name of the option."""
+    """Rule and wrong value, to be appended to the option's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +41,10 @@ class Kind:
     Args:
         rule: completes "must be ...".
         type: type of the value in Python.
-        convert: makes the value from its text or from a value given in Python; may raise as `int` and `len` do.
+        convert: converts text, or a value given in Python; may raise like `int` and `len`.
         action: what the command line does with the option: store, store_true, switch (`--x` and `--no-x`), append (it
             may be repeated) or extend (the same, with one value or several at a time).
-        names_code: returns True for a value that names code or a program to execute (`app.run.options.of_journal`).
+        names_code: returns True for a value that refers to code or a program to execute (`app.run.options.of_journal`).
         each: kind of the items of a list; None for a single value.
     """
 
@@ -56,7 +56,7 @@ class Kind:
     each: "Kind | None" = None
 
     def __call__(self, value: object) -> Any:
-        """Return the converted value; WrongValueError if `value` breaks the rule."""
+        """Return the converted value; WrongValueError if `value` is invalid."""
         try:
             return self.convert(value)
         except WrongValueError:
@@ -101,7 +101,7 @@ def duration(low_s: float = math.ulp(0.0)) -> Kind:
 
 
 def one_of(*choices: str, other: str = "") -> Kind:
-    """Return the kind of names, each one of `choices`; `other` ends the rule."""
+    """Return the kind of names out of `choices`; `other` is appended to the rule."""
     rule = f"one of {', '.join(choices)}{other}"
 
     def convert(value: Any) -> str:
@@ -114,10 +114,10 @@ def one_of(*choices: str, other: str = "") -> Kind:
 
 
 def or_installed(choices: Sequence[str], group: str, other: str = "") -> Kind:
-    """Return the kind of `choices` and of names that installed packages bring; `other` ends the rule.
+    """Return the kind of `choices` and names from installed packages; `other` is appended to the rule.
 
     Args:
-        group: group of their entry points, which are looked for only if a name is none of `choices`.
+        group: group of entry points, only searched for names that are not in `choices`.
     """
     names = one_of(*choices, other=other)
 
@@ -133,7 +133,7 @@ def or_installed(choices: Sequence[str], group: str, other: str = "") -> Kind:
 
 
 def or_own(choices: Sequence[str], check: Callable[[object], None], group: str) -> Kind:
-    """Return the kind of `choices`, of FILE.py:CLASS, of classes and objects that pass `check`, and installed ones."""
+    """Return the kind of `choices`, FILE.py:CLASS, classes and objects that pass `check`, and installed ones."""
     names = or_installed(choices, group, ", or FILE.py:CLASS")
 
     def convert(value: Any) -> Any:
@@ -157,7 +157,7 @@ def or_own(choices: Sequence[str], check: Callable[[object], None], group: str) 
 
 
 def many(each: Kind, action: str = "append") -> Kind:
-    """Return the kind of lists of `each`; a single item stands for a list of one."""
+    """Return the kind of lists of `each`; a single item counts as a list of one."""
 
     def convert(value: Any) -> list[Any]:
         return [each(item) for item in ([value] if isinstance(value, str | os.PathLike | Mapping) else value)]
@@ -206,7 +206,7 @@ def _path(value: Any) -> str:
 
 
 def _run_path(value: Any) -> str:
-    """Return the path of a run; a storage of Optuna has a URL."""
+    """Return the path of a run; ConfigurationError for the URL of an Optuna storage."""
     path = _path(value)
     if "://" in path:
         raise ValueError(value)
@@ -219,7 +219,7 @@ def _dictionary(value: Any) -> dict[str, Any]:
 
 
 def _fixed(value: Any) -> dict[str, str]:
-    """Return the values of parameters by name, from texts NAME=VALUE or a mapping; ConfigurationError."""
+    """Return name -> value of parameters from texts NAME=VALUE or a mapping; ConfigurationError for anything else."""
     if isinstance(value, Mapping):
         return {_text(name): str(item) for name, item in value.items()}
     fixed: dict[str, str] = {}
@@ -265,7 +265,7 @@ EARLIER = Kind(
     type=str | os.PathLike[str] | Earlier,
     convert=lambda value: value if isinstance(value, Earlier) else _path(value),
 )
-#: on if it is given; it has no value on the command line
+#: True if given; has no value on the command line
 FLAG = Kind(rule="True or False", type=bool, convert=_flag, action="store_true")
 #: `--option` or `--no-option`
 SWITCH = Kind(rule="True or False", type=bool, convert=_flag, action="switch")

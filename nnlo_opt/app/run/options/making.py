@@ -1,4 +1,4 @@
-"""Options of each driver, made from the values that were given."""
+"""Creates the options of each driver from the given values."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -39,11 +39,11 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     """Return the options of OptimizationDriver.
 
     Args:
-        given: option names with underscores -> text, or values in Python; None stands for the default.
-        command_line: what was typed, for the journal.
+        given: option name with underscores -> text or Python value; None for the default.
+        command_line: command line as typed, for the journal.
 
     Raises:
-        ConfigurationError: a value is wrong, or options contradict each other.
+        ConfigurationError: a value is invalid, or options contradict each other.
     """
     values = read(given, OPTIMIZATION_OPTIONS)
     if values.hyper_opt == "grid" and given.get("num_iterations") is None:
@@ -103,7 +103,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
 
 
 def training_options(given: Mapping[str, object], command_line: Sequence[str] = ()) -> Options:
-    """Return the options of TrainingDriver; `given`, `command_line` and errors as of `optimization_options`."""
+    """Return the options of TrainingDriver; `given`, `command_line` and errors as for `optimization_options`."""
     values = read(given, TRAINING_OPTIONS)
     return Options(
         **_common(values, values.model, command_line),
@@ -114,7 +114,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
             restore_option="--restore",
             n_asked=values.epochs,
             unit="epoch",
-            # A training may be given more epochs, and another target.
+            # A resumed training may get more epochs and another target.
             may_change=frozenset({"checkpoint_interval", "epochs", "target_metric"}),
         ),
         plan=SearchPlan(num_iterations=1, max_attempts=values.max_attempts),
@@ -122,7 +122,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
 
 
 def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of `Options` that are made alike in both drivers."""
+    """Return the fields of `Options` that both drivers have in common."""
     if not model and not getattr(values, "command", None):
         raise ConfigurationError(
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
@@ -190,14 +190,14 @@ def _data(values: SimpleNamespace) -> DataOptions:
 
 
 def _earlier(place: str | Earlier) -> Path | str | Earlier:
-    """Return where the measurements of an earlier search are; a run may be given by its name."""
+    """Return the location of an earlier search; a run may be given by name."""
     if isinstance(place, Earlier) or "://" in place:
         return place
     return existing_run(place)
 
 
 def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:
-    """Return the run to begin or resume; `checkpoint` is its name or a path, None for the name `--trial-name`."""
+    """Return the request for a run; `checkpoint`: name or path; None to use `--trial-name`."""
     root, name = Path(RUNS), checkpoint or values.trial_name
     if checkpoint and Path(checkpoint).name != checkpoint:
         root, name = Path(checkpoint).parent, Path(checkpoint).name

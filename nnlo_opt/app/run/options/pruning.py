@@ -1,4 +1,4 @@
-"""Pruning options, checked against each other and against the model."""
+"""Pruning options, and their checks against other options and the model."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from nnlo_opt.core.trials.objectives import DEFAULT, Comparison
 from nnlo_opt.engine.search.custom import custom_name
 from nnlo_opt.engine.search.registry import AUTO
 
-#: options of `PruningPlan` that only some pruners have, with these pruners
+#: options of `PruningPlan` -> pruners that have them
 _PRUNER_TAKES = {
     "eta": ("asha", "hyperband"),
     "max_epochs": ("asha", "hyperband", FREEZE_THAW),
@@ -22,9 +22,9 @@ _PRUNER_TAKES = {
 
 
 def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:
-    """Return the plan of `--pruner`, as far as it is known without the model; None without a pruner.
+    """Return the plan of `--pruner`, as far as known without the model; None without a pruner.
 
-    `auto` without a pruner has the plan of freeze-thaw until it is known what the trials can do.
+    `auto` without a pruner has freeze-thaw's plan until it is known what the trials support.
     """
     plan, is_chosen = PruningPlan(name=custom_name(values.pruner)), values.hyper_opt == AUTO
     if values.hyper_opt == FREEZE_THAW or (is_chosen and plan.name == "none"):
@@ -97,7 +97,7 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
 
 
 def check_rungs(plan: PruningPlan) -> None:
-    """Raise ConfigurationError if a training has too few epochs for a pruner of ours to give up a trial."""
+    """Raise ConfigurationError if a training has too few epochs for a built-in pruner to prune."""
     halves = plan.name in ("asha", "hyperband")
     least = plan.min_epochs * plan.eta if halves else plan.min_epochs + 1
     if plan.max_epochs is not None and plan.max_epochs < least:

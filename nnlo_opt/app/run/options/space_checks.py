@@ -1,4 +1,4 @@
-"""Checks of training options, for any model and at the points of a search space."""
+"""Checks training options, in general and at points of a search space."""
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
@@ -22,7 +22,7 @@ from nnlo_opt.engine.search.custom import check_halves
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
-    """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
+    """Raise ConfigurationError for options that are invalid for any model; return the stopping rules."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
     check_halves(options)
     if options.loss:
@@ -37,9 +37,9 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
 def check_space(space: Space, definition: TrialDefinition, options: Options) -> None:
     """Raise ConfigurationError for parameters that the model does not take, and for invalid training options.
 
-    A model's argument without a default must be in every point. Of the training options every value is tried at the
-    ends of its range. Two of them are also tried together, all other parameters in their middle, unless the space has a
-    constraint: it may be what keeps them apart, and its function is not here.
+    A model's argument without a default must be in every point. Searched training options are checked at the ends of
+    their ranges, singly and in pairs, with all other parameters in their middle. Pairs are skipped if the space has a
+    constraint, which may exclude them but cannot be evaluated here.
     """
     definition.check_parameters(space.model_names)
     for name in sorted(definition.required_parameters):
@@ -70,7 +70,7 @@ def _check_values(space: Space, name: str, options: Options) -> None:
     for point in _corner_points(space, [name]):
         if name not in point:
             continue
-        # By itself on top of the command line, and with the other parameters in their middle.
+        # Alone on top of the command line, and with the other parameters in their middle.
         tried = [{key: value for key, value in point.items() if key in known}, point]
         found = [_error_at(one, options) for one in tried]
         if None in found or text(point[name]) not in errors:
@@ -94,7 +94,7 @@ def _error_at(point: Point, options: Options) -> ConfigurationError | None:
 
 
 def _corner_points(space: Space, names: Iterable[str]) -> Iterator[Point]:
-    """Yield points with every end value of `names` and of their conditions; all other parameters have their median."""
+    """Yield points with all end values of `names` and their conditions; all other parameters have their median."""
     varied = {name for given in names for name in (given, *_ancestors(space, given))}
     quantiles = [
         [p.to_unit(value) for value in corners(space, p.name)] if p.name in varied else [0.5] for p in space.parameters
@@ -111,7 +111,7 @@ def _ancestors(space: Space, name: str) -> list[str]:
 
 
 def corners(space: Space, name: str) -> list[Value]:
-    """Return values that stand for all: the ends of a range with the values of conditions, or all categories."""
+    """Return representative values: the ends of a range and the values in conditions, or all categories."""
     parameter = space[name]
     if isinstance(parameter, Integer | Real):
         conditions = [other.condition for other in space.parameters if other.condition is not None]
@@ -120,12 +120,12 @@ def corners(space: Space, name: str) -> list[Value]:
     return [parameter.value_at(index) for index in range(parameter.n_values or 0)]
 
 
-#: options beside the optimizer and its rate that decide whether these make the steps
+#: options besides the optimizer and its rate that decide whether these are used
 _OF_STEPS = ("optimizer_params", "worker_optimizer", "worker_optimizer_params", "sync_every")
 
 
 def _other_rate(training: TrainingOptions, rules: Iterable[UpdateRule]) -> str:
-    """Return in words what the steps take instead of `--learning-rate`."""
+    """Describe what determines the steps instead of `--learning-rate`."""
     for name in ("optimizer_params", "worker_optimizer_params"):
         if {"lr", "learning_rate"} & getattr(training, name).keys():
             return f"`{spelled(name)}` has one"
@@ -134,9 +134,9 @@ def _other_rate(training: TrainingOptions, rules: Iterable[UpdateRule]) -> str:
 
 
 def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = False) -> tuple[str, ...]:
-    """Return a sentence that names options without effect at any point of the search; empty if there are none.
+    """Return a remark on options without effect at any point of the search; empty if there are none.
 
-    `own`: the model makes its own steps.
+    `own`: True if the model trains itself.
     """
     said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
     for names, reason in _idle(training, space, own=own):
@@ -156,19 +156,19 @@ def idle_names(training: TrainingOptions, findings: Findings) -> list[str]:
 
 
 def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[tuple[list[str], str]]:
-    """Return options without effect at any point, in groups, each with the reason."""
+    """Return groups of options without effect at any point, each with the reason."""
 
     def known(option: str) -> set[Any]:
         name = f"{TRAIN_PREFIX}{option}"
         return {*corners(space, name)} if space is not None and name in space.names else {getattr(training, option)}
 
     def takes(mode: str, name: str) -> bool:
-        """Return True if there may be other steps with another value of the option."""
+        """Return True if the option may have an effect on the steps."""
         return (varies and training.rules[mode].takes_optimizer) or training.has_effect(name, mode)
 
     def maker(mode: str) -> str:
-        """Return in words what makes the steps, "" if `--optimizer` does."""
-        # Each model of a composite, and a worker that steps by itself, has the worker's optimizer if there is one.
+        """Describe what makes the steps; "" if it is `--optimizer`."""
+        # Each model of a composite, and a worker with local steps, uses the worker's optimizer if there is one.
         if of_worker and (own or training.rules[mode].steps_at_workers):
             return f"`{spelled('worker_optimizer')}`"
         return "" if own or takes(mode, "optimizer") else training.rules[mode].name

@@ -229,14 +229,14 @@ def _constraint_difference(known: RunIdentity, asked: RunIdentity) -> str:
 def _option_difference(known: RunIdentity, asked: RunIdentity) -> str:
     """Compare what has no words of its own. An option that came later than the run is no difference."""
     # Only a framework of another package is kept.
-    without = {"backend": None} if "backend" in known.plain else {}
+    without: dict[str, Any] = {"backend": None} if "backend" in known.plain else {}
     for key, value in (without | asked.plain).items():
         before = known.plain.get(key, value)
         if before == value or key in _BY_ITSELF | _DERIVED:
             continue
         if key == "pruner":
             return _pruner_difference(before, value)
-        return differing(spelled(_OPTIONS.get(key, key)), before, value)
+        return differing(spelled(_OPTIONS.get(key) or key), before, value)
     return ""
 
 
