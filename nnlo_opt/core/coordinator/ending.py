@@ -30,7 +30,7 @@ class Phase(Enum):
 
     OPENING = auto()
     SEARCHING = auto()
-    #: no new trial begins; trials under way end
+    #: no new trial begins; running trials end
     DRAINING = auto()
     OVER = auto()
 

@@ -209,7 +209,7 @@ class SearchProcess(SearchService):
         if self._closed:
             return
         self._closed = True
-        with suppress(OSError), self._process, self._stderr:  # code of a user may have closed one
+        with suppress(OSError), self._process, self._stderr:  # user code may have closed one
             self._end()
 
     def _end(self) -> int:

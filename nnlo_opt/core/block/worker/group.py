@@ -156,7 +156,7 @@ class WorkerGroupMember:
 
     @property
     def is_busy(self) -> bool:
-        """True if an assignment is under way here."""
+        """True if this rank has an assignment."""
         return self._assignment is not None
 
     def handle(self, received: Received) -> None:
