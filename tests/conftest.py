@@ -207,7 +207,7 @@ def reports_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the reports of a kept run written in this process, for what is not about the process that writes them."""
     from tests.helpers.reports_here import ReporterHere
 
-    monkeypatch.setattr("nnlo_opt.app.run.start.session.Reporter", ReporterHere)
+    monkeypatch.setattr("nnlo_opt.app.run.start.coordinate.Reporter", ReporterHere)
 
 
 @pytest.fixture

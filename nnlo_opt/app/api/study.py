@@ -240,7 +240,7 @@ class Study(Steering):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------ in place of the ranks
+    # ------------------------------------------------------------ trials under way
 
     def _report(self, trial: RunningTrial, epoch: int, value: float, figures: Mapping[str, float]) -> bool:
         rank = self._rank_of(trial)

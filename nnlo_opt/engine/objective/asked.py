@@ -1,4 +1,4 @@
-"""Rank without an objective: whoever asks it for its trial computes the trial, and tells what to report."""
+"""Rank without an objective: it is asked for a trial, and told what the trial reports and how it ends."""
 
 from collections.abc import Mapping
 from pathlib import Path
