@@ -213,7 +213,7 @@ def _pruning(arguments: argparse.Namespace, workload: Workload) -> PruningPlan |
     if plan is None or plan.is_own:
         return plan
     n_epochs = arguments.epochs
-    with suppress(Exception):  # of a user's function, which fails the trial there
+    with suppress(Exception):  # a user's function; it will fail the trial
         n_epochs = workload.n_epochs_most
     plan = replace(plan, max_epochs=plan.max_epochs or n_epochs)
     check_rungs(plan)
