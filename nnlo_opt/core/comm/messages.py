@@ -176,6 +176,8 @@ class WorkerReady(AssignmentMessage):
     has_validation: bool
     #: the model makes its own steps: updates are made of differences of its weights
     trains_itself: bool = False
+    #: training options that the model itself brings, for `TrainingOptions.with_steps`
+    steps: dict[str, Json] = field(default_factory=dict)
     #: name and shape of each array of the model, in their order in the vector of weights
     layers: list[Json] = field(default_factory=list)
 

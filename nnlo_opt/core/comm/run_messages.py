@@ -41,20 +41,23 @@ class Shutdown(Message):
 class Check(Message):
     """Look at model, space and data before a framework is imported; answered by Inspected.
 
-    `space`: as of Inspect.
+    `space` and `follows_compile`: as of Inspect.
     """
 
     space: Json = None
+    follows_compile: bool = True
 
 
 class Inspect(Message):
     """Read the model module and the data. `report`: send the findings (one rank); otherwise only get ready.
 
-    `space`: the search space, if it does not come from the model module.
+    `space`: the search space, if it does not come from the model module. `follows_compile`: False for a run begun by a
+    version that took nothing from the `compile` of a model.
     """
 
     report: bool
     space: Json = None
+    follows_compile: bool = True
 
 
 class Prepared(Message):

@@ -85,7 +85,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         warm_start=tuple(map(_earlier, values.warm_start)),
     )
     return Options(
-        **_common(values, model, command_line),
+        **_common(values, model, given, command_line),
         run=_run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations),
         block_size=values.block_size,
         search=search,
@@ -105,7 +105,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
     """Return the options of TrainingDriver; `given`, `command_line` and errors as of `optimization_options`."""
     values = read(given, TRAINING_OPTIONS)
     return Options(
-        **_common(values, values.model, command_line),
+        **_common(values, values.model, given, command_line),
         run=_run_request(
             values,
             values.restore or values.checkpoint,
@@ -120,7 +120,9 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
     )
 
 
-def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[str]) -> dict[str, Any]:
+def _common(
+    values: SimpleNamespace, model: str | None, given: Mapping[str, object], command_line: Sequence[str]
+) -> dict[str, Any]:
     """Return the fields of `Options` that are made alike in both drivers."""
     if not model and not getattr(values, "command", None):
         raise ConfigurationError(
@@ -129,6 +131,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
         )
     known = TrainingOptions().to_json()
     training = {name: value for name, value in vars(values).items() if name in known}
+    training["given"] = frozenset(name for name, value in given.items() if name in known and value is not None)
     log_level = "debug" if values.verbose else values.log_level
     return {
         "model": model or "",

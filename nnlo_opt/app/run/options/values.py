@@ -155,6 +155,8 @@ class Options:
     #: SHA-256 of a model that only an earlier run names (`engine.models.builders.open_model`); None if the user names
     #: it
     model_sha256: str | None = None
+    #: False in a run begun by a version that took nothing from the `compile` of a model
+    follows_compile: bool = True
     #: ranks of each worker
     n_processes: int = 1
     #: masters of a block: the top master and its sub-masters

@@ -30,6 +30,7 @@ from nnlo_opt.app.run.start.console import Console, WaitForSpace
 from nnlo_opt.app.run.start.host import Host
 from nnlo_opt.app.run.start.identity import (
     check_same,
+    follows_compile,
     identity_of,
     refuse_run_of_script,
     remark_on_command,
@@ -232,6 +233,8 @@ class Session(ABC):
         """Check the request and open the run, with its coordinator at work; the caller closes the run."""
         findings = self.host.findings or self._inspect()
         findings = replace(findings, remarks=(*findings.remarks, *self._check(findings)))
+        training = self.options.training.with_steps(findings.steps)
+        self.options = replace(self.options, training=training)
         directory = self._open_directory(findings)
         self._ledger = ledger = directory.ledger
         try:
@@ -241,6 +244,8 @@ class Session(ABC):
                 self.say(self.topology.remark)
             if self.host.owns_process:
                 self.greet(directory, findings)
+            elif findings.unused:
+                (self.host.warn or self.say)(findings.unused)
             scripts = folders_of(self.options, directory, self.say)
             plan = self.plan_for(directory)
             with code_of_user():
@@ -341,13 +346,15 @@ class Session(ABC):
             loaded = self.load_space()
             space = None if loaded is None else loaded.to_json()
             # Before any rank imports a framework: a sentence comes at once, and no rank is kept by its import then.
-            if early := self._ask(reporter, Check(space=space)):
+            follows = follows_compile(self.options.run)
+            if early := self._ask(reporter, Check(space=space, follows_compile=follows)):
                 self._check(Findings.from_json(early))
             asked += trainers
             for rank in trainers:
                 if rank != reporter:
-                    self._ranks.transport.send(rank, Inspect(report=False, space=space))
-            findings = self._ask(reporter, Inspect(report=True, space=space))
+                    inspect = Inspect(report=False, space=space, follows_compile=follows)
+                    self._ranks.transport.send(rank, inspect)
+            findings = self._ask(reporter, Inspect(report=True, space=space, follows_compile=follows))
         return Findings.from_json(findings)
 
     def _ask(self, reporter: int, question: Check | Inspect) -> dict[str, Json]:

@@ -103,7 +103,7 @@ class TrainingSession(Session):
         self.say(
             f"Training {findings.model} in `{directory.shown}`: {training.epochs} "
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
-            f"{', '.join(filter(None, steps))}{each}."
+            f"{', '.join(filter(None, steps))}{each}.{f' {findings.replaced}' * bool(findings.replaced)}"
         )
         self.say_data(findings)
 
