@@ -26,6 +26,7 @@ from nnlo_opt.core.trials.trial import cause_of
 from nnlo_opt.engine.loading.spaces import finish_space, space_from_dimensions
 from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
 from nnlo_opt.engine.models.composite import CompositeModel
+from nnlo_opt.engine.models.functions import refuse_unread
 from nnlo_opt.engine.models.losses import LossTerm, figures_of, losses_in_words
 from nnlo_opt.engine.objective.signature import objective_of, takes
 
@@ -63,6 +64,8 @@ class Inspection:
     def look(self, space: Space | None) -> Findings:
         """Return the findings that need no framework; as `inspect`."""
         definition = self._maker.definition
+        if definition.kind == "model" and self._maker.follows_compile:
+            refuse_unread(definition, self._options.comparison.function)
         space = self._space(space)
         findings = Findings(
             model=definition.name,
