@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# .ci/run has it list the slowest tests.
+PYTEST_OPTIONS ?=
+PYTEST = $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 # As root, and with more ranks than cores, both of Open MPI's guards have to be told so.
 export OMPI_ALLOW_RUN_AS_ROOT = 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
@@ -16,7 +19,7 @@ DEMO = mpirun -np 5 OptimizationDriver --model mnist --block-size 2 --epochs 2 -
 	--train_data data/mnist/train_mnist.list --val_data data/mnist/test_mnist.list \
 	--search-space search_spaces/mnist.py --loss categorical_crossentropy
 
-.PHONY: help install demo test test-more proofs site lint clean
+.PHONY: help install demo test tests test-more proofs site lint clean
 
 help:
 	@echo "make demo   install into $(VENV), fetch data, run a real search on 5 MPI ranks"
@@ -46,17 +49,23 @@ lint: install
 RANKS = tests/app/api tests/crash tests/mpi
 
 # Two processes share two cores: the Gaussian process is slower on threads that wait for each other.
-test test-more: export OPENBLAS_NUM_THREADS = 1
+tests test-more: export OPENBLAS_NUM_THREADS = 1
 
 # A file's tests share what is costly; tests that start ranks mostly wait for these, so several go on at once.
-test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi and not proof" --hypothesis-profile=some
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "mpi and not proof" $(RANKS)
+tests: install
+	$(PYTEST) -n 2 --dist loadfile -m "not mpi and not proof" --hypothesis-profile=some
+	$(PYTEST) -n 3 --dist worksteal -m "mpi and not proof" $(RANKS)
+
+# Style and types are checked beside the tests, and have the last word, in one piece.
+test: install
+	@mkdir -p build
+	@$(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; trap 'kill $$lint' INT TERM; \
+	$(MAKE) --no-print-directory tests; tests=$$?; wait $$lint; lint=$$?; cat build/lint.txt; exit $$((tests | lint))
 
 # What .ci/run adds: all examples of every property, and tests that need a framework, or longer than `make test` may.
 test-more: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi"
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "mpi and (needs or proof)" $(RANKS)
+	$(PYTEST) -n 2 --dist loadfile -m "not mpi"
+	$(PYTEST) -n 3 --dist worksteal -m "mpi and (needs or proof)" $(RANKS)
 
 # Proofs that take minutes each, of which the tests are a sample, and real searches struck at random.
 proofs: install

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nnlo_opt" / "__init__.py").read_text())[1]
 REPOSITORY = "https://github.com/nnlo-opt/nnlo_opt"
 #: folders of the checkout that `nnlo-opt examples` writes
-SHIPPED = ("examples", "search_spaces")
+SHIPPED = ("examples", "search_spaces", "drivers")
 
 
 def outside(page: str) -> str:

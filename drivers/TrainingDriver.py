@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Runs the command after which this file is called.
 
-The files in `drivers/`, and those that `nnlo-opt examples` writes, are copies of it.
+All files in `drivers/` are the same, and `nnlo-opt examples --legacy` writes further copies.
 """
 
 import sys

@@ -1,7 +1,6 @@
 """Hyperparameter optimization over MPI blocks.
 
-`optimize` and `Study` search from Python, `load_run` looks at a run, `MPIManager` trains; all names below are imported
-when they are used.
+`optimize` and `Study` search from Python, `load_run` reads a run, `MPIManager` trains. Names are imported on first use.
 """
 
 import importlib
@@ -33,10 +32,15 @@ _OF_API = {
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }
 
+#: public modules, so that `nnlo_opt.space.Real` is found after `import nnlo_opt` alone
+_DOORS = ("allreduce", "controller", "extend", "space")
+
 __all__ = list(_OF_API)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _DOORS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _OF_API:
         raise _absence(name, is_import=sys._getframe(1).f_code.co_name == "_handle_fromlist")
     from nnlo_opt.core.base.records import without_collection
@@ -46,9 +50,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _absence(name: str, *, is_import: bool) -> Exception:
-    """Return the error about a name that does not exist.
+    """Return the error for an unknown name.
 
-    Of `from nnlo_opt import` of a name of others, for which Python would drop our sentence, it is an ImportError.
+    For `from nnlo_opt import NAME` with a name of another package it is an ImportError: Python would replace the
+    message of an AttributeError.
     """
     other_names = importlib.import_module(f"{__name__}.engine.objective.other_names")
     error: AttributeError = other_names.absence(other_names.MODULE, name, sys.modules[__name__])
@@ -57,4 +62,4 @@ def _absence(name: str, *, is_import: bool) -> Exception:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_OF_API]
+    return [*globals(), *_OF_API, *_DOORS]

@@ -1,6 +1,6 @@
-"""What custom search algorithms, pruners, update rules, model adapters, exporters and transports are made of.
+"""Base classes, protocols and helpers for custom search algorithms, pruners, update rules, models and exporters.
 
-It imports neither MPI nor a framework. Suites of tests for them are in `nnlo_opt.testing`.
+Importing this module imports neither MPI nor a framework. `nnlo_opt.testing` has test suites for most of them.
 """
 
 from nnlo_opt.core.base.files import atomic_write

@@ -1,4 +1,4 @@
-"""Search spaces: names for model modules and scripts, light to import."""
+"""Search spaces for model modules and scripts; imports quickly."""
 
 from nnlo_opt.core.space import Categorical, Constant, Integer, Ordinal, Parameter, Point, Real, Space, Value, When
 

@@ -1,6 +1,7 @@
 """What tests of several folders share: the launcher of real ranks, and real digits made once a session."""
 
 import compileall
+import functools
 import gc
 import importlib.util
 import os
@@ -12,12 +13,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import nnlo_opt
 from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.engine.loading import modules as user_files
+from nnlo_opt.engine.models import framework
 from tests.helpers import effort, networks  # noqa: F401 (effort has the profile of `--hypothesis-profile`)
 from tests.helpers.launcher import BIN
 from tests.helpers.pages import REPOSITORY
@@ -65,17 +68,12 @@ def why_not(item: pytest.Item, markers: str) -> str | None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Make proofs of most variants of a test that is marked `many`; leave some of a proof with ranks to `slow`."""
-    test, is_variant, _ = item.nodeid.partition("[")
+    """Make proofs of most variants of a test that is marked `many`."""
     if item.get_closest_marker("many"):
+        test = item.nodeid.partition("[")[0]
         VARIANTS[test] += 1
         if VARIANTS[test] % 5 != 1:
             item.add_marker(pytest.mark.proof)
-    if is_variant and item.get_closest_marker("mpi") and item.get_closest_marker("proof"):
-        proof = f"{test} as a proof"
-        VARIANTS[proof] += 1
-        if VARIANTS[proof] > 2 and VARIANTS[proof] % 2 == 0:
-            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)
@@ -90,6 +88,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = Counter(filter(None, reasons))
     config.hook.pytest_deselected(items=[item for item, why in zip(items, reasons, strict=True) if why])
     items[:] = [item for item, why in zip(items, reasons, strict=True) if not why]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have one worker run all files with tests of Keras, whose import takes ten seconds of CPU."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class KerasTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "keras" if is_of_keras(config.rootpath / file) else file
+
+    return KerasTogether(config, log)
+
+
+@functools.cache
+def is_of_keras(file: Path) -> bool:
+    """Return True for a file with tests that are marked `keras`."""
+    return "mark.keras" in file.read_text()
 
 
 def pytest_collection_finish() -> None:
@@ -181,6 +200,22 @@ def irregular(request: pytest.FixtureRequest) -> Callable[[Path], Path]:
 def network(request) -> networks.Network:
     """The network that ranks train, if it is not said otherwise."""
     return request.param
+
+
+@pytest.fixture
+def reports_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the reports of a kept run written in this process, for what is not about the process that writes them."""
+    from tests.helpers.reports_here import ReporterHere
+
+    monkeypatch.setattr("nnlo_opt.app.run.start.coordinate.Reporter", ReporterHere)
+
+
+@pytest.fixture
+def dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes `dense` a framework of this process, as it is one of ranks: for what is not about Keras."""
+    monkeypatch.syspath_prepend(Path(networks.__file__).parent / "site")
+    for table in (framework.FRAMEWORKS, framework._OF_PACKAGE):
+        monkeypatch.setitem(table, "dense", "dense")
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nnlo_opt.app.api.arguments import SearchArguments
 from nnlo_opt.cli import tool
 from tests.helpers.sources import ROOT, SOURCES, tree_of
 
@@ -17,6 +18,8 @@ MORE = {"--help", "--help-all", "--version", "--early", "--mpi"}
 #: of NNLO, taken without effect; of mpirun, TensorBoard and MLflow
 MORE |= {"--tf", "--profile", "--map-by", "--bind-to", "--mca", "--with-ft", "--logdir", "--backend-store-uri"}
 MORE |= {"--allow-run-as-root", "--oversubscribe", "--foreground", "--preserve-status", "--signal"}
+#: arguments of a search from Python
+IN_PYTHON = {*SearchArguments.__annotations__}
 
 
 def texts(path: Path) -> list[str]:
@@ -74,3 +77,32 @@ def test_what_the_checks_find():
     assert options("Drop `--pruner-{}`, or give `--epoch` and --batch.") == ["--epoch"]
     assert commands("see `nnlo-opt shows`") == ["shows"]
     assert files("see docs/nowhere.md and docs/scaling.md") == ["docs/nowhere.md"]
+
+
+#: parts whose messages are read in Python, too
+FOR_BOTH = ("core/", "engine/", "app/run/", "app/api/", "app/analysis/", "app/reporting/")
+#: flags in help, in a command line, or beside the words of Python
+OF_COMMANDS = {
+    "app/run/afterwards/mirrors.py: --overwrite",
+    "app/run/start/identity.py: --no-shuffle",
+    "core/space/fixing.py: --fix",
+    "core/trials/identity.py: --external-data",
+    "core/trials/objectives.py: --figure-of-merit",
+    "core/trials/run_directory.py: --overwrite",
+    "core/update_rules/easgd.py: --learning-rate",
+}
+
+
+def test_a_message_for_both_doors_writes_no_flag_of_an_option_that_python_has():
+    flags, found = {"--" + name.replace("_", "-") for name in {*IN_PYTHON, "no_shuffle"}}, set()
+    for path in SOURCES.values():
+        if (name := str(path.relative_to(ROOT))).startswith(FOR_BOTH) and name != "app/run/options/table.py":
+            written = {flag for text in texts(path) for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text)}
+            found |= {f"{name}: {flag}" for flag in written & flags}
+    assert found == OF_COMMANDS
+
+
+def test_what_is_spelled_for_both_doors_is_an_option_that_python_has():
+    calls = [node for path in SOURCES.values() for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+    named = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "spelled"]
+    assert {name.value for name in named if isinstance(name, ast.Constant)} - IN_PYTHON == {"model"}

@@ -380,7 +380,7 @@ def main() -> None:
         draw(arguments.figures, training, costs, waits, momentum)
         return
     print("# How it scales\n")
-    print("`python benchmarks/scaling/scaling.py` prints this page, of what `benchmarks/measured/` holds.\n")
+    print("`python benchmarks/scaling/scaling.py` prints this page from the measurements in `benchmarks/measured/`.\n")
     print("\n".join(page(training, measured("training_messages"), costs, waits)) + "\n")
     print(momentum_part(momentum, measured("momentum_rates"), measured("momentum_ranks")))
     print(search_part(measured("simulation")), end="")
@@ -401,22 +401,22 @@ def page(
     lines = [
         "## The trainer: many workers",
         "",
-        "A model of the trainer, based on the costs of one rank (`benchmarks/scaling/scaling.py --measure`), is",
-        "compared with what `benchmarks/training/training.py` measured. The script describes the parts of the model.",
-        "The speed-up is relative to the lean loop: one process, the same step and optimizer, no communication. The",
+        "A performance model built from the costs of one rank (`benchmarks/scaling/scaling.py --measure`) is compared",
+        "with the measurements of `benchmarks/training/training.py`; the docstring of the script describes it. The",
+        "speed-up is relative to the lean loop: one process, the same step and optimizer, no communication. The",
         f"machine has {n_cores} cores ({where['cpu']}) and was shared with other work (load {where['load_1min']:.0f});",
-        "the LSTM was measured on 2 cores of an Intel Xeon that had no other work.",
+        "the LSTM was measured on 2 otherwise idle cores of an Intel Xeon.",
         "",
         "![Speed-up against workers, measured and by the model](scaling.svg)",
         "",
-        "`python benchmarks/scaling/scaling.py --figures docs` draws the pictures of this page. Points are measured,",
-        "lines are the model. The talk's points (mpi_learn, 2017: linear to about 15 GPUs, 30 times as fast on 60) are",
-        "those of a network whose costs it does not give, trained by Downpour through one master.",
+        "Points are measured, lines are the model (`python benchmarks/scaling/scaling.py --figures docs`). The points",
+        "of the mpi_learn talk (2017: linear to about 15 GPUs, 30 times as fast on 60) are for a network of unknown",
+        "cost, trained by Downpour through one master.",
         "",
         "### What one rank costs, in milliseconds",
         "",
-        "| model | weights | gradient of 100 samples | a message sent | taken in | an update served by a master |"
-        " of it, adam | elastic exchange | GEM |",
+        "| model | weights | gradient of 100 samples | sending a message | receiving it | serving an update (master) |"
+        " of which Adam | elastic exchange | GEM |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, c in costs.items():
@@ -432,30 +432,31 @@ def page(
             lines += _compared(name, c, how, found, rules, n_cores)
     lines += [
         "",
-        f"In these measurements workers and master share the {n_cores} cores of this machine. In the predictions below",
-        "every rank has a core of its own.",
+        f"In these measurements workers and master share the {n_cores} cores of this machine. The predictions below",
+        "assume one core per rank.",
         "",
         *(_waiting(costs, waits) if waits else ()),
         "",
         "### Predicted on one node",
         "",
-        "The node has as many cores as workers, and its memory is as fast for all of them as this machine's for two.",
+        "The node has one core per worker, and the same memory bandwidth per core as this machine.",
         "",
         *_predicted(costs, IN_MEMORY, HERE),
         "",
         f"### Predicted on {CLUSTER.name}",
         "",
-        f"The latency is {1e6 * CLUSTER.latency_s:g} us, and a rank has {CLUSTER.bytes_per_s / 1e9:g} GB/s. If ranks",
-        f"wait for each other, the times of a batch are spread by {JITTER:.0%}.",
+        f"The latency is {1e6 * CLUSTER.latency_s:g} us, the bandwidth {CLUSTER.bytes_per_s / 1e9:g} GB/s per rank.",
+        f"Where ranks wait for each other, batch times vary by {JITTER:.0%}.",
         "",
         *_predicted(costs, RULES, CLUSTER),
     ]
     lines += [
         "",
-        "A single master limits Downpour and GEM: it takes the time of packing, unpacking and applying an update,",
-        "whatever the number of workers. Longer sync periods, elastic averaging, larger batches and `--n-processes`",
-        "reduce the number of updates; allreduce has no master. On one node no master serves updates: there the limit",
-        "is the single block of a small model's weights, which one worker at a time can change.",
+        "A single master limits Downpour and GEM, because packing, unpacking and applying each update takes it the",
+        "same time for any number of workers. Longer sync periods, elastic averaging, larger batches and",
+        "`--n-processes` reduce the number of updates; allreduce has no master. On one node workers update shared",
+        "memory themselves; the limit there is a small model with a single block of weights, which one worker at a",
+        "time can change.",
     ]
     return lines
 
@@ -494,15 +495,14 @@ def _waiting(costs: dict[str, Costs], found: dict[str, Any]) -> list[str]:
     """Return the section on `speedup.py`."""
     n_cores = found["machine"]["n_cores"]
     lines = [
-        "### 1 to 8 workers that wait for a device each",
+        "### 1 to 8 workers, each with a simulated device",
         "",
         f"{n_cores} cores cannot compute for 8 workers. In `benchmarks/training/speedup.py` a batch is a small",
-        "gradient and a wait that takes no core, as if each worker had a GPU of its own. Ranks, messages, shared",
-        "memory and optimizer are real; only the time of a batch is simulated. The control, the trainer in one",
-        "process without communication, runs beside each measurement, and the model leaves it its part of a core.",
-        "The machine had no other work. Near the full load of both cores, ranks also wait for a core and for",
-        "memory. The model leaves that out, and is too hopeful there: with many weights (`large`) from 6 workers",
-        "on.",
+        "gradient and a wait without CPU, as if each worker had a GPU. Ranks, messages, shared memory and optimizer",
+        "are real; only the batch time is simulated. A control, the trainer in one process without communication,",
+        "runs beside each measurement; the model subtracts its share of a core. The machine was otherwise idle. When",
+        "both cores are nearly busy, ranks also wait for a core and for memory bandwidth, which the model ignores:",
+        "with many weights (`large`) it is too optimistic from 6 workers on.",
         "",
         "| batch | weights | exchange | workers | predicted speed-up | measured | predicted / measured |",
         "|---|---|---|---|---|---|---|",
@@ -510,7 +510,7 @@ def _waiting(costs: dict[str, Costs], found: dict[str, Any]) -> list[str]:
     for name, device in found.items():
         if name not in AS_LONG:
             continue
-        what = f"{name}, {device['batch_ms']:.1f} ms, of a core {device['cpu_ms']:.1f} | {device['n_weights']:,}"
+        what = f"{name}, {device['batch_ms']:.1f} ms, {device['cpu_ms']:.1f} of them CPU | {device['n_weights']:,}"
         for point in device["points"]:
             n, how = point["workers"], point["exchange"]
             rule = (IN_MEMORY if how == "in memory" else RULES)["downpour"]

@@ -10,26 +10,26 @@ from nnlo_opt.core.update_rules.staleness import explicit_momentum
 
 TEXT = """### Accuracy: momentum and old gradients
 
-A gradient of one of n workers of asynchronous Downpour is n - 1 versions old in the mean when it is applied. Old
-gradients act as a momentum of 1 - 1/n (arXiv:1605.09774), in addition to the optimizer's. `--momentum-correction`
-takes it off the momentum that was asked for, by the staleness measured (`nnlo_opt/core/update_rules/staleness.py`).
+In asynchronous Downpour with n workers, a gradient is on average n - 1 versions old when it is applied. Stale gradients
+act like an additional momentum of 1 - 1/n (arXiv:1605.09774). `--momentum-correction` subtracts it from the requested
+momentum, using the measured staleness (`nnlo_opt/core/update_rules/staleness.py`).
 
 `python benchmarks/training/momentum.py` trained an MLP on 4,000 real digits: {epochs} epochs, the first {warmup} with a
 rising learning rate, then a cosine, batches of {batch}, SGD with momentum {momentum}, learning rate {rate:g}.
-Gradients, update rule, staleness and schedule are real. The times at which workers finish are simulated, so that equal
-seeds give equal trainings everywhere: *even*, spread by 20 %, or *exponential*, as in the theory. Validation accuracy
-of the last epoch in percent, of 1,000 other digits: median (least to most).
+Gradients, update rule, staleness and schedule are real. Batch times are simulated, so that equal seeds give equal
+trainings on any machine: *even*, varying by 20 %, or *exponential*, as in the theory. The accuracy is that of the last
+epoch in percent, on 1,000 other digits: median (minimum to maximum).
 
 """
-END = """One worker, by learning rate (`python benchmarks/training/momentum.py --tune`, medians of 3): {rates}.
+END = """One worker with other learning rates (`python benchmarks/training/momentum.py --tune`, medians of 3): {rates}.
 
-With the correction 8 workers are {even_True} points below one worker if their times are even, and {exponential_True} if
-these are exponential ({spread} below the training of one worker with the same seed); without it {even_False} and
-{exponential_False}. The steps of corrected momentum are shorter, so a training has to be long enough: the picture shows
-that 8 workers need more epochs than one.
+With the correction, 8 workers end {even_True} points below one worker with even times, and {exponential_True} with
+exponential times ({spread} below the training of one worker with the same seed); without it, {even_False} and
+{exponential_False}. Corrected momentum takes shorter steps, so 8 workers need more epochs than one, as the picture
+shows.
 
-8 real workers, which wait {wait:g} ms a batch as for a device, came to {plain:.1f} without the correction and to
-{corrected:.1f} with it (`benchmarks/training/momentum.py --ranks 8`, one training each, on another division of the same
+8 real workers that wait {wait:g} ms per batch, as for a device, reached {plain:.1f} without the correction and
+{corrected:.1f} with it (`benchmarks/training/momentum.py --ranks 8`, one training each, on another split of the same
 digits).
 
 ![Error against workers and epochs, with the correction and without](momentum.svg)"""
@@ -48,7 +48,7 @@ def momentum_part(found: dict[str, Any], tuned: dict[str, Any], real: dict[str, 
         used = f"{explicit_momentum(asked, age) if corrected else asked:.2f}"
         above = f"{statistics.median(ends) - one:+.1f}"
         rows.append([n, times, len(ends), f"{age:.1f}", "yes" if corrected else "no", used, shown, above])
-    head = ["workers", "times", "trainings", "versions old", "corrected", "optimizer's momentum", "accuracy"]
+    head = ["workers", "times", "trainings", "staleness", "corrected", "optimizer's momentum", "accuracy"]
     by_rate = groupby(tuned["trainings"], lambda t: t["rate"])
     rates = ", ".join(f"{median_end(list(group)):.1f} at {rate:g}" for rate, group in by_rate)
     settings = {name: found[name] for name in ("epochs", "warmup", "batch", "momentum")}
@@ -65,7 +65,7 @@ def momentum_part(found: dict[str, Any], tuned: dict[str, Any], real: dict[str, 
     by_ranks: dict[str, Any] = {"spread": f"{min(gaps):.1f} to {max(gaps):.1f}"}
     by_ranks |= {"wait": real["wait_ms"], "plain": plain, "corrected": corrected}
     end = wrapped(END, rates=rates, **by_ranks, **{name: f"{points:.1f}" for name, points in below.items()})
-    return f"{wrapped(TEXT, **settings).rstrip()}\n\n{table([*head, 'points above one'], rows)}\n{end}\n"
+    return f"{wrapped(TEXT, **settings).rstrip()}\n\n{table([*head, 'against one worker'], rows)}\n{end}\n"
 
 
 def trainings_of(found: dict[str, Any], n_workers: int, corrected: bool = False, times: str = "even") -> list[Any]:

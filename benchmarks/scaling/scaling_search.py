@@ -6,42 +6,43 @@ from typing import Any
 
 INTRODUCTION = """## The search: many blocks
 
-`python benchmarks/search/simulation.py` made this part. It is a simulation: the coordinator, its journal, the ledger
-and the search algorithms are the real ones; blocks and time are virtual (`nnlo-opt simulate`). Trials take {median:g} s
-in the median, log-normal with sigma {sigma:g}: a tenth of them takes more than {tail:.0f} s. The time that the
-coordinator took for messages, including the fsync of its journal, and the time that a search took for each suggestion
-were measured on this machine; they are virtual time in which blocks wait. The machine has {cores} cores ({cpu}) and was
-shared with other work (load {load:.0f}). An append to the journal took {fsync:.1f} ms to be on disk (median). The
-simulation has no network: a message arrives when it is sent.
+This part is a simulation (`python benchmarks/search/simulation.py`): coordinator, journal, ledger and search algorithms
+are real; blocks and time are virtual (`nnlo-opt simulate`). The median trial takes {median:g} s, log-normal with sigma
+{sigma:g}: a tenth of the trials take more than {tail:.0f} s. The time of the coordinator for messages, including the
+fsync of its journal, and of the search for each suggestion were measured on this machine, and count as virtual time in
+which blocks wait. The machine has {cores} cores ({cpu}) and was shared with other work (load {load:.0f}). The median
+append to the journal took {fsync:.1f} ms to reach the disk. There is no network: a message arrives when it is sent.
 
 ### How busy one coordinator keeps its blocks
 
-Random search. *teams*: share of the whole time that a block had a trial, including the end, when no trial is left
-to begin; *searching*: the same share while trials were left, by the coordinator's clock. *gap*: from the end of a
-trial to the next order. *a trial*: CPU time and real time of the simulation, with blocks, search and disk. *no
-fsync*: the gap if the journal does not wait for the disk. The last columns are *searching* if a search takes
-{slow} s for each suggestion and everything else takes no time.
+With random search:
+
+- *busy*: share of the whole time in which a block had a trial, including the end, when no trials are left to begin;
+- *searching*: the same share while trials were left, by the coordinator's clock;
+- *gap*: time from the end of a trial to the next assignment;
+- *per trial*: CPU time and wall time of the simulation, with blocks, search and disk;
+- *no fsync*: the gap if the journal does not wait for the disk;
+- last columns: *searching* if each suggestion takes {slow} s and everything else takes no time.
 
 """
 QUALITY = """
-A trial has to be on disk before its block gets it. Messages that arrive while the coordinator writes are taken
-together and written at once, so a busy coordinator writes less for each message. With {most} blocks a trial took
-{trial_ms:.1f} ms of this machine, which is {pace:.0f} trials begun a second, enough for {enough:,.0f} blocks whose
-trials take {mean:.0f} s in the mean. Blocks wait in any case at the start, when every block wants its first trial,
-and if trials are short. (If blocks have a few trials each, {most_trials:.0f} with the most blocks, the end of the
-search is a large part of it: *teams*.)
+A trial must be on disk before its block gets it. Messages that arrive during a write are handled together in the next
+one, so a busy coordinator writes less per message. With {most} blocks a trial took {trial_ms:.1f} ms on this machine:
+{pace:.0f} trials per second, enough for {enough:,.0f} blocks whose trials take {mean:.0f} s on average. Blocks always
+wait at the start, when each needs its first trial, and if trials are short. With few trials per block
+({most_trials:.0f} with the most blocks), the end of the search is a large part of it (*busy*).
 
-Suggestions are computed ahead, one after another. As many are held ready as keep 95 % of the blocks that end from
-waiting: one if they are made much faster than blocks end, up to one a block. A search that takes c seconds for a
-suggestion keeps about {mean:.0f} / c blocks busy ({mean:.0f} s is the mean of a trial). Twice that many blocks are
-half idle, as the last columns show.
+Suggestions are computed ahead, one after another: enough that 95 % of the blocks that end need not wait, which is one
+if suggestions are much faster than trials, and at most one per block. A search that takes c seconds per suggestion
+keeps about {mean:.0f} / c blocks busy ({mean:.0f} s is the mean trial). Twice as many blocks are idle half of the
+time, as the last columns show.
 
 ### What it finds
 
 {n_trials} trials of Hartmann's six-dimensional function, whose optimum is -3.322: the regret, median (worst) of
-{n_seeds} seeds. Suggestions take the CPU time that they took here. With more blocks the same trials take less
-time, and a search that learns knows less when it has to choose. For a random search the trials are the same, and
-`nnlo-opt simulate --blocks {few} --trials {n_trials} --seed 0`, then with the other seeds, finds the same regrets.
+{n_seeds} seeds. Suggestions take the CPU time measured here. With more blocks the search takes less time, and a
+search that learns knows less at each suggestion. Random search makes the same trials for any number of blocks; to
+reproduce its regrets, run `nnlo-opt simulate --blocks {few} --trials {n_trials} --seed 0`, then with the other seeds.
 
 """
 
@@ -60,7 +61,7 @@ def search_part(results: dict[str, Any]) -> str:
         cpu=where["cpu"],
         load=where["load_1min"],
         fsync=results["fsync_ms"]["median"],
-        slow=" and ".join(f"{seconds:g}" for seconds in results["slow_s"]),
+        slow=" or ".join(f"{seconds:g}" for seconds in results["slow_s"]),
     )
     text += dispatch_table(dispatch, results["slow_s"])
     most = dispatch[-1]
@@ -82,7 +83,7 @@ def search_part(results: dict[str, Any]) -> str:
 def dispatch_table(rows: list[dict[str, Any]], slow_s: list[float]) -> str:
     slow = [f"busy_with_suggestions_of_{seconds:g}_s" for seconds in slow_s]
     return table(
-        ["blocks", "trials", "teams", "searching", "gap (99 %)", "a trial", "no fsync", *(f"{s:g} s" for s in slow_s)],
+        ["blocks", "trials", "busy", "searching", "gap (99 %)", "per trial", "no fsync", *(f"{s:g} s" for s in slow_s)],
         [
             [
                 f"{row['n_blocks']:,}",
@@ -117,9 +118,11 @@ def quality_table(rows: list[dict[str, Any]]) -> str:
 
 
 def wrapped(template: str, **values: object) -> str:
-    """The text with its values put in, its paragraphs filled anew."""
-    paragraphs = template.format(**values).split("\n\n")
-    return "\n\n".join(textwrap.fill(paragraph.strip(), 120, break_on_hyphens=False) for paragraph in paragraphs)
+    """Fill in the values of a template and wrap its paragraphs, but not its lists."""
+    paragraphs = [paragraph.strip() for paragraph in template.format(**values).split("\n\n")]
+    return "\n\n".join(
+        text if text.startswith("- ") else textwrap.fill(text, 120, break_on_hyphens=False) for text in paragraphs
+    )
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -155,7 +155,7 @@ def _fast_enough() -> Task:
     )
 
 
-# ---------------------------------------------------------------- tasks by which nothing was chosen
+# ---------------------------------------------------------------- held-out tasks
 
 
 def _gomez_levy() -> Task:

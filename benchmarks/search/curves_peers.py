@@ -16,17 +16,14 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from curve_tasks import N_EPOCHS, START_S, Reported, Run, Task
 
 from nnlo_opt.core.search.curves import Reports
 from nnlo_opt.core.search.pruners import Brackets, SuccessiveHalving
 from nnlo_opt.core.search.pruning import Decision, Verdict
 from nnlo_opt.space import Point
-
-if TYPE_CHECKING:
-    from curves import Reported, Run, Task
-
-N_EPOCHS = 52
 
 
 class OneEpoch(SuccessiveHalving):
@@ -137,7 +134,7 @@ METHODS: dict[str, tuple[Callable[[str, int, int], Peer], str]] = {
 }
 
 
-def search(run: "Run", task: "Task", budget_s: float, start_s: float) -> "Reported":
+def search(run: Run, task: Task, budget_s: float) -> Reported:
     """One search of a peer; the arguments and the result are those of `curves.search`."""
     warnings.simplefilter("ignore")
     make, name = METHODS[run.method]
@@ -162,7 +159,7 @@ def search(run: "Run", task: "Task", budget_s: float, start_s: float) -> "Report
             goes_on = peer.goes_on(trial, epoch, value)
         free_at_s = max(free_at_s, now_s) + time.process_time() - began_s
         if goes_on:
-            begins_s = now_s if epoch else free_at_s + start_s
+            begins_s = now_s if epoch else free_at_s + START_S
             due_s, *what = begins_s + float(task.curve(points[trial])[1][epoch]), trial, epoch + 1
         else:
             due_s, *what = free_at_s, 0, 0

@@ -143,7 +143,7 @@ def main():
         return
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}; {options.repeats} repeats of "
           f"{options.seconds:g} s; median (least to greatest)\n")  # fmt: skip
-    print("| workers | batches/s, normal | of independent processes | of workers | against independent | speed-up |")
+    print("| workers | batches/s, one process | independent processes | workers | against independent | speed-up |")
     print("|---|---|---|---|---|---|")
     for n_workers in options.workers:
         normal, independent, workers = measure(n_workers, options.seconds, options.repeats).T

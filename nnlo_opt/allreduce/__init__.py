@@ -1,4 +1,4 @@
-"""Horovod's interface over MPI: data-parallel training of a user's own script, with averaged gradients.
+"""Horovod's interface over MPI: data-parallel training in your own script, with averaged gradients.
 
 >>> import nnlo_opt.allreduce as hvd
 >>> hvd.init()  # doctest: +SKIP
@@ -7,12 +7,12 @@
 >>> model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])  # doctest: +SKIP
 >>> print(hvd.allreduce(hvd.rank()))  # the mean over all ranks  # doctest: +SKIP
 
-Sergeev and Del Balso, "Horovod" (arXiv:1802.05799). One `mpirun` starts the script on all ranks. There is no background
-thread: a call reaches the other ranks when all ranks make it. Before each call they agree that it is the same
-(`core.comm.calls`), so that a mistake is an error on all ranks.
+Sergeev and Del Balso, "Horovod" (arXiv:1802.05799). Start the script on all ranks with one `mpirun`. There is no
+background thread: a collective call returns when all ranks have made it. Before each call the ranks check that it is
+the same call on all of them (`core.comm.calls`), so a mismatch is an error on all ranks instead of a hang.
 
-Every function but `init`, `shutdown` and `is_initialized` raises `ConfigurationError` before `init`, in a process that
-was forked after it, for an argument that is not known here, and on all ranks if these make different calls.
+Every function except `init`, `shutdown` and `is_initialized` raises `ConfigurationError` before `init`, in a child
+forked after it, for an unknown argument, and on all ranks if their calls differ.
 """
 
 import atexit
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 #: operations of `allreduce` and `DistributedOptimizer`
 Average, Sum, Min, Max, Product = "average", "sum", "min", "max", "product"
 _SUMS = (Average, Sum)
-#: arguments of Horovod that have no effect here, by the values with which they are taken
+#: Horovod's arguments without effect here -> the only values that are accepted
 _DEFAULTS = {
     (None, "", False): "device_dense device_sparse groups ignore_name_scope num_groups process_set use_locking",
     (1.0,): "backward_passes_per_step gradient_predivide_factor postscale_factor prescale_factor scale_local_gradients",
     (True, False): "average_aggregated_gradients sparse_as_dense",
 }
-#: seconds for which a rank leaves it to another one to say what is wrong on all ranks
+#: seconds that a rank waits for another one to report an error common to all
 _SILENT_S = 5.0
 
 
 class Compression:
-    """Values of `compression`: how the numbers of gradients travel."""
+    """Values of `compression`: the format in which gradients are sent."""
 
     none = "sum"
-    #: half of the bytes; 11 bits, numbers up to 65,504
+    #: half of the bytes; 11 significant bits, numbers up to 65,504
     fp16 = "float16"
-    #: half of the bytes; 8 bits, the range of float32
+    #: half of the bytes; 8 significant bits, the range of float32
     bf16 = "bfloat16"
 
 
@@ -71,7 +71,7 @@ class Compression:
 class _Session:
     """State between `init` and `shutdown`."""
 
-    #: number of the process that has called `init`
+    #: PID of the process that called `init`
     pid: int
     world: "World"
     calls: "AgreedCalls"
@@ -83,9 +83,10 @@ _session: _Session | None = None
 
 
 def init() -> None:
-    """Begin: find the other ranks, and share the cores of the node with them. Collective: every rank of the world.
+    """Initialise; call it first. Collective: every rank of the world must call it.
 
-    From now on an exception that nothing catches ends all ranks, instead of letting the other ranks wait for this one.
+    Ranks of a node divide its cores. From now on an uncaught exception on one rank aborts all ranks, so that the others
+    do not wait for this one.
     """
     global _session  # noqa: PLW0603
     if _session is not None:
@@ -106,7 +107,7 @@ def init() -> None:
 
 
 def _use_threads(n_threads: int) -> None:
-    """Let the frameworks that are imported compute with `n_threads` threads."""
+    """Limit the imported frameworks to `n_threads` threads."""
     if "tensorflow" in sys.modules:
         keras_tensorflow.use_threads(n_threads)
     if "torch" in sys.modules:
@@ -114,7 +115,7 @@ def _use_threads(n_threads: int) -> None:
 
 
 def _end_all(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Write an error that nothing has caught, and end all ranks."""
+    """Print an uncaught exception, and abort all ranks."""
     session = _of("init")
     failure = error if isinstance(error, NnloError) else session.calls.failure
     if failure is None:
@@ -128,13 +129,13 @@ def _end_all(kind: type[BaseException], error: BaseException, trace: TracebackTy
 
 
 def _leave(pid: int) -> None:
-    """Let the other ranks know that this program ends; not in processes that it has forked from process `pid`."""
+    """Tell the other ranks that this program ends; not in children forked from process `pid`."""
     if _session is not None and os.getpid() == pid:
         _session.calls.leave()
 
 
 def shutdown() -> None:
-    """End: return when all ranks have called it, or have ended. Collective: every rank."""
+    """Finish; returns when all ranks have called it or ended. Collective: every rank."""
     global _session  # noqa: PLW0603
     if _session is not None and _session.calls.size > 1:
         _leave(_session.pid)
@@ -169,7 +170,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Return the number of this rank among the ranks of its node, from 0; by it a program chooses a GPU."""
+    """Return the number of this rank on its node, from 0; use it to choose a GPU."""
     session = _of("local_rank()")
     return session.on_node.index(session.world.rank)
 
@@ -182,16 +183,18 @@ def local_size() -> int:
 def allreduce(
     value: Any, name: Any = None, *, op: str | None = None, compression: str = Compression.none, **known: Any
 ) -> Any:
-    """Return `value` averaged over all ranks that have not joined (or its sum, min, max, product), as what it is.
+    """Return the average of `value` over all ranks that have not joined (or the sum, min, max, product).
+
+    The result has the type of `value`.
 
     Args:
         value: number, array, or tensor of TensorFlow, torch or JAX, also in a traced function.
-        name: a name on which ranks have to agree; False as `average=False`.
+        name: must be equal on all ranks; False means `average=False`.
         op: Average, Sum, Min, Max or Product.
         compression: one of `Compression`; for averages and sums of floating point numbers.
-        known: `average=False` for the sum, and arguments of Horovod at their defaults.
+        known: `average=False` for the sum; other arguments of Horovod are accepted only at their defaults.
 
-    Collective: every rank, with the same shape.
+    Collective: every rank must call it, with the same shape.
     """
     calls = _of("allreduce").calls
     op = op or (Sum if known.pop("average", name) is False else Average)
@@ -209,12 +212,12 @@ def allreduce(
 
 
 def grouped_allreduce(tensors: Iterable[Any], *arguments: Any, **options: Any) -> list[Any]:
-    """Return what `allreduce` returns for each of the tensors. Collective: every rank."""
+    """Call `allreduce` for each of the tensors; return the list of results. Collective: every rank."""
     return [allreduce(tensor, *arguments, **options) for tensor in tensors]
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """Return the rows of all ranks one after the other; ranks may have different numbers of rows.
+    """Concatenate the rows of all ranks, in rank order; ranks may have different numbers of rows.
 
     Collective: every rank, with the same `name`.
     """
@@ -223,7 +226,7 @@ def allgather(value: Any, name: str | None = None) -> Any:
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """Return the value of rank `root_rank`. Collective: every rank, with the same shape and `name`."""
+    """Return the value of rank `root_rank` on all ranks. Collective: every rank, with the same shape and `name`."""
     calls = _of("broadcast").calls
     if not 0 <= root_rank < calls.size:
         raise ConfigurationError(f"`root_rank` must be in 0..{calls.size - 1}. Received: {root_rank}.")
@@ -231,10 +234,10 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
-    """Give variables (TensorFlow, Keras) of all ranks the values of rank `root_rank`, also in a traced function.
+    """Set variables (TensorFlow, Keras) on all ranks to the values of rank `root_rank`, also in a traced function.
 
     Raises:
-        ConfigurationError: there are none, as in a model that has no weights yet.
+        ConfigurationError: there are no variables, for example because the model is not built yet.
 
     Collective: every rank.
     """
@@ -245,15 +248,15 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
             "model an input shape, as `keras.Input`."
         )
     for variable in variables:
-        # A method of TensorFlow's variables, a property of Keras's.
+        # A method in TensorFlow, a property in Keras.
         value = variable.value() if callable(variable.value) else variable.value
         variable.assign(broadcast(value, root_rank))
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Give tensors of torch, as `model.state_dict()`, the values of rank `root_rank`. Collective: every rank.
+    """Set torch tensors, such as `model.state_dict()`, to the values of rank `root_rank`. Collective: every rank.
 
-    `params`: dict of tensors, or tensors, alone or each with its name.
+    `params`: dict of tensors, or tensors, or (name, tensor) pairs.
     """
     for one in params.items() if hasattr(params, "items") else params:
         name, tensor = one if isinstance(one, tuple) else (None, one)
@@ -261,34 +264,34 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int) -> None:
-    """Give an optimizer of torch the state and the settings of rank `root_rank`. Collective: every rank."""
+    """Set the state and settings of a torch optimizer to those of rank `root_rank`. Collective: every rank."""
     optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank))
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """Return the plain data of rank `root_rank`; other ranks may give anything. Collective: every rank."""
+    """Return the plain data of rank `root_rank`; on other ranks `obj` is ignored. Collective: every rank."""
     data = packed(obj) if rank() == root_rank else np.empty(0, np.uint8)
     n_bytes = int(broadcast(data.size, root_rank, name))
     return unpacked(broadcast(data if rank() == root_rank else np.empty(n_bytes, np.uint8), root_rank, name))
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return the plain data of each rank. Collective: every rank."""
+    """Return the list of all ranks' plain data. Collective: every rank."""
     data = packed(obj)
     ends = np.cumsum(allgather(data.size, name))
     return [unpacked(part) for part in np.split(allgather(data, name), ends[:-1])]
 
 
 def barrier() -> None:
-    """Return when all ranks that have not joined have called it. Collective: every rank."""
+    """Wait until all ranks that have not joined have called it. Collective: every rank."""
     _of("barrier()").calls.barrier()
 
 
 def join() -> int:
-    """Take part in the calls of the other ranks until all have joined; return the rank that has joined last.
+    """Take part in the calls of the other ranks until all have joined; return the last rank to join.
 
-    For ranks that have fewer batches: their share in averages is nothing, and the mean is over the other ranks.
-    Collective: every rank.
+    Call it when a rank runs out of batches before the others: it contributes nothing to averages, which are over the
+    ranks that have not joined. Collective: every rank.
     """
     return _of("join()").calls.join()
 
@@ -296,14 +299,15 @@ def join() -> int:
 def DistributedOptimizer(
     optimizer: Any, name: Any = None, *, compression: str = Compression.none, op: str = Average, **known: Any
 ) -> Any:
-    """Let an optimizer of Keras or torch step along the gradients of all ranks; return the same optimizer.
+    """Make a Keras or torch optimizer average the gradients over all ranks; return the same optimizer.
 
-    With `callbacks.BroadcastGlobalVariablesCallback` the mean is weighted by the samples of each rank's batch, which is
-    the gradient of the union of the batches. Without, and with torch, each rank weighs the same.
+    With `callbacks.BroadcastGlobalVariablesCallback` ranks are weighted by the samples of their batches, which gives
+    the gradient of the union of the batches. Without it, and with torch, all ranks have equal weights. Collective:
+    every rank must take the same steps.
 
     Args:
-        optimizer: optimizer of Keras 3, on TensorFlow, JAX or torch, or of torch.
-        name: without effect, as `named_parameters`.
+        optimizer: optimizer of torch, or of Keras 3 on TensorFlow, JAX or torch.
+        name: ignored, like `named_parameters`.
         compression: one of `Compression`.
         op: Average or Sum.
     """
@@ -317,13 +321,13 @@ def DistributedOptimizer(
 def DistributedGradientTape(
     gradtape: Any, *, compression: str = Compression.none, op: str = Average, n_samples: Any = 1, **known: Any
 ) -> Any:
-    """Let the method `gradient` of a gradient tape of TensorFlow average over all ranks; return the same tape.
+    """Make `gradient` of a TensorFlow gradient tape average over all ranks; return the same tape.
 
     Args:
-        gradtape: the tape, after its context.
+        gradtape: the tape, after its `with` block.
         compression: one of `Compression`.
         op: Average or Sum.
-        n_samples: samples of this rank's batch, by which its gradient weighs; by default all ranks weigh the same.
+        n_samples: samples of this rank's batch, its weight in the average; by default all ranks have equal weights.
     """
     _take("DistributedGradientTape", known)
     return distribute_tape(gradtape, _of("DistributedGradientTape").calls, _wire(compression, op), n_samples)
@@ -340,7 +344,7 @@ def _wire(compression: str, op: str, ops: tuple[str, ...] = _SUMS) -> Wire:
 
 
 def _take(caller: str, known: dict[str, Any]) -> None:
-    """Refuse arguments of Horovod that are not known, or not at their defaults."""
+    """Refuse unknown arguments, and known ones that are not at their defaults."""
     for name, value in known.items():
         taken = next((values for values, names in _DEFAULTS.items() if name in names.split()), ())
         if value not in taken:
@@ -349,11 +353,12 @@ def _take(caller: str, known: dict[str, Any]) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Import `callbacks` when it is used, as it imports Keras; answer for the other names of Horovod.
+    """Import `callbacks` on first use, because it imports Keras; handle Horovod's other names.
 
     Raises:
-        ImportError: `from nnlo_opt.allreduce import` of a name that does not exist; Python would drop our sentence.
-        AttributeError: the name does not exist.
+        ImportError: `from nnlo_opt.allreduce import` of an unknown name; Python would replace the message of an
+            AttributeError.
+        AttributeError: the name is unknown.
     """
     if name == "callbacks":
         return import_module(f"{__name__}.callbacks")

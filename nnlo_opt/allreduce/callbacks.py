@@ -15,14 +15,14 @@ from nnlo_opt.engine.models.averaged_gradients import averaged_apply_of
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Callback that gives all ranks the weights of one rank before the first batch, and weighs batches by samples.
+    """Broadcasts the weights of one rank to all before the first batch, and weights batches by their samples.
 
-    A model that has no weights yet gets them after the first batch, as in Horovod: Keras on TensorFlow makes the
-    weights of a model without input shape in the first batch.
+    A model that is not built yet gets its weights after the first batch, as in Horovod: on TensorFlow, Keras builds a
+    model without input shape in the first batch.
 
     Args:
-        root_rank: rank whose weights, moving statistics and optimizer are taken.
-        device: without effect.
+        root_rank: rank whose weights, moving statistics and optimizer state are broadcast.
+        device: ignored.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
@@ -40,7 +40,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         model = self.model
         if model.weights and getattr(model.optimizer, "built", True) is False:
             model.optimizer.build(model.trainable_variables)
-        # Ranks decide together: one may have loaded its model.
+        # Ranks decide together, because one may have loaded its model.
         counts = hvd.allgather(np.array([len(self._variables()) if model.weights else 0]))
         self._is_due = counts.min() == 0 or counts.min() != counts.max()
         if not self._is_due:
@@ -52,12 +52,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             self._is_due = False
 
     def _variables(self) -> list[Any]:
-        # Neither seeds nor metrics are among these.
+        # These include neither seeds nor metrics.
         return [*self.model.weights, *getattr(self.model.optimizer, "variables", ())]
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Callback that averages the metrics of an epoch over all ranks; it must stand before callbacks that use them."""
+    """Averages the metrics of an epoch over all ranks; put it before callbacks that use them."""
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
@@ -70,19 +70,19 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Callback that sets the learning rate to `initial_lr` times a multiplier during some epochs.
+    """Sets the learning rate to `initial_lr` times a multiplier during some epochs.
 
     With momentum correction (Goyal et al., "Accurate, Large Minibatch SGD", arXiv:1706.02677, section 3, remark 2)
-    velocities of SGD, which hold learning rates of earlier steps, change in the same proportion.
+    velocities of SGD, which contain learning rates of earlier steps, are scaled along.
 
     Args:
-        initial_lr: learning rate that is multiplied.
-        multiplier: a number, or a function of the epochs that are done.
+        initial_lr: learning rate to be multiplied.
+        multiplier: number, or function of the completed epochs.
         start_epoch: first epoch, from 0.
-        end_epoch: first epoch in which the learning rate is not set any more; None for none.
-        staircase: False to set it at every batch, after fractions of epochs.
-        settings: `momentum_correction`, True if velocities change; `steps_per_epoch`, batches of an epoch, if Keras
-            does not know.
+        end_epoch: first epoch in which the learning rate is no longer set; None for no end.
+        staircase: False to update it at every batch, with fractional epochs.
+        settings: `momentum_correction`, True to scale velocities; `steps_per_epoch`, batches of an epoch, if Keras
+            cannot tell.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         return steps
 
     def _set(self, epochs: float) -> float:
-        """Set the learning rate after so many epochs, and return it."""
+        """Set the learning rate for this number of completed epochs, and return it."""
         optimizer, multiplier = self.model.optimizer, self._multiplier
         rate = self._initial_lr * (multiplier(epochs) if callable(multiplier) else multiplier)
         former = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
@@ -130,7 +130,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Callback that raises the learning rate from `initial_lr / hvd.size()` to `initial_lr` in the first epochs.
+    """Raises the learning rate from `initial_lr / hvd.size()` to `initial_lr` in the first epochs.
 
     Goyal et al., section 2.2. With t epochs done,
 
@@ -139,9 +139,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     Args:
         initial_lr: learning rate after the warm-up.
         warmup_epochs: epochs of the warm-up.
-        momentum_correction: True if velocities of SGD change with the learning rate.
-        steps_per_epoch: batches of an epoch, if Keras does not know.
-        verbose: 1 to say when the warm-up is over.
+        momentum_correction: True to scale velocities of SGD with the learning rate.
+        steps_per_epoch: batches of an epoch, if Keras cannot tell.
+        verbose: 1 to print a line at the end of the warm-up.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Names of Horovod that have a fixed answer here, or that do not exist here."""
+"""Horovod's names with a constant result here, and those that do not exist here."""
 
 _NO = ("gloo_built", "gloo_enabled", "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built", "sycl_built")
-#: questions about how Horovod was built, with the answers of MPI without another library
+#: queries of how Horovod was built -> result for plain MPI
 ANSWERS = {"mpi_built": True, "mpi_enabled": True, "mpi_threads_supported": False, **dict.fromkeys(_NO, False)}
 
-#: what to take instead of names that do not exist here
+#: name that does not exist here -> what to use instead
 _INSTEAD = {
     "HorovodInternalError HostsUpdatedInterrupt elastic": "start the script again from a checkpoint",
     "Adasum DistributedAdasumOptimizer": "take `op=hvd.Average`",
@@ -30,7 +30,7 @@ INSTEAD = {name: remedy for names, remedy in _INSTEAD.items() for name in names.
 
 
 def absence(module: str, name: str) -> str:
-    """Return the sentence about an attribute of a module that does not exist."""
+    """Return the error message for an unknown attribute of a module."""
     if name in INSTEAD:
         return f"Horovod's `{name}` does not exist in {module}: {INSTEAD[name]}."
     return f"module {module!r} has no attribute {name!r}"

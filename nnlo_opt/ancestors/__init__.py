@@ -1,1 +1,1 @@
-"""Programs of NNLO and mpi_learn, run as they are: their scripts, managers and commands."""
+"""Compatibility with NNLO and mpi_learn: their scripts, managers and commands."""

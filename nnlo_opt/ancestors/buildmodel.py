@@ -1,9 +1,9 @@
-"""`BuildModel`: writes the architecture of a model with its initial weights as files of Keras or torch.
+"""`BuildModel`: writes a model's architecture and initial weights as Keras or torch files.
 
 BuildModel mnist nb_filters=16 dropout=0.3 --weights
 
-For a built-in model the files are those that it wrote in NNLO and mpi_learn: NAME_arch.json and NAME_weights.h5, or
-NAME_arch.torch (TorchScript) and NAME_weights.torch.
+For a built-in model the files are those of NNLO and mpi_learn: NAME_arch.json and NAME_weights.h5, or NAME_arch.torch
+(TorchScript) and NAME_weights.torch.
 """
 
 import argparse
@@ -37,7 +37,7 @@ OPTIONS = (
 
 
 def main(parser: Parser, argv: Sequence[str]) -> None:
-    """Write the architecture of a model, with its weights."""
+    """Write the architecture of a model, and its initial weights."""
     parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
     parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
     arguments = parser.values(argv)
@@ -61,7 +61,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
             f"`--out` must be a file in a folder that can be written to. Received: {out}. Name another file."
         )
     try:
-        # After everything that can be refused without it: importing a framework takes seconds.
+        # Last, because importing a framework takes seconds: everything else is checked before.
         framework = framework_named("torch" if is_of_torch else "keras")
         framework.import_framework(os.cpu_count() or 1)
         framework.set_seed(arguments.seed)
@@ -76,7 +76,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _parameters(texts: Sequence[str]) -> dict[str, Any]:
-    """Return values by name: a Python literal if the text is one, else the text."""
+    """Return name -> value; a value is parsed as a Python literal if possible, else it is text."""
     parameters: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -112,7 +112,7 @@ def _written(model: Any, out: Path, arguments: argparse.Namespace) -> list[Path]
         return [out, weights]
     weights = out.with_name(f"{name}.weights.h5")
     with tempfile.TemporaryDirectory() as folder:
-        # Keras insists on the ending, and a file beside the target would not keep it.
+        # Keras requires the suffix, which a temporary file beside the target would not have.
         temporary = Path(folder) / "model.weights.h5"
         model.save_weights(temporary)
         atomic_write(weights, temporary.read_bytes())

@@ -1,4 +1,4 @@
-"""`horovodrun`: starts a script on several ranks with Horovod's options, which become options of mpirun.
+"""`horovodrun`: starts a script on several ranks; translates Horovod's options to mpirun's.
 
 horovodrun -np 3 --hostfile hosts --network-interface eth0 -p 2222 python cnn.py
 """
@@ -22,9 +22,9 @@ from nnlo_opt.core.base.safe_path import NOTE_BYTES
 from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 from nnlo_opt.tools.launcher.job import find_command, version_of
 
-#: frameworks on which `nnlo_opt.allreduce` works
+#: frameworks that `nnlo_opt.allreduce` supports
 FRAMEWORKS = ("tensorflow", "jax", "torch")
-#: beginnings of the variables that Open MPI must pass on to other hosts; MPICH passes all
+#: prefixes of the environment variables that Open MPI must pass to other hosts; MPICH passes all
 PASSED_ON = ("PATH", "PYTHON", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "KERAS_", "TF_", "XLA_", "OMP_", "CUDA_", "HOME")
 # fmt: off
 #: options of `horovodrun`
@@ -32,19 +32,19 @@ OPTIONS = (
     Option("num_proc", "RANKS", whole(unit="ranks"), short="-np", also="--num-proc", example="3",
         help="number of ranks; required"),
     Option("hosts", "HOSTS", TEXT, short="-H", also="--hosts", example="pi1:2,pi2:1", shown="this host",
-        help="hosts with their slots"),
+        help="hosts and their slots"),
     Option("hostfile", "FILE", PATH, also="-hostfile", example="hosts",
-        help="file with a host on each line, such as `pi1 slots=2` or `pi1:2`"),
+        help="file with one host per line, such as `pi1 slots=2` or `pi1:2`"),
     Option("network_interface", "NAME", TEXT, also="--network-interfaces", example="eth0",
-        help="network interface for the messages of the ranks"),
+        help="network interface for messages between ranks"),
     Option("ssh_port", "PORT", whole(), short="-p", also="--ssh-port", example="2222",
         help="port of sshd on all hosts"),
     Option("ssh_identity_file", "FILE", PATH, short="-i", also="--ssh-identity-file", example="key",
         help="private key for ssh"),
     Option("mpi_args", "OPTIONS", TEXT, example="--map-by node",
-        help="further options of mpirun, in one argument after `=`"),
+        help="further options for mpirun, in one argument after `=`"),
     Option("mpi", "", FLAG, default=False, help="ignored: the ranks always communicate over MPI"),
-    Option("verbose", "", FLAG, default=False, help="print the mpirun command, and what mpirun does"),
+    Option("verbose", "", FLAG, default=False, help="print the mpirun command and its output"),
     Option("dry_run", "", FLAG, default=False, help="print the mpirun command and exit"),
     Option("check_build", "", FLAG, default=False, also="-cb", help="print the frameworks and the MPI that were found"),
 )
@@ -52,12 +52,12 @@ OPTIONS = (
 
 
 def parse_hosts(text: str) -> dict[str, int]:
-    """Return the slots of each host of `a:2,b:1`; a host without a number has one slot."""
+    """Return host -> slots from `a:2,b:1`; a host without a number has one slot."""
     return _slots_of([part for part in text.split(",") if part.strip()], "-H")
 
 
 def parse_hostfile(text: str) -> dict[str, int]:
-    """Return the slots of each host of a hostfile: lines as `a slots=2` (Open MPI, Horovod) or `a:2` (MPICH)."""
+    """Return host -> slots from a hostfile with lines `a slots=2` (Open MPI, Horovod) or `a:2` (MPICH)."""
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return _slots_of([re.sub(r"\s+slots\s*=\s*", ":", line) for line in lines if line], "--hostfile")
 
@@ -80,9 +80,9 @@ def mpirun_words(given: argparse.Namespace, hosts: Mapping[str, int], mpi: str, 
 
     Args:
         given: options of `horovodrun`.
-        hosts: slots of each host; empty for this one.
-        mpi: the answer of `mpirun --version`.
-        environ: names of the variables of the environment.
+        hosts: host -> slots; empty for this host.
+        mpi: output of `mpirun --version`.
+        environ: names of the environment variables.
 
     Raises:
         ConfigurationError: the hosts have too few slots, or `--mpi-args` cannot be read.
@@ -122,7 +122,7 @@ def mpirun_words(given: argparse.Namespace, hosts: Mapping[str, int], mpi: str, 
 
 
 def build_report(mpi: str) -> str:
-    """Return the text of `--check-build`, in the form of Horovod's; `mpi`: the answer of `mpirun --version`."""
+    """Return the text of `--check-build`, in Horovod's format; `mpi`: output of `mpirun --version`."""
     n_lines = 1 if MpiKind.of(mpi).name == "Open MPI" else 2
     name = " ".join(" ".join(mpi.splitlines()[:n_lines]).split()) or "no mpirun"
     found = {package: importlib.util.find_spec(package) is not None for package in ("keras", *FRAMEWORKS)}
@@ -139,7 +139,7 @@ def build_report(mpi: str) -> str:
 
 
 def main(parser: Parser, argv: Sequence[str]) -> None:
-    """Start a script on several ranks with Horovod's options, which are translated into options of mpirun."""
+    """Start a script on several ranks with Horovod's options, which are translated to those of mpirun."""
     parser.usage = "horovodrun -np RANKS [options] python SCRIPT ..."
     version = f"{nnlo_opt.__version__}\n"
     parser.add_answer("-v", "--version", help="show program's version number and exit", answer=lambda: version)
@@ -159,7 +159,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _hosts(given: argparse.Namespace, *, has_mpi: bool) -> dict[str, int]:
-    """Return the slots of each host; raises ConfigurationError if an option is missing or wrong."""
+    """Return host -> slots; ConfigurationError if an option is missing or invalid."""
     if given.num_proc is None or not given.command:
         raise ConfigurationError(
             "`horovodrun` needs the number of ranks and a command, as `horovodrun -np 3 python train.py`. Received: "

@@ -1,1 +1,1 @@
-"""The application: runs, the Python API, the commands on runs, reports. It imports core and engine."""
+"""The application: runs, the Python API, commands, reports. It imports core and engine."""

@@ -1,1 +1,1 @@
-"""Command line, which puts the parts together: entry points of all commands, and the table of them."""
+"""Command line: entry points and the table of all commands."""

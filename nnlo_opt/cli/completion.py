@@ -1,7 +1,7 @@
-"""Completion scripts for shells, made from the tables of options.
+"""Shell completion scripts, generated from the tables of options.
 
-A script holds all words itself: asking a command at every key would take half a second. Behind `mpirun` the words of
-the driver are completed, too.
+A script contains all words, because calling a command at every key would take half a second. After `mpirun` the
+driver's words are completed, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ complete -o default -F _nnlo_opt {names} mpirun mpiexec
 
 
 def main(parser: Parser, argv: Sequence[str]) -> None:
-    """Print a script with which a shell completes all commands."""
+    """Print a script that completes all commands in a shell."""
     parser.add_argument("shell", choices=SHELLS, help="the shell, for example: nnlo-opt completion bash >> ~/.bashrc")
     print(_script(parser.values(argv).shell), end="")
 
@@ -62,7 +62,7 @@ def _script(shell: str) -> str:
 
 
 def _flags() -> Iterator[tuple[str, str, list[str], str]]:
-    """Yield command, form, known values (none: a file, [""] at least) and help of every option."""
+    """Yield command, form, known values (none for a file, at least [""]) and help of every option."""
     for name, command in COMMANDS.items():
         for option in command.options:
             known = [text for text in get_args(option.kind.type) if isinstance(text, str)] or [""]

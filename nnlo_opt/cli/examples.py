@@ -1,4 +1,4 @@
-"""`nnlo-opt examples`: writes the examples that the guide names, or programs of the ancestors."""
+"""`nnlo-opt examples`: writes the examples of the guide, or programs with the ancestors' names."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from nnlo_opt.cli.tool import DRIVERS
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.engine.models.builders import builtin_names, model_file
 
-#: programs of NNLO and mpi_learn, which are copies of `program.py`
+#: programs of NNLO and mpi_learn, each of them a copy of a file in `drivers/`, which are all the same
 PROGRAMS = (
     *(*DRIVERS, "BuildModel", "models/BuildModel", "GetData"),
     *(f"models/get_{name}" for name in ("mnist", "cifar10", "topclass", "3d")),
@@ -19,7 +19,7 @@ PROGRAMS = (
 
 
 def main(parser: Parser, argv: Sequence[str]) -> None:
-    """Write the examples and search spaces that the guide names, so that its commands run in that folder."""
+    """Write the examples and search spaces of the guide, so that its commands work in that folder."""
     parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write to; no file is overwritten")
     parser.add_argument(
         "--legacy",
@@ -39,21 +39,25 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _legacy() -> dict[Path, str]:
-    program = Path(__file__).with_name("program.py").read_text()
+    program = (_place() / "drivers" / "BuildModel.py").read_text()
     models = {Path("examples", f"example_{name}.py"): model_file(name).read_text() for name in builtin_names()}
     return {Path(f"{name}.py"): program for name in PROGRAMS} | models
 
 
 def _shipped() -> dict[Path, str]:
-    """Return path and text of each file; an installation has them inside of the package, a checkout beside it."""
-    package = Path(nnlo_opt.__file__).parent
-    place = next(place for place in (package / "shipped", package.parent) if (place / "examples").is_dir())
+    place = _place()
     files = sorted(path for folder in ("examples", "search_spaces") for path in (place / folder).rglob("*.*"))
     return {path.relative_to(place): path.read_text() for path in files if "__pycache__" not in path.parts}
 
 
+def _place() -> Path:
+    """Return where the shipped folders are: in an installation inside of the package, in a checkout beside it."""
+    package = Path(nnlo_opt.__file__).parent
+    return next(place for place in (package / "shipped", package.parent) if (place / "examples").is_dir())
+
+
 def run_legacy(parser: Parser, argv: Sequence[str]) -> None:
-    """Print the help of a command that `cli.main` runs itself, before anything heavy is imported."""
+    """Print the help of `run-legacy`, which `cli.main` runs itself."""
     parser.usage = "[mpirun -np RANKS] nnlo-opt run-legacy SCRIPT.py [word ...]"
     parser.description = (
         "Run a script that was written for NNLO or mpi_learn unchanged, or a driver with such a model module (nnlo-opt "

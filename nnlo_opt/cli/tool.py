@@ -1,15 +1,15 @@
-"""Table of all commands, whose modules are imported when they are called.
+"""Table of all commands; their modules are imported on use.
 
-A new command is a row here, and a function in its part that gets its parser with the words behind its name. It returns
-its exit code, or None if all went well, and raises its errors, which `main` prints. Its docstring is the description in
-its help.
+A new command needs a row here and a function, which gets its parser and the words after its name. The function returns
+the exit code, or None for success, and raises errors, which `main` prints. Its docstring is the description in the
+command's help.
 """
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nnlo_opt
 from nnlo_opt.app.commands.process import HelpRequested
@@ -26,15 +26,17 @@ class Command:
     """A command.
 
     Args:
-        help: its line in the help of `nnlo-opt`; empty for a command of another program.
-        function: runs it, as `part.module.name`; empty for a driver, which all ranks run.
-        table: its options, as `folder.module.NAME`; empty for the table beside the function, if there is one: `OPTIONS`
-            of `main`, `SHOW_OPTIONS` of `show`.
+        help: line in the help of `nnlo-opt`; empty for commands of other programs.
+        function: function that runs it, as `part.module.name`; empty for a driver, which all ranks run.
+        table: table of options, as `folder.module.NAME`; if empty, the one in the function's module: `OPTIONS` for
+            `main`, `SHOW_OPTIONS` for `show`.
+        quick: answers the usual requests without the imports of a parser; returns False to leave one to `function`.
     """
 
     help: str = ""
     function: str = ""
     table: str = ""
+    quick: str = ""
 
     @property
     def options(self) -> "tuple[Option, ...]":
@@ -49,46 +51,47 @@ class Command:
 DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver", "MPIGDriver")
 # A table, laid out by hand.
 # fmt: off
-#: command -> its help, function and options
+#: command -> help, function and options
 COMMANDS = {
     "OptimizationDriver": Command(table="app.run.options.table.OPTIMIZATION_OPTIONS"),
     "TrainingDriver": Command(table="app.run.options.table.TRAINING_OPTIONS"),
     "MPIGDriver": Command(table="app.commands.driver_parsers.GAN_OPTIONS"),
     "nnlo-opt show": Command("print the trials of a run, or one of them, from its journal", "app.commands.watch.show"),
     "nnlo-opt report": Command(
-        "write results.csv, summary.json and the page report.html of a run anew, from its journal",
+        "rewrite results.csv, summary.json and the page report.html of a run from its journal",
         "tools.export.command.report"),
     "nnlo-opt best-model": Command("save the best model of a run, even if the run was interrupted",
         "app.commands.earlier_runs.best_model"),
     "nnlo-opt space": Command("print the parameters of a search space, and some of its points",
         "app.commands.space.main"),
     "nnlo-opt repair": Command(
-        "keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to "
-        "it as journal.jsonl.damaged-1, -2, …",
+        "salvage a damaged journal, so that the run can be resumed; the damaged one is kept next to it as "
+        "journal.jsonl.damaged-1, -2, …",
         "app.commands.clean.repair"),
     "nnlo-opt export": Command("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables",
         "tools.export.command.export"),
-    "nnlo-opt watch": Command("show a run while it runs: progress, best trial, running trials, failures",
+    "nnlo-opt watch": Command("follow a run: progress, best trial, running trials, failures",
         "app.commands.watch.watch"),
-    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON", "app.commands.watch.status"),
+    "nnlo-opt status": Command("print the state of a run in a few lines, or as JSON", "app.commands.watch.status",
+        quick="app.reporting.status_lines.has_printed_status"),
     "nnlo-opt enqueue": Command("give a search a point to try", "app.commands.steer.enqueue"),
     "nnlo-opt stop": Command("end a search, or one of its trials, from any machine", "app.commands.steer.stop"),
     "nnlo-opt best": Command("print the best trial as JSON, YAML, or as a command", "app.commands.best.best"),
     "nnlo-opt ensemble": Command("combine several trained trials into one model", "app.commands.best.ensemble"),
     "nnlo-opt list": Command("print the runs of a folder", "app.commands.runs.listing"),
     "nnlo-opt compare": Command("print the differences between runs", "app.commands.runs.compare"),
-    "nnlo-opt clean": Command("remove files that can be made again", "app.commands.clean.clean"),
+    "nnlo-opt clean": Command("remove files that can be recreated", "app.commands.clean.clean"),
     "nnlo-opt simulate": Command("run a search on virtual blocks, up to 10,000 of them", "tools.simulate.command.main"),
-    "nnlo-opt launch": Command("run a driver under mpirun and start it again after a crash",
+    "nnlo-opt launch": Command("run a driver under mpirun and restart it after a crash",
         "tools.launcher.launch_command.main"),
     "nnlo-opt plan": Command("print roles, memory and batch script of a job, without starting it",
         "tools.launcher.plan_command.main"),
-    "nnlo-opt doctor": Command("check MPI, ranks, frameworks, GPUs and the folder of runs by trying them",
+    "nnlo-opt doctor": Command("test MPI, ranks, frameworks, GPUs and the folder of runs",
         "tools.doctor.command.main"),
     "nnlo-opt examples": Command("write examples and search spaces, or the programs of NNLO and mpi_learn",
         "cli.examples.main"),
     "nnlo-opt run-legacy": Command("run a script or model of NNLO or mpi_learn unchanged", "cli.examples.run_legacy"),
-    "nnlo-opt completion": Command("print a script with which bash, zsh or fish completes all commands",
+    "nnlo-opt completion": Command("print a script that completes all commands in bash, zsh or fish",
         "cli.completion.main"),
     "GetData": Command("", "app.commands.getdata.main"),
     "GetData from-arrays": Command("", "app.commands.getdata.from_arrays"),
@@ -97,7 +100,7 @@ COMMANDS = {
 }
 # fmt: on
 _PREFIX = "nnlo-opt "
-#: words behind `nnlo-opt`
+#: words after `nnlo-opt`
 SUBCOMMANDS = tuple(name.removeprefix(_PREFIX) for name in COMMANDS if name.startswith(_PREFIX))
 
 
@@ -126,15 +129,23 @@ def main(argv: Sequence[str], program: str = "nnlo-opt") -> int:
 
 
 def _run(name: str, argv: Sequence[str]) -> int:
+    command = COMMANDS[name]
+    if command.quick and _named(command.quick)(argv):
+        return EXIT_OK
     from nnlo_opt.app.commands.arguments import Parser
 
-    module, _, function_name = COMMANDS[name].function.rpartition(".")
-    function = getattr(import_module(f"nnlo_opt.{module}"), function_name)
-    return int(function(Parser(COMMANDS[name].options, prog=name, description=function.__doc__), argv) or EXIT_OK)
+    function = _named(command.function)
+    return int(function(Parser(command.options, prog=name, description=function.__doc__), argv) or EXIT_OK)
+
+
+def _named(path: str) -> Any:
+    """Return what a row of the table names, as `part.module.name`."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"nnlo_opt.{module}"), name)
 
 
 def _parser() -> "Parser":
-    """Return the parser of `nnlo-opt`, which knows the names of its commands alone."""
+    """Return the parser of `nnlo-opt`, which knows only the names of its commands."""
     from nnlo_opt.app.commands.arguments import Parser
 
     parser = Parser(

@@ -1,9 +1,9 @@
-"""A controller with training loops of one's own, on ranks of MPI, after Platoon.
+"""Platoon's interface over MPI: a controller, and workers with your own training loops.
 
 >>> from nnlo_opt.controller import EASGD, Controller, Worker, is_controller
 
-Import it before a framework: ranks that mpirun has started then share the cores of their node, unless `OMP_NUM_THREADS`
-is set. Wrong calls raise `ConfigurationError`; a worker whose controller has ended gets `ControllerLostError`.
+Import it before any framework, so that ranks of a node divide its cores, unless `OMP_NUM_THREADS` is set. Invalid calls
+raise `ConfigurationError`; `ControllerLostError` is raised in a worker whose controller has ended.
 """
 
 from nnlo_opt.engine.runtime.devices import cap_threads

@@ -1,10 +1,10 @@
-"""Channel by which workers ask a user's controller, with parameters that they share.
+"""Channel between a user's controller and its workers, with shared parameters.
 
-Rank 0 of an `mpirun` is the controller, every other rank a worker. Workers ask the controller what to do, by messages.
-The shared parameters stay in memory of the node, where each worker applies the rule itself under one lock; no message
-and no other process takes part in an exchange. The kernel gives the lock of a worker that dies to the next one.
+Rank 0 of an `mpirun` is the controller, every other rank a worker. Workers ask the controller by messages what to do.
+The shared parameters are in shared memory of the node, where each worker applies the rule itself under a single lock,
+without messages or other processes. If a worker dies, the kernel releases its lock.
 
-The names are Platoon's (Lamblin et al., 2016). There the processes were started one by one, and met at a port.
+The names are Platoon's (Lamblin et al., 2016), where processes were started one by one and connected by a port.
 """
 
 import argparse
@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 
 Reply = TypeVar("Reply", bound=Message)
 Arrays: TypeAlias = list[np.ndarray]
-#: changes local and central arrays in place, or returns both lists anew
+#: changes local and central arrays in place, or returns both lists
 Rule: TypeAlias = Callable[[Arrays, Arrays], Any]
 #: type and shape of each array
 Layout: TypeAlias = list[tuple[str, list[int]]]
 #: the lock of all shared parameters
 _LOCK = 0
-#: seconds for which a rank that leaves waits until its last messages have left
+#: seconds that a leaving rank waits for its last messages to be sent
 _FLUSH_S = 10.0
 #: members of Platoon's classes that do not exist here
 _MISSING = frozenset(["send_mb", "recv_mb", "init_data", "init_mb_sock", "all_reduce", "shared", "shared_arrays"])
@@ -61,10 +61,11 @@ class EASGD:
     >>> local, central
     ([array([0.75])], [array([0.25])])
 
-    Zhang, Choromanska and LeCun (arXiv:1412.6651), steps a and b of Algorithm 1. The sum of both is conserved.
+    Zhang, Choromanska and LeCun (arXiv:1412.6651), steps a and b of Algorithm 1. The sum of local and central is
+    conserved.
 
     Args:
-        alpha: moving rate, from 0 (no exchange) to 1. It may be set anew at any time.
+        alpha: moving rate, from 0 (no exchange) to 1; may be changed at any time.
 
     Raises:
         ConfigurationError: `alpha` is out of range.
@@ -93,7 +94,7 @@ class EASGD:
 
 
 def check_params(params: object) -> Arrays:
-    """Return arrays as a list if they can be changed in place; ConfigurationError if not."""
+    """Return arrays as a list; ConfigurationError unless they can be changed in place."""
     params = [*params] if isinstance(params, Iterable) and not isinstance(params, np.ndarray) else params
     if not isinstance(params, list) or not params:
         raise ConfigurationError(f"Parameters must be a list of NumPy arrays. Received: {type(params).__name__}.")
@@ -118,7 +119,7 @@ def layout_of(params: Arrays) -> Layout:
 
 
 def arrays_in(memory: np.ndarray | None, layout: Layout) -> tuple[Arrays, int]:
-    """Return the arrays of a layout in `memory` (uint8), each aligned, and the bytes of all; no arrays without it."""
+    """Return the arrays of a layout in `memory` (uint8), each aligned, and their bytes; without memory no arrays."""
     arrays, start = [], 0
     for dtype, shape in layout:
         n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
@@ -129,7 +130,7 @@ def arrays_in(memory: np.ndarray | None, layout: Layout) -> tuple[Arrays, int]:
 
 
 def difference_of(layout: Layout, other: Layout) -> str | None:
-    """Return in words the first array in which `other` differs from `layout`; None if they are equal."""
+    """Describe the first array in which `other` differs from `layout`; None if they are equal."""
     if len(layout) != len(other):
         return f"{len(other)} arrays instead of {len(layout)}"
     for i, (one, another) in enumerate(zip(layout, other, strict=True)):
@@ -140,20 +141,20 @@ def difference_of(layout: Layout, other: Layout) -> str | None:
 
 
 def apply(rule: Rule, local: Arrays, central: Arrays) -> None:
-    """Apply a rule, and take in what it returns; ConfigurationError, with nothing taken in, for other shapes."""
+    """Apply a rule, and store what it returns; ConfigurationError, with nothing stored, for other shapes."""
     result = rule(local, central)
     if result is None:
         return
     if not isinstance(result, list | tuple) or len(result) != 2:
         raise _refusal(f"{type(result).__name__} instead of two lists")
-    # Copies, as a rule may return the arrays that it was given.
+    # Copies, because a rule may return the arrays it was given.
     copies = [_checked(*part) for part in zip(("local", "central"), result, (local, central), strict=True)]
     set_arrays(local, copies[0])
     set_arrays(central, copies[1])
 
 
 def set_arrays(arrays: Arrays, values: Arrays) -> None:
-    """Give arrays the values of others, in place."""
+    """Copy `values` into `arrays`."""
     for array, value in zip(arrays, values, strict=True):
         array[...] = value
 
@@ -179,7 +180,7 @@ def _refusal(received: str) -> ConfigurationError:
 
 
 def is_controller() -> bool:
-    """Return True on rank 0, which is the controller; it raises nothing.
+    """Return True on rank 0, which is the controller; use it to choose the class to construct.
 
     >>> Rank = MyController if is_controller() else MyWorker  # doctest: +SKIP
     """
@@ -189,13 +190,13 @@ def is_controller() -> bool:
 
 
 class ControllerLostError(NnloError):
-    """Error for a worker whose controller has ended before it."""
+    """The controller ended before this worker."""
 
 
 class _Rank:
-    """One rank of the channel, from its construction to the end of its process. Collective: every rank."""
+    """One rank of the channel, until its process ends. Collective: every rank must construct one."""
 
-    #: True once this process has made one
+    #: True once this process has constructed one
     _exists = False
 
     def __init__(self, name: str, *, controls: bool) -> None:
@@ -220,9 +221,10 @@ class _Rank:
             )
         _Rank._exists = True
         self._transport = world.transport()
-        #: shared parameters, in memory of the node; empty before all workers have called `init_shared_params`
+        #: shared parameters, in shared memory; empty until all workers have called `init_shared_params`. Other workers
+        #: change them at any time: hold the lock to read or write them consistently, and write in place
         self.shared_params: Arrays = []
-        #: memory of these; None before
+        #: memory of the shared parameters; None before
         self._memory: SharedMemory | None = None
         atexit.register(only_here(self._exit))
 
@@ -234,13 +236,13 @@ class _Rank:
         )
 
     def init_control(self, port: int | None = None) -> None:
-        """Do nothing, as mpirun has connected the ranks; kept for Platoon's scripts."""
+        """Do nothing: mpirun has connected the ranks. Kept for Platoon's scripts."""
 
     init_control_sock = init_control
 
     @staticmethod
     def default_parser() -> argparse.ArgumentParser:
-        """Return a parser for the ports that Platoon's scripts take; they have no effect."""
+        """Return a parser for the port options of Platoon's scripts, which have no effect."""
         parser = argparse.ArgumentParser()
         for flag in ("--control-port", "--data-port", "--data-hwm"):
             parser.add_argument(flag, type=int, help="has no effect, as mpirun has connected the ranks")
@@ -248,11 +250,11 @@ class _Rank:
 
     @staticmethod
     def default_arguments(args: argparse.Namespace) -> dict[str, Any]:
-        """Return the arguments of the class: none, as none has an effect."""
+        """Return the arguments of the class: none, because none has an effect."""
         return {}
 
     def _exit(self) -> None:
-        """Leave MPI at the end of the process, together with all ranks that live."""
+        """Leave MPI at the end of the process, together with all live ranks."""
         from nnlo_opt.engine.comm.mpi.world import finalize
 
         if not self._can_leave() or not finalize():
@@ -261,14 +263,14 @@ class _Rank:
             os._exit(EXIT_OK)
 
     def _can_leave(self) -> bool:
-        """Return True when every rank is ready to leave MPI; False if a rank that is needed has died."""
+        """Return True when every rank is ready to leave MPI; False if a required rank has died."""
         raise NotImplementedError
 
 
 class Controller(_Rank):
-    """Controller to be derived from: rank 0, which tells the workers what to do.
+    """Base class of controllers: rank 0 answers the requests of the workers.
 
-    Override `handle_control`, then call `serve`. Collective: every other rank makes its `Worker`.
+    Override `handle_control`, then call `serve`. Collective: every other rank must construct a `Worker`.
 
     >>> class Batches(Controller):
     ...     n_left = 1000
@@ -287,19 +289,19 @@ class Controller(_Rank):
 
     def __init__(self, *ports: Any, **others: Any) -> None:
         super().__init__("controller", controls=True)
-        #: ranks of the workers that have neither left nor died
+        #: ranks of workers that have neither left nor died. Do not set from outside: `serve` returns when it is empty
         self.workers = set(range(1, self._world.size))
-        #: requests of the workers that wait for shared parameters
+        #: requests of workers that wait for shared parameters
         self._asking: dict[int, msg.ShareParams] = {}
-        #: worker whose parameters the shared ones begin as, its request and its bytes; None before the first request
+        #: worker whose parameters initialise the shared ones, its request and its bytes; None before the first request
         self._first: tuple[int, msg.ShareParams, np.ndarray] | None = None
 
     def handle_control(self, request: Json, worker: int, info: Json = None) -> Json:
-        """Return the answer to a worker's request, as JSON data; the worker gets a None, too. To be overridden.
+        """Return the answer to a worker's request, as JSON data or None; called by `serve`. Override this.
 
         Args:
-            request: argument of the worker's `send_request`, as JSON gives it back (a tuple has become a list).
-            worker: rank of the worker, from 1. An override may leave out the last arguments.
+            request: argument of the worker's `send_request`, after JSON (a tuple has become a list).
+            worker: rank of the worker, from 1. An override may omit the last arguments.
             info: second argument of `send_request`.
         """
         raise ConfigurationError(
@@ -308,16 +310,16 @@ class Controller(_Rank):
         )
 
     def worker_lost(self, worker: int) -> None:
-        """Take notice that a worker has died; to be overridden. The job outlives its workers only with ULFM."""
+        """Called when a worker has died; override it to react. Only with ULFM does the job survive that."""
         logger.warning("Worker %d has died; %d workers continue.", worker, len(self.workers))
 
     def worker_is_done(self, worker: int) -> None:
-        """Do nothing, as `serve` waits until each worker has left; kept for Platoon's scripts."""
+        """Do nothing: `serve` waits until each worker has left. Kept for Platoon's scripts."""
 
     def serve(self) -> int:
         """Answer requests until every worker has left or died; return the exit code."""
         transport = self._transport
-        # An override may leave out the last of its three arguments.
+        # An override may omit the last of its three arguments.
         n_arguments = max((n for n in range(4) if takes_arguments(self.handle_control, n)), default=3)
         while self.workers:
             found = receive([transport], until=lambda: bool(transport.lost & self.workers))
@@ -348,7 +350,7 @@ class Controller(_Rank):
             self.workers.discard(worker)
 
     def _share(self) -> None:
-        """Make the shared parameters, for which all workers ask."""
+        """Create the shared parameters, once all workers have asked for them."""
         assert self._first is not None
         (first, message, values), self._first = self._first, None
         asking, self._asking = self._asking, {}
@@ -389,7 +391,7 @@ class Controller(_Rank):
 
 
 def _after_job_name(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that takes the name of a job first, too; it has no effect, as each job has its own memory."""
+    """Let a method accept a job name as first argument, ignored because each job has its own memory."""
 
     @functools.wraps(method)
     def call(self: "Worker", *given: Any, job_name: str = "", **named: Any) -> None:
@@ -400,7 +402,7 @@ def _after_job_name(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Worker(_Rank):
-    """Worker: a rank with the user's own training loop. Collective: every rank makes its `Worker` or `Controller`.
+    """A rank with your own training loop. Collective: every rank must construct a `Worker` or `Controller`.
 
     >>> worker = Worker()  # doctest: +SKIP
     >>> worker.init_shared_params([weights], EASGD(0.5))  # doctest: +SKIP
@@ -421,19 +423,19 @@ class Worker(_Rank):
         self.rank = self._world.rank
         #: number of workers at the start of the job
         self.n_workers = self._world.size - 1
-        #: the same two in Platoon, where all workers are on one node and the first has rank 0
+        #: the same for Platoon, where the first worker has rank 0 and all are on one node
         self.global_rank = self.local_rank = self.rank - 1
         self.global_size = self.local_size = self.n_workers
-        #: this worker's own parameters, and the rule that moves them; empty and None before `init_shared_params`
+        #: this worker's parameters, and the rule; empty and None before `init_shared_params`
         self._params: Arrays = []
         self._rule: Rule | None = None
         self._has_lock = self._has_left = False
 
     def send_request(self, request: Json, info: Json = None) -> Any:
-        """Return the controller's answer to a request; both are JSON data, in which NumPy numbers are allowed.
+        """Send a request to the controller and return its answer; both are JSON data and may contain NumPy numbers.
 
         Raises:
-            ConfigurationError: `request` is no JSON data.
+            ConfigurationError: `request` is not JSON data.
             ControllerLostError: the controller has ended.
         """
         message = msg.ControlRequest(request=_json("A request", request), info=_json("A request", info))
@@ -447,24 +449,24 @@ class Worker(_Rank):
     def init_shared_params(
         self, params: Sequence[np.ndarray], param_sync_rule: Rule | None = None, cleanup: bool = False
     ) -> None:
-        """Share parameters among all workers, and begin with the parameters of one worker. Collective: every worker.
+        """Create parameters shared by all workers. Collective: every worker must call it once, before `sync_params`.
 
         Args:
-            params: arrays that `sync_params` reads and changes in place; equal shapes and types on every worker. The
-                name of the job, which Platoon wanted first, may be in front of them.
-            param_sync_rule: `EASGD`, or a function `rule(local, central)` of two lists of arrays, which changes them in
-                place and returns None, or returns both lists anew. By default `EASGD(1 / n_workers)`; for one worker
+            params: arrays that `sync_params` reads and changes in place; equal shapes and types on every worker. A job
+                name, as in Platoon, may precede them.
+            param_sync_rule: `EASGD`, or a function `rule(local, central)` of two lists of arrays that changes them in
+                place and returns None, or returns both lists. By default `EASGD(1 / n_workers)`; for one worker
                 `EASGD(0.5)`.
-            cleanup: True if all workers begin with the parameters of this one; by default with the values of worker 1.
+            cleanup: True to initialise the shared parameters from this worker; by default from worker 1.
 
         Raises:
-            ConfigurationError: the parameters cannot be shared, or are shared already, or the rule is none.
+            ConfigurationError: the parameters cannot be shared or already are, or the rule is invalid.
         """
         if self._rule is not None:
             raise ConfigurationError("Parameters can be shared once. Received: a second call of `init_shared_params`.")
         own = check_params(params)
         rule = EASGD(1 / max(2, self.n_workers)) if param_sync_rule is None else param_sync_rule
-        # An object of Platoon's class `ParamSyncRule` has a method.
+        # Platoon's `ParamSyncRule` objects have a method instead.
         rule = getattr(rule, "update_params", rule)
         if not callable(rule):
             raise ConfigurationError(
@@ -476,43 +478,43 @@ class Worker(_Rank):
         request = msg.ShareParams(layout=layout, is_first=cleanup)
         reply, first = self._ask(request, msg.ParamsShared, values.view(np.float32))
         assert first is not None
-        # The shared parameters may have moved already, if another worker is faster.
+        # A faster worker may already have moved the shared parameters.
         set_arrays(own, arrays_in(first.view(np.uint8), layout)[0])
         self._memory = self._transport.join(0, (reply.place[0], reply.place[1]))
         self.shared_params, _ = arrays_in(self._memory.bytes, layout)
         self._params, self._rule = own, rule
 
     def sync_params(self, synchronous: bool = True) -> None:
-        """Apply the rule to this worker's own parameters and the shared ones.
+        """Apply the rule to this worker's parameters and the shared ones, for example after every few batches.
 
         Args:
-            synchronous: True if the worker holds the lock meanwhile. Without it exchanges of several workers may mix,
-                and updates of single numbers be lost.
+            synchronous: False to skip the lock; then concurrent exchanges may interleave, and updates of single numbers
+                may be lost.
 
         Raises:
-            ConfigurationError: `init_shared_params` was not called, or the rule returns other shapes; then no array
-                has been changed.
+            ConfigurationError: `init_shared_params` was not called, or the rule returned other shapes; no array has
+                been changed.
         """
         with self._locked("sync_params", synchronous) as rule:
             apply(rule, self._params, self.shared_params)
 
     def copy_to_local(self, synchronous: bool = True) -> None:
-        """Set this worker's own parameters to the shared ones, for example before a validation."""
+        """Copy the shared parameters to this worker's, for example before a validation."""
         with self._locked("copy_to_local", synchronous):
             set_arrays(self._params, self.shared_params)
 
     def copy_to_global(self, synchronous: bool = True) -> None:
-        """Set the shared parameters to this worker's own."""
+        """Copy this worker's parameters to the shared ones."""
         with self._locked("copy_to_global", synchronous):
             set_arrays(self.shared_params, self._params)
 
     def lock(self) -> None:
-        """Wait until this worker alone has the lock of the shared parameters; a worker may ask again for its lock."""
+        """Acquire the lock of the shared parameters; reentrant. Other workers wait in `sync_params` until `unlock`."""
         self._shared("lock").acquire(_LOCK)
         self._has_lock = True
 
     def unlock(self) -> None:
-        """Give the lock back."""
+        """Release the lock of the shared parameters."""
         self._shared("unlock").release(_LOCK)
         self._has_lock = False
 
@@ -520,7 +522,7 @@ class Worker(_Rank):
     lock_params, unlock_params = lock, unlock
 
     def close(self) -> None:
-        """Tell the controller that this worker makes no more requests; the end of the process does so, too."""
+        """Tell the controller that this worker is done; implied by the end of the process."""
         if not self._has_left:
             self._has_left = True
             self._transport.send(0, msg.Leave())
@@ -549,7 +551,7 @@ class Worker(_Rank):
     def _ask(
         self, message: Message, kind: type[Reply], payload: np.ndarray | None = None
     ) -> tuple[Reply, np.ndarray | None]:
-        """Send a message; return the reply, which is of this kind, with its payload."""
+        """Send a message; return the reply of this kind and its payload."""
         if self._has_left:
             raise ConfigurationError("A worker that has called `close` can make no more requests.")
         self._transport.send(0, message, payload)

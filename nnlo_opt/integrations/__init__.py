@@ -1,1 +1,1 @@
-"""Callbacks that make a training by another framework a trial of a search, a module for each framework."""
+"""Callbacks that turn a framework's own training loop into a trial, one module per framework."""

@@ -13,15 +13,15 @@ from nnlo_opt.integrations.reporter import TrialReporter
 if TYPE_CHECKING:
     from nnlo_opt import RunningTrial
 
-#: files of a save: weights and state of the optimizer; state of random layers, which Keras leaves out
+#: files of a save: weights and optimizer state; state of random layers, which Keras omits
 _WEIGHTS, _SEEDS = "model.weights.h5", "seeds.npz"
 
 
 class TrialCallback(TrialReporter, keras.callbacks.Callback):
-    """Callback that saves and reports every epoch, and stops `fit` when the trial is to stop.
+    """Callback for `fit` that saves and reports every epoch, and stops when the trial should stop.
 
-    A trial that goes on has its weights and the state of its optimizer back when `fit` begins. The state of other
-    callbacks is not saved; they stand before this one.
+    When a trial resumes, weights and optimizer state are restored at the beginning of `fit`. The state of other
+    callbacks is not saved; put them before this one.
 
     >>> def objective(trial):
     ...     model = get_model(trial.parameters)
@@ -30,12 +30,12 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
     ...     return callback.value
 
     Args:
-        trial: the trial that the objective has got.
-        monitor: name of the figure by which trials are compared, as the history of `fit` has it.
-        random: generators that Keras does not know, such as that of a data set.
+        trial: argument of the objective.
+        monitor: metric to compare trials by, as named in the history of `fit`.
+        random: random generators that Keras does not manage, such as that of a data set.
 
     Raises:
-        TrialError: in `fit`, if an epoch lacks the monitored figure, or does not continue after its save.
+        TrialError: in `fit`, if an epoch lacks the monitored metric, or `fit` does not continue after the saved epoch.
     """
 
     _begins_by = "pass `initial_epoch=callback.epoch` to `fit`"
@@ -54,7 +54,7 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
             return
         if not self.model.optimizer.built:  # it would leave out its part of the file
             self.model.optimizer.build(self.model.trainable_variables)
-        # Ranks differ in their seeds. A rank that has no part of its own takes the first one.
+        # Each rank has its own seeds; a rank without a part of the save uses the first one.
         part = self._trial.checkpoint.folder or self._saved
         self.model.load_weights(part / _WEIGHTS)
         with np.load(part / _SEEDS, allow_pickle=False) as saved:

@@ -1,4 +1,4 @@
-"""Callback for the Trainer of Lightning."""
+"""Callback for Lightning's Trainer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ _CHECKPOINT = "trainer.ckpt"
 
 
 class TrialCallback(TrialReporter, Callback):
-    """Callback that saves and reports every epoch, and ends the training when the trial is to stop.
+    """Callback that saves and reports every epoch, and stops the training when the trial should stop.
 
     >>> def objective(trial):
     ...     callback = TrialCallback(trial, "val_loss")
@@ -24,12 +24,13 @@ class TrialCallback(TrialReporter, Callback):
     ...     return callback.value
 
     Args:
-        trial: the trial that the objective has got.
-        monitor: name of the figure by which trials are compared, as the module logs it.
-        random: generators that Lightning does not know, such as that of a data set.
+        trial: argument of the objective.
+        monitor: metric to compare trials by, as the module logs it.
+        random: random generators that Lightning does not manage, such as that of a data set.
 
     Raises:
-        TrialError: in `Trainer.fit`, if an epoch lacks the monitored figure, or does not continue after its save.
+        TrialError: in `Trainer.fit`, if an epoch lacks the monitored metric, or the training does not continue after
+            the saved epoch.
     """
 
     _begins_by = "pass `ckpt_path=callback.ckpt_path` to `Trainer.fit`"
@@ -39,7 +40,7 @@ class TrialCallback(TrialReporter, Callback):
 
     @property
     def ckpt_path(self) -> Path | None:
-        """File from which `Trainer.fit` goes on; None without a save."""
+        """File for `Trainer.fit` to resume from; None without a save."""
         return None if self._saved is None else self._saved / _CHECKPOINT
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -47,8 +48,8 @@ class TrialCallback(TrialReporter, Callback):
             return
         self._begin_random(trainer.train_dataloader)
         loop = trainer.fit_loop
-        # An unbroken training begins to iterate now, at the begin of the epoch. One that is resumed has begun before
-        # this hook, and draws no new order of its batches.
+        # An uninterrupted training starts iterating now, at the beginning of the epoch. A resumed one started before
+        # this hook, and does not draw a new batch order.
         if getattr(loop, "is_resuming", False) or loop.restarting:
             iter(loop._data_fetcher or ())
 

@@ -1,6 +1,6 @@
-"""Random state of a training: saved with its weights, so that a training that goes on draws what it would have drawn.
+"""Saves and restores random states, so that a resumed training draws the same numbers as an uninterrupted one.
 
-For a training loop of your own on torch or NumPy; the callbacks of this package do it by themselves.
+For custom training loops in torch or NumPy; our callbacks do it automatically.
 """
 
 import logging
@@ -17,14 +17,14 @@ from nnlo_opt.engine.models.plain_data import packed, unpacked
 
 logger = logging.getLogger(__name__)
 
-#: file of a save with the random state of one rank
+#: file with one rank's random state in a save
 _FILE = "random.bin"
-#: attributes of data loaders and samplers that hold generators, or samplers
+#: attributes of data loaders and samplers with generators or samplers
 _HOLDERS = ("generator", "sampler", "batch_sampler", "rng")
 
 
 def save_random_state(folder: Path, *sources: Any) -> None:
-    """Write the random state of Python, NumPy and torch (with its GPUs), and of `sources`, to a folder.
+    """Write the random state of Python, NumPy, torch (GPUs included) and `sources` to a folder; call it when saving.
 
     >>> def objective(parameters, report, checkpoint):
     ...     model, loader = make(parameters), DataLoader(data, shuffle=True)
@@ -41,12 +41,12 @@ def save_random_state(folder: Path, *sources: Any) -> None:
     ...         checkpoint.save(epoch, write)
 
     Args:
-        folder: as `checkpoint.save` gives it.
-        sources: generators of Python, NumPy or torch, data loaders and samplers that have some, and lists or dicts of
-            these, in the order in which they are given to `load_random_state`.
+        folder: argument of the function given to `checkpoint.save`.
+        sources: generators of Python, NumPy or torch, data loaders and samplers with generators, and lists or dicts of
+            these; in the same order as for `load_random_state`.
 
     Raises:
-        ConfigurationError: a sampler's `state_dict` is no plain data.
+        ConfigurationError: a sampler's `state_dict` is not plain data.
     """
     state: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state()}
     torch = sys.modules.get("torch")
@@ -58,15 +58,15 @@ def save_random_state(folder: Path, *sources: Any) -> None:
 
 
 def load_random_state(folder: Path | None, *sources: Any) -> None:
-    """Set the random state that `save_random_state` has written; do it last before the first batch.
+    """Restore what `save_random_state` wrote; call it last before the first batch.
 
     Args:
-        folder: the same rank's, as `checkpoint.folder`; None, of a trial that begins, changes nothing. A save without
-            random state, of an earlier version, changes nothing, too, and the log says so.
-        sources: as `save_random_state` has got them.
+        folder: `checkpoint.folder` of the same rank; None (a new trial) does nothing. A save of an earlier version
+            without random state does nothing either, with a warning in the log.
+        sources: as for `save_random_state`.
 
     Raises:
-        ValueError: the sources have other generators than those saved.
+        ValueError: the sources have different generators from the saved ones.
     """
     if folder is None:
         return
@@ -94,7 +94,7 @@ def load_random_state(folder: Path | None, *sources: Any) -> None:
 
 
 def _stateful(holder: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """Yield the generators and stateful samplers of a data loader, or of several, each once."""
+    """Yield the generators and stateful samplers of one or several data loaders, each once."""
     seen = set() if seen is None else seen
     if holder is None or id(holder) in seen:
         return
@@ -105,7 +105,7 @@ def _stateful(holder: Any, seen: set[int] | None = None) -> Iterator[Any]:
     elif isinstance(holder, random.Random | np.random.Generator | np.random.RandomState) or _is_torch(holder):
         yield holder
     elif hasattr(holder, "sampler") or not hasattr(holder, "set_epoch"):  # else its order follows from seed and epoch
-        # A loader with a state is left to the framework, which brings its position, too.
+        # A stateful loader is left to the framework, which also restores its position.
         if hasattr(holder, "load_state_dict") and not hasattr(holder, "sampler"):
             yield holder
         for name in _HOLDERS:

@@ -1,4 +1,4 @@
-"""Reporter of a trial whose training has a loop of its own."""
+"""Base class of the callbacks for frameworks with their own training loop."""
 
 import json
 import logging
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: file of a save with the figures of its epoch
+#: file with an epoch's metrics in a save
 _FIGURES = "figures.json"
-#: names of figures that are arguments of `report`
+#: names of metrics that are arguments of `report`
 _ARGUMENTS = ("epoch", "value")
 
 
 class TrialReporter:
-    """Base of the callbacks: each saves and reports every epoch, and knows where its trial goes on.
+    """Base class of the callbacks: saves and reports every epoch, and knows where to resume.
 
     Args:
-        trial: the trial that the objective has got.
-        monitor: name of the figure by which trials are compared; all are reported.
-        random: generators of the training that the framework does not know, such as that of a data set; their state is
-            saved, too.
+        trial: argument of the objective.
+        monitor: metric to compare trials by; all metrics are reported.
+        random: random generators that the framework does not manage, such as that of a data set; their state is saved,
+            too.
     """
 
-    #: argument with which a training begins after the save, for the refusal
+    #: argument that makes a training resume after the save, for the error message
     _begins_by = ""
 
     def __init__(self, trial: "RunningTrial", monitor: str, random: Sequence[Any] = ()) -> None:
         self._trial, self._monitor, self._random = trial, monitor, random
-        #: part of block rank 0 of the save from which the training begins; None without one. It holds the whole state:
-        #: ranks that train one model agree on it.
+        #: save to resume from, written by block rank 0; None without one. It has the whole state: ranks that train one
+        #: model agree on it.
         self._saved: Path | None = next(iter(trial.checkpoint.folders), None)
-        #: this rank's part of that save, until its random state is set
+        #: this rank's part of that save; None once its random state is restored
         self._part: Path | None = trial.checkpoint.folder
         if self._saved is not None and self._part is None:
             logger.warning("this rank has no part of the save of epoch %d: its random numbers are new", self.epoch)
-        #: figures of the last epoch by name; empty before the first one
+        #: name -> metric of the last epoch; empty before the first
         self.figures: dict[str, float] = {}
         if self._saved is not None:
             self.figures = json.loads((self._saved / _FIGURES).read_text())
@@ -55,14 +55,14 @@ class TrialReporter:
 
     @property
     def value(self) -> float | None:
-        """Value of the monitored figure in the last epoch, also if that was before a crash; None before the first."""
+        """Monitored metric of the last epoch, even if that was before a crash; None before the first."""
         return self.figures.get(self._monitor)
 
     def _begin_random(self, loader: Any = None) -> None:
-        """Set the random state of the save, right before the first batch; ranks differ in theirs.
+        """Restore this rank's random state, right before the first batch.
 
         Args:
-            loader: what gives the framework its batches, or several of these.
+            loader: data loader of the framework, or several.
         """
         part, self._part = self._part, None  # a second training goes on with what the first one has left
         load_random_state(part, self._random, loader)
@@ -70,18 +70,17 @@ class TrialReporter:
     def _end_epoch(
         self, epoch: int, figures: Mapping[str, Any], write: Callable[[Path], object], loader: Any = None
     ) -> bool:
-        """Save and report an epoch; return False if the training is to stop.
+        """Save and report an epoch; return False if the training should stop.
 
-        Collective: every rank of the block, if the trial runs on several.
+        Collective: every rank of the block must call it, if the trial runs on several.
 
         Args:
             epoch: from 1.
-            figures: what the framework has measured; only finite numbers count.
+            figures: metrics of the framework; only finite numbers are used.
             write: writes the state of the training to an empty folder.
-            loader: what gives the framework its batches, or several of these.
+            loader: data loader of the framework, or several.
 
-        Raises:
-            TrialError: the epoch has been saved before, or lacks the monitored figure.
+            Raises: TrialError: the epoch was saved before, or lacks the monitored metric.
         """
         if epoch <= self.epoch:
             raise TrialError(
@@ -108,7 +107,7 @@ class TrialReporter:
 
 
 def _number(figure: Any) -> float | None:
-    """Return a figure as a number; None unless it is a single finite one."""
+    """Convert a metric to a float; None unless it is a single finite number."""
     try:
         number = float(figure)
     except (TypeError, ValueError, RuntimeError):  # tensors of several numbers raise the last two

@@ -1,4 +1,4 @@
-"""Callback for the Trainer of Transformers."""
+"""Callback for Transformers' Trainer."""
 
 import math
 import shutil
@@ -14,12 +14,12 @@ from nnlo_opt.integrations.reporter import TrialReporter
 if TYPE_CHECKING:
     from nnlo_opt import RunningTrial
 
-#: folder of a save, as the Trainer has written it
+#: folder of a save that the Trainer writes
 _CHECKPOINT = "trainer"
 
 
 class TrialCallback(TrialReporter, TrainerCallback):
-    """Callback that saves and reports every epoch, and ends the training when the trial is to stop.
+    """Callback that saves and reports every epoch, and stops the training when the trial should stop.
 
     >>> def objective(trial):
     ...     callback = TrialCallback(trial, "eval_loss")
@@ -29,12 +29,13 @@ class TrialCallback(TrialReporter, TrainerCallback):
     ...     return callback.value
 
     Args:
-        trial: the trial that the objective has got.
-        monitor: name of the figure by which trials are compared, as the Trainer logs it.
-        random: generators that the Trainer does not know, such as that of a data set.
+        trial: argument of the objective.
+        monitor: metric to compare trials by, as the Trainer logs it.
+        random: random generators that the Trainer does not manage, such as that of a data set.
 
     Raises:
-        TrialError: in `Trainer.train`, if an epoch lacks the monitored figure, or does not continue after its save.
+        TrialError: in `Trainer.train`, if an epoch lacks the monitored metric, or the training does not continue after
+            the saved epoch.
     """
 
     _begins_by = "pass `resume_from_checkpoint=callback.resume_from` to `Trainer.train`"
@@ -46,7 +47,7 @@ class TrialCallback(TrialReporter, TrainerCallback):
 
     @property
     def resume_from(self) -> str | None:
-        """Folder from which `Trainer.train` goes on; None without a save."""
+        """Folder for `Trainer.train` to resume from; None without a save."""
         return None if self._saved is None else str(self._saved / _CHECKPOINT)
 
     def on_train_begin(
@@ -73,7 +74,7 @@ class TrialCallback(TrialReporter, TrainerCallback):
         written = Path(f"{args.output_dir}/checkpoint-{state.global_step}")
 
         def write(folder: Path) -> None:
-            # The ranks have written to one folder.
+            # All ranks wrote to one folder.
             if state.is_world_process_zero:
                 move = shutil.move if args.save_strategy == "no" else shutil.copytree
                 move(written, folder / _CHECKPOINT)

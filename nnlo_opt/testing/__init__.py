@@ -1,4 +1,4 @@
-"""Conformance suites, with in-memory counterparts of adapters, shipped so that extensions can use them."""
+"""Conformance tests for custom components: inherit from a suite to test your own class."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Conformance tests of model adapters, as a test class to inherit from."""
+"""Conformance tests of model adapters."""
 
 from abc import abstractmethod
 from pathlib import Path
@@ -14,7 +14,7 @@ from nnlo_opt.core.training.history import Metrics
 
 
 class ModelConformance:
-    """Tests of a model adapter; a subclass defines `make` and `batch`.
+    """Test class to inherit from for a custom model adapter; define `make` and `batch`.
 
     >>> class TestMine(ModelConformance):
     ...     def make(self):
@@ -23,13 +23,12 @@ class ModelConformance:
     ...     def batch(self, n_samples, seed):
     ...         return my_samples(n_samples, seed)
 
-    The model should compute deterministically (no dropout) unless `deterministic` is set to False. A test that fails
-    raises AssertionError.
+    The model should be deterministic (no dropout); otherwise set `deterministic` to False.
     """
 
-    #: False for a model whose gradient depends on its random state, or on the other samples of a batch
+    #: set to False if the gradient depends on random state, or on the other samples of a batch
     deterministic = True
-    #: False for a loss that cannot be weighted sample by sample
+    #: set to False if the loss does not support sample weights
     takes_sample_weights = True
     #: suffix of the file that `save` writes
     suffix = ".keras"
@@ -38,11 +37,11 @@ class ModelConformance:
 
     @abstractmethod
     def make(self) -> ModelAdapter:
-        """Return a new model, with the same weights at every call."""
+        """Return a new model with the same weights at every call."""
 
     @abstractmethod
     def batch(self, n_samples: int, seed: int) -> tuple[Arrays, Arrays]:
-        """Return samples and labels, which depend on the arguments only."""
+        """Return samples and labels that depend only on the arguments."""
 
     def test_sizes_agree(self) -> None:
         adapter = self.make()
@@ -138,7 +137,7 @@ class ModelConformance:
         batch, n_kept = self.batch(20, seed=8), 8
         kept = tuple(take(part, slice(n_kept)) for part in batch)
         weights = np.zeros(20, np.float32)
-        # With sample weights of 0, only the penalties of the weights are left.
+        # With sample weights of 0 only the regularisation is left.
         penalty, nothing = _gradient(adapter, batch, weights)
         weights[:n_kept] = 2
         gradient, metrics = _gradient(adapter, batch, weights)

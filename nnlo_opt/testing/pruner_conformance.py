@@ -1,4 +1,4 @@
-"""Conformance tests of pruners, as a test class to inherit from."""
+"""Conformance tests of pruners."""
 
 import copy
 from typing import ClassVar
@@ -13,7 +13,7 @@ N_TRIALS, N_EPOCHS = 24, 12
 
 
 def curves(seed: int) -> np.ndarray:
-    """Return falling learning curves with noise, (N_TRIALS, N_EPOCHS) float64; the first trial is by far the best."""
+    """Return noisy decreasing learning curves, (N_TRIALS, N_EPOCHS) float64; the first trial is by far the best."""
     rng = np.random.default_rng(seed)
     ends, rates = rng.uniform(0.3, 1.0, N_TRIALS), rng.uniform(0.2, 1.0, N_TRIALS)
     ends[0] = -1.0
@@ -23,7 +23,7 @@ def curves(seed: int) -> np.ndarray:
 
 
 class World:
-    """Trials that run one after another, an epoch at a time, until their pruner ends or pauses them."""
+    """Simulated trials that run one after another, until the pruner stops or pauses them."""
 
     def __init__(self, pruner: Pruner, values: np.ndarray, direction: str = "min") -> None:
         self.pruner = pruner
@@ -60,7 +60,7 @@ class World:
         self.reports.end(trial)
 
     def run_all(self) -> None:
-        """Run all trials; every promotion comes before the next new trial."""
+        """Run all trials; promotions precede new trials."""
         for trial in range(len(self.values)):
             self.run(trial)
             while (promoted := self.pruner.promotion(self.reports)) is not None:
@@ -70,14 +70,12 @@ class World:
 
 
 class CurvePrunerConformance:
-    """Tests of a pruner that looks at single curves; a subclass is called `Test...` and defines `make`.
+    """Test class to inherit from for a custom pruner that judges each curve by itself; define `make`.
 
     >>> class TestMine(CurvePrunerConformance):
     ...     @staticmethod
     ...     def make():
     ...         return MyPruner()
-
-    A test that fails raises AssertionError.
     """
 
     @staticmethod
@@ -112,17 +110,15 @@ class CurvePrunerConformance:
 
 
 class PrunerConformance(CurvePrunerConformance):
-    """Tests of a pruner that compares trials.
+    """Test class to inherit from for a custom pruner that compares trials; define `make`.
 
     >>> class TestMine(PrunerConformance):
     ...     @staticmethod
     ...     def make():
     ...         return MyPruner()
-
-    A test that fails raises AssertionError.
     """
 
-    #: False for a pruner that ends few trials, which may train more than 0.8 of all epochs
+    #: set to False if the pruner stops so few trials that more than 0.8 of all epochs are trained
     saves_much: ClassVar[bool] = True
 
     @pytest.mark.parametrize("seed", range(5))

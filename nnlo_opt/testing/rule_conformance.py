@@ -1,7 +1,7 @@
-"""Conformance tests of update rules, as a test class to inherit from.
+"""Conformance tests of update rules.
 
-`RuleTeam` has the halves of a rule train in turn, as the ranks of a block do: by messages, in shared memory, in rounds,
-below sub-masters. The tests compare trainings that must agree.
+`RuleTeam` lets the halves of a rule train in turn, like the ranks of a block: by messages, in shared memory, in
+synchronous rounds, below sub-masters. The tests compare trainings that must agree.
 """
 
 import copy
@@ -27,20 +27,20 @@ from nnlo_opt.core.update_rules.rule import Answer, GroupHalf, Half, MasterHalf,
 from nnlo_opt.core.update_rules.staleness import StalenessStatistics
 from nnlo_opt.core.update_rules.vectors import FloatVector
 
-#: the model: in the shared memory of so many workers, its weights make three blocks that cut layers
+#: layers of the model; with shared memory and this many workers, its weights form three blocks that cut layers
 LAYERS = layers_of([("hidden/w", (120, 90)), ("hidden/b", (90,)), ("output/w", (90, 40)), ("output/b", (40,))])
 N_WEIGHTS, N_WORKERS = LAYERS[-1].part.stop, 6
 #: samples of the batch of each worker
 _N_SAMPLES = (4, 3, 4, 2, 4, 1)
 #: updates of an epoch
 _N_UPDATES = 12
-#: ways to train: each worker at its own pace, the same with a batch trained before the answer comes, in rounds, below
-#: two sub-masters, every step together
+#: ways to train: asynchronous, asynchronous with overlap, in synchronous rounds, below two sub-masters, every step
+#: together
 WAYS = ("turns", "ahead", "rounds", "tree", "together")
 
 
 def gradient_at(weights: FloatVector, worker: int, batch: int) -> FloatVector:
-    """Return the gradient of `loss_of` at `weights` (n,), with the noise of a batch, float32 (n,)."""
+    """Return the gradient of `loss_of` at `weights` (n,), with batch noise, float32 (n,)."""
     return _curvature(len(weights)) * (weights - np.float32(1)) + _noise(worker, batch, len(weights))
 
 
@@ -55,20 +55,20 @@ def _noise(worker: int, batch: int, n_weights: int) -> FloatVector:
 
 
 def loss_of(weights: FloatVector) -> float:
-    """Return a loss with its minimum, 0, at weights of 1."""
+    """Return a loss with minimum 0 where all weights are 1."""
     return float(np.mean(_curvature(len(weights)) * (weights.astype(np.float64) - 1.0) ** 2) / 2)
 
 
 class RuleTeam:
-    """A master with its workers on one model.
+    """A master and its workers, in one process.
 
     Args:
-        rule: makes the halves.
-        options: of the training.
+        rule: rule under test.
+        options: training options.
         way: one of `WAYS`.
-        n_workers: their number, at most `N_WORKERS`; in a tree 2 of them, or more.
-        layers: of the model.
-        overwrites: what was passed to a half is NaN as soon as the framework may use its memory again.
+        n_workers: number of workers, at most `N_WORKERS`; at least 2 in a tree.
+        layers: layers of the model.
+        overwrites: True to overwrite vectors with NaN as soon as the framework may reuse their memory.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class RuleTeam:
         #: central weights (n_weights,)
         self.central = np.random.default_rng(0).normal(0, 1, n_weights).astype(np.float32)
         self._batches, self._bases = [0] * n_workers, [0] * n_workers
-        #: batches that each worker has trained since its last update
+        #: batches trained by each worker since its last update
         self._ahead = [0] * n_workers
         self._version = self._n_turns = 0
-        #: the central weights as each worker holds them in shared memory; [] without
+        #: each worker's handle of the central weights in shared memory; [] without shared memory
         self._shared: list[SharedWeights] = []
         self._has_begun = self._remembers = False
 
@@ -107,7 +107,7 @@ class RuleTeam:
     # ------------------------------------------------------------ training
 
     def epoch(self, n_updates: int = _N_UPDATES) -> "RuleTeam":
-        """Train so many updates of each way, from the weights with which the master begins an epoch."""
+        """Train an epoch of `n_updates` updates."""
         keeps_own = self.master.answers == Answer.DIFFERENCE and (self._has_begun or self._remembers)
         self._has_begun = True
         if not keeps_own:
@@ -168,7 +168,7 @@ class RuleTeam:
             self._batches[worker] += 1
 
     def _train(self, worker: int, n_batches: int = 0) -> int:
-        """Train the batches of a period; return `worker`."""
+        """Train the batches of a sync period; return `worker`."""
         half = self.workers[worker]
         for _ in range(n_batches or self.options.sync_every - self._ahead[worker]):
             before = self._checked(half.point(), "`point` of a worker").copy()
@@ -180,7 +180,7 @@ class RuleTeam:
         return worker
 
     def _update_of(self, worker: int) -> FloatVector:
-        """Return a copy of the update of a worker, as the message has it."""
+        """Return a copy of a worker's update, as a message would contain it."""
         self._ahead[worker] = 0
         return self._checked(self.workers[worker].finish(), "`finish` of a worker").copy()
 
@@ -207,7 +207,7 @@ class RuleTeam:
     # ------------------------------------------------------------ shared memory
 
     def share(self, *, is_alone: bool = False) -> "RuleTeam":
-        """Let the workers move the weights themselves from now on; `is_alone`: the only worker has no others."""
+        """Let the workers update the central weights directly from now on; `is_alone`: there is only one worker."""
         network = LoopbackNetwork(1 + self.n_workers, shares=True)
         mine = SharedWeights.of_master(network.end(0), self.master, self.central, self.n_weights, self.n_workers)
         assert mine is not None
@@ -231,17 +231,17 @@ class RuleTeam:
         self._bases[worker] = self._version = done.version
 
     def settle(self) -> MasterHalf:
-        """Return the master's half as all updates have left it."""
+        """Return the master's half after all updates."""
         return self._of_master.settle() if self._shared else self.master
 
     # ------------------------------------------------------------ checkpoints
 
     def saved(self) -> list[dict[str, Any]]:
-        """Return what a checkpoint has of each half."""
+        """Return the state of each half, as in a checkpoint."""
         return [_through_a_file(half.state()) for half in (self.settle(), *self.groups, *self.workers)]
 
     def resume(self, other: "RuleTeam", states: Sequence[Mapping[str, Any]]) -> "RuleTeam":
-        """Go on where `other` was when it had these states; workers that are new have none."""
+        """Continue from `other` with these states; new workers have none."""
         np.copyto(self.central, other.central)
         self._version, self._n_turns = other._version, other._n_turns
         self._batches, self._ahead = (
@@ -285,30 +285,30 @@ def _check_same(one: FloatVector, other: FloatVector, what: str, rtol: float = 0
 
 
 class _Alive(Collective):
-    """Ranks of which none dies."""
+    """A collective group in which no rank dies."""
 
     def check(self) -> None:
-        """None has died."""
+        """Do nothing: no rank has died."""
 
     def sum_in_place(self, vector: np.ndarray) -> None:
         raise NotImplementedError
 
 
 class UpdateRuleConformance:
-    """Tests of an update rule; a subclass is called `Test...` and defines `make`.
+    """Test class to inherit from for a custom update rule; define `make`.
 
     >>> from nnlo_opt.core.update_rules.downpour import Downpour
     >>> class TestDownpour(UpdateRuleConformance):
     ...     make = Downpour
     ...     options = {"learning_rate": 0.05}
 
-    A test that fails raises AssertionError, with the numbers that differ. Of the ways to train, those are tested that
-    the rule has by its traits (`makes_local_steps`, `may_be_synchronous`, ...) and methods.
+    The rule's traits (`makes_local_steps`, `may_be_synchronous`, ...) and methods decide which ways to train are
+    tested.
     """
 
-    #: options of the training by their names in Python, such as `learning_rate` and `sync_every`
+    #: training options by their Python names, such as `learning_rate` and `sync_every`
     options: ClassVar[Mapping[str, Any]] = {}
-    #: False for a rule that has no learning rate, or leaves a schedule alone
+    #: set to False for a rule without a learning rate, or that ignores schedules
     follows_schedule: ClassVar[bool] = True
     #: relative tolerance between messages and shared memory, for sums whose order depends on the block
     rtol: ClassVar[float] = 0.0
@@ -319,7 +319,7 @@ class UpdateRuleConformance:
         raise NotImplementedError("A suite must have `make`, as its docstring shows.")
 
     def team(self, way: str = "turns", n_workers: int = N_WORKERS, **more: Any) -> RuleTeam:
-        """Return a new team that trains in a `way`; a test of a way that the rule does not have is skipped."""
+        """Return a new team that trains in a `way`; skips the test if the rule does not support it."""
         rule = more.pop("rule", None) or self.make()
         layers, overwrites = more.pop("layers", LAYERS), more.pop("overwrites", False)
         is_missing = {
@@ -343,7 +343,7 @@ class UpdateRuleConformance:
         return options
 
     def any_team(self, **more: Any) -> RuleTeam:
-        """Return a new team that trains in the first way of the rule."""
+        """Return a new team that trains in the first way that the rule supports."""
         return self.team("together" if self.make().averages_every_batch else "turns", **more)
 
     # ------------------------------------------------------------ a training
@@ -426,7 +426,7 @@ class UpdateRuleConformance:
     @pytest.mark.parametrize("staleness", ["none", "scale", "drop:4"])
     @pytest.mark.parametrize("n_before", [0, 5])
     def test_messages_and_shared_memory_agree(self, staleness: str, n_before: int) -> None:
-        """Check blocks of the weights; after updates by messages the memory of the rule moves to shared memory."""
+        """Check blocks of the weights; after updates by messages, the rule's memory moves to shared memory."""
         if staleness != "none" and not self.make().weighs_staleness:
             pytest.skip("the rule does not weigh updates")
         by_messages, in_memory = (self.team(staleness=staleness).epoch(n_before) for _ in range(2))
@@ -526,7 +526,7 @@ class UpdateRuleConformance:
 
 
 def _at_once(calls: Sequence[Callable[[], None]]) -> None:
-    """Make all calls, each in a thread."""
+    """Run all calls concurrently, one thread each."""
     errors: list[BaseException] = []
 
     def make(call: Callable[[], None]) -> None:

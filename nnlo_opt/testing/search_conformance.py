@@ -1,4 +1,4 @@
-"""Conformance tests of search algorithms, as a test class to inherit from."""
+"""Conformance tests of search algorithms."""
 
 import json
 import math
@@ -25,7 +25,7 @@ MIXED_SPACE = Space(
 )
 #: space of 12 points
 SMALL_SPACE = Space([Integer(1, 3, name="n"), Categorical(["a", "b", None, [1]], name="c")])
-#: space with nested conditions, a grid, an order, likely values, and a value that does not vary
+#: space with nested conditions, a grid, an Ordinal, likely values, and a Constant
 CONDITIONAL_SPACE = Space(
     [
         Real(1e-4, 1.0, "log-uniform", name="learning_rate", likely=0.01),
@@ -65,7 +65,7 @@ ODD_SPACES = {
     "many decades": Space([Real(1e-300, 1e300, "log-uniform", name="x"), Integer(1, 2**53, "log-uniform", name="n")]),
     "many parameters": Space([Real(0, 1, name=f"x{i}") for i in range(20)]),
 }
-#: possible values of a loss, by the number of the trial
+#: name -> loss as a function of the trial's number
 ODD_VALUES: dict[str, Callable[[int], float]] = {
     "all equal": lambda trial: 3.0,
     "all zero": lambda trial: 0.0,
@@ -79,13 +79,13 @@ ODD_VALUES: dict[str, Callable[[int], float]] = {
 
 
 def a_value(point: Point) -> float:
-    """Return a value between 0 and 1 that depends on the point only, without any order."""
+    """Return a pseudo-random value between 0 and 1 that depends only on the point."""
     return np.random.default_rng(list(json.dumps(point, sort_keys=True).encode())).random()
 
 
 @dataclass
 class SimulatedSearch:
-    """Search whose trials are ended by the test: at most `n_pending` at a time, the oldest first."""
+    """Search whose trials the test ends: at most `n_pending` at a time, oldest first."""
 
     algorithm: SearchAlgorithm
     history: History
@@ -108,28 +108,26 @@ class SimulatedSearch:
 
 
 def run_search(algorithm: SearchAlgorithm, space: Space, n_trials: int) -> list[Point]:
-    """Return the points of `n_trials` trials; some are pending, and one in seven has failed."""
+    """Return the points of `n_trials` trials; some are pending, one in seven failed."""
     search = SimulatedSearch(algorithm, History(space))
     points = [search.step(lambda trial, point: None if trial % 7 == 5 else a_value(point)) for _ in range(n_trials)]
     return [point for point in points if point is not None]
 
 
 class SearchConformance:
-    """Tests of a search algorithm; a subclass is called `Test...` and defines `make`.
+    """Test class to inherit from for a custom search algorithm; define `make`.
 
     >>> class TestMine(SearchConformance):
     ...     @staticmethod
     ...     def make(space, seed):
     ...         return MySearch(space, seed)
-
-    A test that fails raises AssertionError.
     """
 
-    #: number of trials of the longer tests, more than the algorithm's initial design
+    #: number of trials of the longer tests; set it above the size of the initial design
     n_trials = 16
-    #: True if failed trials make the algorithm leave their region
+    #: set to False if the algorithm does not avoid regions of failed trials
     leaves_failed_regions = True
-    #: True if another seed gives other points
+    #: set to False if the points do not depend on the seed
     depends_on_seed = True
 
     @staticmethod
@@ -237,7 +235,7 @@ class SearchConformance:
         assert search.step(lambda _, point: a_value(point)) is None
 
     def test_points_that_other_runs_have_measured_are_not_tried_again(self) -> None:
-        """Check that they are left out from the first trial on, and that the rest of a finite space is used up."""
+        """Check that they are skipped from the first trial on, and that the rest of a finite space is exhausted."""
         history, known = History(SMALL_SPACE), [SMALL_SPACE.point_at(index) for index in (0, 1, 4, 7, 11, 0)]
         for point in known:
             history.adopt({"point": point, "value": a_value(point)})
@@ -248,9 +246,9 @@ class SearchConformance:
         assert not [point for point in points if point in known]
 
     def test_a_value_after_few_epochs_is_not_taken_for_the_value_of_a_whole_training(self) -> None:
-        """Check that points are not drawn to where trials were pruned, although their values were less than all others.
+        """Check that suggestions do not concentrate where trials were pruned with deceptively low values.
 
-        The first of nine epochs shows a value that is less by 2 than the last.
+        The value after the first of nine epochs is 2 below the last one.
         """
         space = Space([Real(0, 1, name="x"), Real(0, 1, name="y")])
         algorithm, history = self.make(space, 18), History(space)

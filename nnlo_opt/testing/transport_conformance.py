@@ -1,8 +1,8 @@
-"""Conformance tests of transports, as scenarios for any transport.
+"""Conformance tests of transports, as scenarios.
 
-Endpoints in one process inherit from `TransportConformance`. For endpoints in processes of their own: for every
-scenario of `SCENARIOS`, in order, each process makes a new transport and calls `play(scenario, transport)`. The
-transport must be new, because an endpoint may begin the next scenario before another endpoint has ended this one.
+For endpoints in one process, inherit from `TransportConformance`. For endpoints in separate processes, each process
+creates a new transport for every scenario of `SCENARIOS`, in order, and calls `play(scenario, transport)`. The
+transport must be new, because one endpoint may begin the next scenario before another has ended this one.
 
 A scenario describes one endpoint as a generator, which yields while it waits.
 """
@@ -23,14 +23,14 @@ from nnlo_opt.core.comm.transport import Received, Transport, receive, wait_unti
 Steps = Generator[None, None, None]
 Scenario = Callable[[Transport], Steps]
 
-#: more turns than any scenario needs if endpoints take turns
+#: more turns than any scenario needs
 _MOST_TURNS = 200_000
 #: number of float32 values that no MPI sends eagerly (4 MB)
 _N_LARGE = 1 << 20
 
 
 def play(scenario: Scenario, transport: Transport, timeout_s: float = 60.0) -> None:
-    """Play the part of this endpoint. Collective: every endpoint, each in its own process."""
+    """Play this endpoint's part of a scenario. Collective: every endpoint, each in its own process, must call it."""
     steps = scenario(transport)
     done = object()
     assert wait_until(lambda: next(steps, done) is done, timeout_s), f"end {transport.rank} waits for ever"
@@ -39,7 +39,7 @@ def play(scenario: Scenario, transport: Transport, timeout_s: float = 60.0) -> N
 
 
 def play_in_turns(scenario: Scenario, ends: Sequence[Transport]) -> None:
-    """Play the parts of all endpoints, which live in this process, one step of each in turn."""
+    """Play the parts of all endpoints in this process, one step of each in turn."""
     under_way = [scenario(end) for end in ends]
     for _ in range(_MOST_TURNS):
         under_way = [steps for steps in under_way if next(steps, under_way) is None]
@@ -220,14 +220,12 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 class TransportConformance:
-    """Tests of a transport; a subclass is called `Test...` and defines `make`.
+    """Test class to inherit from for a custom transport; define `make`.
 
     >>> class TestMine(TransportConformance):
     ...     @staticmethod
     ...     def make(size):
     ...         return [MyTransport(rank, size) for rank in range(size)]
-
-    A test that fails raises AssertionError.
     """
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""Tools around runs: launcher, doctor, simulation, exporters, each with its commands."""
+"""Tools around runs: launcher, doctor, simulation and exporters, with their commands."""

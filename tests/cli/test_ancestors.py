@@ -9,7 +9,6 @@ import pytest
 
 from nnlo_opt.app.commands.driver_options import driver_options
 from nnlo_opt.app.commands.driver_parsers import given_of
-from nnlo_opt.cli import program
 from tests.helpers.refusals import check_refused
 from tests.helpers.sources import ROOT
 
@@ -86,8 +85,3 @@ def test_a_command_line_in_a_journal_is_read_as_it_was_typed(program, words):
     assert given["model"] == options.model
     assert str(options.data.train_data) == given["train_data"] == FILES[1]
     assert given.keys().isdisjoint({"latent_size", "loss"})
-
-
-def test_the_drivers_of_a_checkout_are_copies_of_the_program():
-    drivers = (Path(__file__).parents[2] / "drivers").glob("*.py")
-    assert {path.read_text() for path in drivers} == {Path(program.__file__).read_text()}

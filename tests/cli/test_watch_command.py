@@ -5,7 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from nnlo_opt.cli import main, tool
+from nnlo_opt.app.reporting.status_lines import has_printed_status
+from nnlo_opt.cli import tool
 from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.run_lock import RunLock
@@ -80,14 +81,14 @@ def test_a_wrong_request_is_refused_in_one_sentence(words, sentence, here, refus
 
 @pytest.mark.parametrize("words", [["nowhere"], [], ["--jsn", "nowhere"], ["a", "b"]], ids=str)
 def test_a_quick_status_leaves_to_the_command_what_is_wrong(words, capsys):
-    assert not main._has_printed_status(words)
+    assert not has_printed_status(words)
     assert capsys.readouterr() == ("", "")
 
 
 def test_status_as_scripts_call_it_imports_neither_numpy_nor_a_framework(run):
-    program = f"import os, sys; sys.argv[1:] = ['status', {run!r}, '--json']; from nnlo_opt.cli.main import tool\n"
+    program = f"import sys; sys.argv[1:] = ['status', {run!r}, '--json']; from nnlo_opt.cli.main import tool\n"
     program += (
-        "os._exit = lambda code: sys.exit(' '.join({'numpy', 'rich', 'pandas'} & sys.modules.keys()) or code)\ntool()"
+        "try:\n tool()\nfinally:\n assert not {'argparse', 'numpy', 'rich', 'pandas'} & sys.modules.keys(), sys.modules"
     )
     done = python(program)
     assert (done.code, done.err) == (EXIT_OK, "")

@@ -27,7 +27,7 @@ OPTIONS = ["--checkpoint", "S", "--num-iterations", "2", "--block-size", "1"]
 WORDS = ["OptimizationDriver", "--model", "objective.py", *OPTIONS]
 
 
-@pytest.mark.parametrize("how", some_of(["plainly", "by a wrapper", "unwatched", "with ULFM"], 2))
+@pytest.mark.parametrize("how", some_of(["plainly", "by a wrapper", "unwatched", "with ULFM"]))
 def test_no_rank_outlives_an_mpirun_that_is_killed_while_it_computes(tmp_path, monkeypatch, how):
     monkeypatch.setenv(MARK, number := os.urandom(8).hex())
     if how == "with ULFM":
@@ -47,6 +47,7 @@ def test_no_rank_outlives_an_mpirun_that_is_killed_while_it_computes(tmp_path, m
     assert [event["counts"] for event in events_of(run, "AssignmentLost")] == [False, False]
 
 
+@pytest.mark.proof
 def test_a_rank_that_is_blocked_or_stopped_does_not_outlive_its_mpirun_either(tmp_path, monkeypatch):
     monkeypatch.setenv(MARK, number := os.urandom(8).hex())
     (tmp_path / "objective.py").write_text(COMPUTES)
@@ -71,6 +72,7 @@ nnlo_opt.optimize(objective, {"x": nnlo_opt.Real(0, 1)}, num_iterations=2)
 """
 
 
+@pytest.mark.proof
 def test_no_rank_of_a_script_outlives_an_mpirun_that_is_killed_while_it_computes(tmp_path, monkeypatch):
     monkeypatch.setenv(MARK, number := os.urandom(8).hex())
     (tmp_path / "search.py").write_text(SCRIPT_THAT_COMPUTES)
@@ -91,6 +93,7 @@ print('{{"value": 1}}')
 SPACE = "from nnlo_opt.space import Real\nparameter_range = [Real(0.0, 1.0, name='x')]\n"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kills", ["the supervisor", "the guard", "the rank with the supervisor"])
 def test_nothing_is_left_of_a_script_whose_supervisor_is_killed(tmp_path, monkeypatch, kills):
     monkeypatch.setenv(MARK, number := os.urandom(8).hex())

@@ -79,6 +79,7 @@ def test_a_master_continues_from_its_weights_when_a_worker_dies(tmp_path, networ
     assert "rank 2 of block 1 died; the block continues with 3 ranks" in outcome.out
 
 
+@pytest.mark.proof
 def test_a_block_too_small_for_workers_of_several_ranks_trains_with_smaller_ones(tmp_path, network, digits):
     job, run = started_training(tmp_path, digits, network, 3, "--n-processes", "2")
     job.wait_for(run, "EpochEnded", 1)

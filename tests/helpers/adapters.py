@@ -18,6 +18,8 @@ class Late:
         self._name, self._framework = name, framework
 
     def __getattr__(self, name):
+        if name.startswith("_"):  # pytest asks every object of a module for such names while it collects
+            raise AttributeError(name)
         self._framework.import_framework(1)
         return getattr(importlib.import_module(self._name), name)
 

@@ -18,7 +18,7 @@ from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.roles import RoleSetup
 from nnlo_opt.app.run.start.embedded import ScriptRank, read_shared_events, temporary_run
 from nnlo_opt.app.run.start.host import ScriptHost
-from nnlo_opt.app.run.start.training import TrainingSession
+from nnlo_opt.app.run.start.training import TrainingDriver
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.block.task import FoldTask
@@ -261,13 +261,13 @@ def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tas
     )
     own_rank = ScriptRank(group, roles)
     found = Findings(model="linear", kind="model", source="", sha256="", figure="val_loss")
-    script = ScriptHost(program="test", space=None, findings=found, keeps_files=False)
+    script = ScriptHost(program="test", space=None, findings=found)
     with temporary_run() as run:
         if group.rank:
             own_rank.serve()
         else:
             asked = Options(model="linear", training=options, run=run, n_processes=n_processes)
-            own_rank.coordinate(asked, script, TrainingSession)
+            own_rank.coordinate(asked, script, TrainingDriver)
         return Ledger(read_shared_events(group, own_rank.end()))
 
 

@@ -163,6 +163,7 @@ def test_a_script_is_searched_on_every_rank_of_a_block(tmp_path, monkeypatch):
     assert shown == f"{torchrun} python train.py --kind=one --x={best.point['x']!r}\n"
 
 
+@pytest.mark.proof
 def test_each_way_to_fail_is_a_sentence_and_a_taken_port_is_none(tmp_path):
     given = ("--hyper-opt", "grid", "--command", "python train.py {how}")
     launcher.run(3, command(tmp_path, FAILING, FAILING_SPACE, *given), tmp_path)
@@ -196,6 +197,7 @@ def test_a_killed_script_is_resumed_from_its_last_save(tmp_path):
         assert [epoch for epoch, _ in saved] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_script_that_is_killed_on_one_rank_of_a_block_is_tried_again_whatever_the_others_die_of(tmp_path, victim):
     given = ("--num-iterations", "1", "--block-size", "2", "--command", f"python train.py {tmp_path} {victim} {{x}}")
@@ -216,6 +218,7 @@ def last_words(outcome):
     return outcome.code, [re.sub(r"\d+", "#", line.partition("The first reason: ")[0]) for line in ends]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_ranks", some_of([1, 3]))
 def test_a_script_whose_trials_all_fail_ends_as_an_objective_does(tmp_path, n_ranks):
     for folder in ("script", "objective"):
@@ -234,6 +237,7 @@ def test_a_script_whose_trials_all_fail_ends_as_an_objective_does(tmp_path, n_ra
     assert "begins" in (tmp_path / "script/checkpoints/S/trials/0000/output-0.log").read_text()
 
 
+@pytest.mark.proof
 def test_a_resume_counts_the_attempts_at_a_script_that_were_killed(tmp_path):
     script = f"""
 import os, signal, sys, time
@@ -256,6 +260,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert "attempt" in outcome.out
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_epochs_of_a_script_that_begin_with_0_are_counted_from_1_in_each_attempt(tmp_path, n_ranks):
     options = ("--block-size", str(n_ranks - 1 or 1), "--num-iterations", "1")
@@ -274,6 +279,7 @@ def test_epochs_of_a_script_that_begin_with_0_are_counted_from_1_in_each_attempt
     assert (row["epochs"], float(row["figure_of_merit"])) == ("4", 0.25)
 
 
+@pytest.mark.proof
 def test_a_run_of_the_first_version_is_resumed_by_either_form_of_its_arguments(tmp_path):
     words = command(tmp_path, ANY_FORM, SPACE, "--num-iterations", "2")
     launcher.run(1, words, tmp_path)
@@ -293,6 +299,7 @@ def test_a_run_of_the_first_version_is_resumed_by_either_form_of_its_arguments(t
     assert found == [(False, False), (True, True), (False, False), (False, True)]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_pruned_script_that_does_not_want_to_end_leaves_nothing(tmp_path, monkeypatch, n_ranks):
     monkeypatch.setenv(MARK, number := os.urandom(8).hex())
@@ -305,17 +312,20 @@ def test_a_pruned_script_that_does_not_want_to_end_leaves_nothing(tmp_path, monk
     assert not marked(number)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_script_that_takes_too_long_is_ended_without_a_report(tmp_path, n_ranks):
     script = "import sys, time\nprint('{\"value\": 1.0}')\ntime.sleep(600 if float(sys.argv[1]) > 0.5 else 0)\n"
     options = ("--trial-timeout", "3", "--hyper-opt", "random", "--num-iterations", "3", "--start-point", "x=0.1")
     more = ("--command", "python train.py {x}", "--block-size", str(n_ranks - 1 or 1))
     launcher.run(n_ranks, command(tmp_path, script, LINE, *options, *more), tmp_path, timeout_s=40)
+    assert {row["state"] for row in rows(tmp_path)} == {"complete", "failed"}
     for row in rows(tmp_path):
         assert (row["state"] == "failed") == (float(row["p:x"]) > 0.5)
         assert ("--trial-timeout" in row["reason"]) == (row["state"] == "failed")
 
 
+@pytest.mark.proof
 def test_nothing_is_left_of_a_script_when_mpirun_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv(MARK, number := os.urandom(8).hex())
     job = launcher.start(3, command(tmp_path, STUBBORN, SPACE), tmp_path)
@@ -326,6 +336,7 @@ def test_nothing_is_left_of_a_script_when_mpirun_is_killed(tmp_path, monkeypatch
     assert launcher.seen_within(60, lambda: not marked(number))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -340,6 +351,7 @@ def test_a_wrong_request_is_refused_in_a_sentence(tmp_path, options, said):
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.proof
 def test_another_command_or_file_is_another_search(tmp_path):
     words = [*command(tmp_path, TRAIN, SPACE, "--num-iterations", "1"), "--opt-restore"]
     launcher.run(1, words, tmp_path)
@@ -349,6 +361,7 @@ def test_another_command_or_file_is_another_search(tmp_path):
     assert "the file `train.py` differs" in launcher.run(1, words, tmp_path, code=2).err
 
 
+@pytest.mark.proof
 def test_a_log_that_the_script_writes_ends_no_run_and_is_named(tmp_path):
     script = "import sys\nopen(sys.argv[2], 'a').write(sys.argv[1])\nprint('{\"value\": %s}' % sys.argv[1])\n"
     given = ("--command-folder", "here", "--command", "python train.py {x} run.log", "--num-iterations")
@@ -358,6 +371,7 @@ def test_a_log_that_the_script_writes_ends_no_run_and_is_named(tmp_path):
     launcher.check_search(tmp_path / "checkpoints/S", 2)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("of_task", "placed"),
     [(False, {"0 0 2", "0 1 2"}), (True, {"0 0 1"})],
@@ -424,6 +438,7 @@ def left_in(folder):
     return {path.name for path in folder.glob("checkpoints/S/trials/*/files/*")}
 
 
+@pytest.mark.proof
 def test_a_script_with_a_snapshot_in_its_folder_begins_anew_in_each_trial(tmp_path):
     project(tmp_path)
     options = ("--num-iterations", "3", "--command", "python train.py {x} --whole")
@@ -435,6 +450,7 @@ def test_a_script_with_a_snapshot_in_its_folder_begins_anew_in_each_trial(tmp_pa
     assert json.loads((tmp_path / "snapshot").read_text()) == ["0.5"] * 4
 
 
+@pytest.mark.proof
 def test_a_snapshot_of_a_try_by_hand_that_trials_write_is_named_with_the_remedy(tmp_path):
     project(tmp_path)
     (tmp_path / "snapshot").write_text('["0.5", "0.5"]')
@@ -445,6 +461,7 @@ def test_a_snapshot_of_a_try_by_hand_that_trials_write_is_named_with_the_remedy(
     assert mixed(tmp_path) == [1, 1], "this is why the line is printed"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_ranks", [1, 5])
 def test_a_killed_trial_finds_its_own_snapshot_and_no_link_is_left(tmp_path, n_ranks):
     project(tmp_path)
@@ -467,6 +484,7 @@ def test_a_killed_trial_finds_its_own_snapshot_and_no_link_is_left(tmp_path, n_r
     assert "goes on after 2 epochs" in (run / "trials/0000/output-0.log").read_text()
 
 
+@pytest.mark.proof
 def test_weights_that_are_not_kept_are_the_folders_of_scripts(tmp_path):
     project(tmp_path)
     options = ("--num-iterations", "3", "--command", "python train.py {x} --whole", "--command-own", "snapshot")

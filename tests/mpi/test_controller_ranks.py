@@ -35,6 +35,7 @@ def test_workers_train_together_and_no_exchange_is_lost(tmp_path):
     assert not outcome.err
 
 
+@pytest.mark.proof
 def test_the_controller_hears_of_a_worker_that_is_killed_with_the_lock(tmp_path, monkeypatch):
     launcher.use_ulfm(monkeypatch)
     outcome = run(4, tmp_path, "is_killed", None)

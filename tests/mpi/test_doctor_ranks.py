@@ -15,7 +15,7 @@ from nnlo_opt.tools.doctor.examination import Examination
 from nnlo_opt.tools.launcher.job import lets_ranks_outlive_others
 from tests.helpers import launcher
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.proof]
 
 #: frameworks in a line each, so that their import takes no time
 QUICK = {
@@ -68,7 +68,6 @@ def test_on_a_sound_machine_nothing_is_broken(folder):
     assert not (folder / "checkpoints").exists()
 
 
-@pytest.mark.proof
 def test_without_a_launcher_everything_else_is_looked_at(folder, monkeypatch):
     site = Path(psutil.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(Path(nnlo_opt.__file__).parents[1]), str(site)]))
@@ -78,7 +77,6 @@ def test_without_a_launcher_everything_else_is_looked_at(folder, monkeypatch):
     assert NAMES - lines.keys() == {"ranks", "deaths"}
 
 
-@pytest.mark.proof
 def test_a_launcher_of_another_kind_starts_ranks_that_are_alone(folder, monkeypatch):
     script(folder / "mpirun", OTHER)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
@@ -88,7 +86,6 @@ def test_a_launcher_of_another_kind_starts_ranks_that_are_alone(folder, monkeypa
     assert "3 ranks have started, each alone in a world of one." in lines["ranks"]
 
 
-@pytest.mark.proof
 def test_mpich_beside_open_mpi_is_found_out(folder):
     """The wheel of MPICH itself, in a folder of its own."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / "other"), "mpich"]
@@ -100,7 +97,6 @@ def test_mpich_beside_open_mpi_is_found_out(folder):
 
 
 @needs_open_mpi
-@pytest.mark.proof
 @pytest.mark.parametrize(
     ("environment", "words", "check", "sentence"),
     [
@@ -117,7 +113,6 @@ def test_ranks_that_mpirun_does_not_start_as_it_should(folder, monkeypatch, envi
 
 
 @needs_open_mpi
-@pytest.mark.proof
 def test_a_death_that_ends_the_job_and_a_folder_that_ranks_do_not_see(folder, monkeypatch):
     mpirun, runs = find_mpirun(), folder / "runs"
     runs.mkdir()
@@ -133,7 +128,6 @@ exec {mpirun} -n $n unshare -m {inside} "$@"
 
 
 @needs_open_mpi
-@pytest.mark.proof
 def test_an_mpirun_that_is_killed_leaves_a_folder(folder, monkeypatch):
     monkeypatch.setenv(SESSION_FOLDER, str(folder))
     job = subprocess.Popen([find_mpirun(), "-n", "1", "sleep", "60"], start_new_session=True)

@@ -9,6 +9,7 @@ import pytest
 
 from nnlo_opt import load_run
 from tests.helpers import launcher, networks
+from tests.helpers.effort import some_of
 from tests.helpers.launcher import data_of, events_of, results_of
 
 pytestmark = pytest.mark.mpi
@@ -34,10 +35,11 @@ def folder(tmp_path, network) -> Path:
 
 
 @pytest.mark.keras
+@pytest.mark.parametrize("n_ranks", some_of([3, 5]))
 @pytest.mark.parametrize("network", [networks.NETWORKS["keras"]], ids=["keras"])
-def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits):
+def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits, n_ranks):
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "6"]
-    outcome = launcher.run(5, [*command, "--epochs", "2", "--checkpoint", "S", *data_of(digits)], folder)
+    outcome = launcher.run(n_ranks, [*command, "--epochs", "2", "--checkpoint", "S", *data_of(digits)], folder)
     run = folder / "checkpoints/S"
     assert [row["state"] for row in results_of(run)] == ["complete"] * 6
     assert all(0.0 <= float(row["figure_of_merit"]) < 1.0 for row in results_of(run))

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers import launcher
 from tests.helpers.pages import REPOSITORY
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.proof]
 
 MODE = f"{REPOSITORY}/examples/example_update_rule.py:ErrorFeedback"
 
@@ -50,7 +50,6 @@ def test_a_training_killed_and_resumed_ends_as_an_undisturbed_one(tmp_path, digi
     assert np.array_equal(weights_of(resumed), weights_of(tmp_path / "checkpoints/whole/trials/0000/fold0"))
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("options", [[], ["--exchange", "messages", "--staleness", "scale"]], ids=str)
 def test_workers_at_their_own_pace_resume_with_their_memory_too(tmp_path, digits, network, options):
     """Two undisturbed trainings differ as well, as the order of updates does."""

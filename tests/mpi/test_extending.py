@@ -279,25 +279,36 @@ def test_the_drivers_take_what_is_named_by_file_and_class(files, network, digits
     assert "`--mode` differs: it was sign.py:SignSgd" in refused.err
 
 
-@pytest.mark.proof
-@pytest.mark.mpi
-def test_the_model_adapter_is_trained_by_the_driver(files, printed):
+FITTING = ["--optimizer", "sgd", "--lr", "0.05", "--batch", "10", "--epochs", "5"]
+
+
+def line_data(printed):
+    """Options for samples of a linear function with the weights 1, 2, 3, 4."""
     x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
     np.save("x.npy", x)
     np.save("y.npy", x @ np.array([[1], [2], [3], [4]], np.float32))
     printed("from-arrays", "x.npy", "y.npy", program="GetData")
-    lists = ["--train-data", "data/arrays/train_arrays.list", "--val-data", "data/arrays/test_arrays.list"]
-    command = ["TrainingDriver", "--model", "linear_model.py", *lists, "--optimizer", "sgd", "--lr", "0.05"]
-    launcher.run(3, [*command, "--batch", "10", "--epochs", "5", "--checkpoint", "run"], files)
-    saved = np.fromfile("checkpoints/run/best_model.weights", np.float32)
-    assert np.allclose(saved, [1, 2, 3, 4], atol=0.05)
+    return ["--train-data", "data/arrays/train_arrays.list", "--val-data", "data/arrays/test_arrays.list"]
 
 
-#: an exporter, beside the algorithm and the rule of the page, in the module of a package
+@pytest.mark.proof
+@pytest.mark.mpi
+def test_the_model_adapter_is_trained_by_the_driver(files, printed):
+    command = ["TrainingDriver", "--model", "linear_model.py", *line_data(printed), "--checkpoint", "run"]
+    launcher.run(3, [*command, *FITTING], files)
+    assert np.allclose(np.fromfile("checkpoints/run/best_model.weights", np.float32), [1, 2, 3, 4], atol=0.05)
+
+
+#: an exporter and a pruner, beside the algorithm and the rule of the page, in the module of a package
 LINES = """
 from climb import Climb
-from nnlo_opt.extend import atomic_write
+from nnlo_opt.extend import Decision, Pruner, Verdict, atomic_write
 from sign import SignSgd
+
+
+class Even(Pruner):
+    def decide(self, trial, fold, epoch, reports):
+        return Decision(Verdict.GO_ON if trial % 2 == 0 else Verdict.PRUNE, reason="odd")
 
 
 class Lines:
@@ -309,39 +320,58 @@ class Lines:
     def take(self, events, ledger):
         atomic_write(self.target, f"{self.run_name}: {len(ledger.trials)} trials\\n")
 """
-GROUPS = {"search_algorithms": "Climb", "update_rules": "SignSgd", "exporters": "Lines"}
+GROUPS = {"search_algorithms": "Climb", "update_rules": "SignSgd", "exporters": "Lines", "pruners": "Even"}
 
 
 def installed(folder, version):
     """Lay out a package as pip would; its folder is to be in PYTHONPATH."""
-    for name in ("climb.py", "sign.py"):
+    for name in ("climb.py", "sign.py", "linear.py", "linear_model.py"):
         (folder / name).write_text(FILES[name])
     (folder / "nnlo_parts.py").write_text(LINES)
     info = folder / "nnlo_parts.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: nnlo-parts\nVersion: {version}\n")
     entries = [f"[nnlo_opt.{group}]\nmine = nnlo_parts:{name}\n" for group, name in GROUPS.items()]
+    entries.append("[nnlo_opt.frameworks]\nlinear = linear_model\n")
     (info / "entry_points.txt").write_text("".join(entries))
 
 
-@trained("dense")
-@pytest.mark.mpi
-def test_an_installed_package_brings_its_parts_to_a_search(here, network, digits, monkeypatch):
+@pytest.fixture
+def package(here, monkeypatch):
+    """The folder of an installed package, version 1.0, on every rank's path."""
     site = here / "site"
     site.mkdir()
     installed(site, "1.0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+    return site
+
+
+@pytest.mark.proof
+@trained("dense")
+@pytest.mark.mpi
+def test_an_installed_package_brings_its_parts_to_a_search(here, network, digits, package):
     (here / "model.py").write_text(network.slow)
     search = ["OptimizationDriver", "--model", "model.py", *data_of(digits), "--checkpoint", str(here / "run")]
     search += ["--hyper-opt", "mine", "--mode", "mine", "--mirror", "mine", "--num-iterations", "3"]
+    search += ["--pruner", "mine", "--epochs", "2"]
     job = launcher.start(3, search, here)
     job.wait_for(here / "run", "TrialCompleted", 1)
     job.kill()
     launcher.run(3, [*search, "--opt-restore"], here)
-    assert len(events_of(here / "run", "TrialCompleted")) == 3
+    assert [event["trial"] for event in events_of(here / "run", "TrialPruned")] == [1]
+    assert [event["trial"] for event in events_of(here / "run", "TrialCompleted")] == [0, 2]
     assert (here / "run/trials.txt").read_text() == "run: 3 trials\n"
     started = events_of(here / "run", "RunStarted")[0]
     assert started["identity"]["training"]["mode"].startswith("mine of nnlo-parts 1.0 (")
-    installed(site, "1.1")
+    installed(package, "1.1")
     refused = launcher.run(3, [*search, "--num-iterations", "4", "--opt-restore"], here, code=2)
-    assert "`--mode` differs: it was mine of nnlo-parts 1.0" in refused.err
+    assert re.search(r"`--(mode|pruner)` differs: it was mine of nnlo-parts 1\.0", refused.err), refused.err
+
+
+@pytest.mark.proof
+@pytest.mark.mpi
+def test_an_installed_package_brings_a_framework(here, package, printed):
+    (here / "model.py").write_text("from linear import Linear\n\n\ndef get_model():\n    return Linear(4)\n")
+    command = ["TrainingDriver", "--model", "model.py", *line_data(printed), "--checkpoint", "run", *FITTING]
+    launcher.run(3, [*command, "--backend", "linear"], here)
+    assert np.allclose(np.fromfile("checkpoints/run/best_model.weights", np.float32), [1, 2, 3, 4], atol=0.05)

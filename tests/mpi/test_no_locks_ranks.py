@@ -11,7 +11,7 @@ from tests.helpers import launcher
 from tests.helpers.no_locks import without_locks
 from tests.helpers.objective_runs import begin, rows, search
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.proof]
 
 #: saves epochs 5, 1, 2, then waits in its first attempt until it is killed
 DISORDER = """

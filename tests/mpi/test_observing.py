@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import launcher, objectives
 from tests.helpers.nvidia_driver import built_driver
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.proof]
 
 SPACE = """
 from nnlo_opt.space import Categorical, Integer
@@ -67,7 +67,6 @@ WORKERS_DO = {"look at model and data", "build model, read data", "batch", "grad
 MASTERS_DO = {"Initialise", "SendWeights", "SendFence", "SendValidate", "ReportEpoch", "FinishFold"}
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_training_shows_what_every_rank_did_and_took(tmp_path, network, digits, n_ranks):
     (tmp_path / "model.py").write_text(network.plain)
@@ -100,7 +99,6 @@ def test_a_training_shows_what_every_rank_did_and_took(tmp_path, network, digits
     assert not LOAD & json.loads(path.read_text())["history"][worker].keys()
 
 
-@pytest.mark.proof
 def test_every_rank_of_a_worker_of_several_is_shown(tmp_path, network, digits):
     (tmp_path / "model.py").write_text(network.plain)
     command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "R", "--n-processes", "2", "--timeline"]
@@ -133,7 +131,6 @@ def test_a_search_shows_what_every_rank_did_and_took(tmp_path, network, digits):
         assert not LOAD & history["epochs"][0].keys()
 
 
-@pytest.mark.proof
 def test_ranks_that_run_an_objective_have_a_timeline_too_and_no_load(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.GOOD)
     command = ["OptimizationDriver", "--model", "objective.py", "--block-size", "2", "--num-iterations", "3"]
@@ -145,7 +142,6 @@ def test_ranks_that_run_an_objective_have_a_timeline_too_and_no_load(tmp_path):
     assert names_of(spans[2]["main"]) >= {"CallObjective", "wait"}
 
 
-@pytest.mark.proof
 def test_a_quiet_terminal_shows_the_end_alone_and_a_traced_rank_logs_every_message(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.GOOD)
     command = ["OptimizationDriver", "--model", "objective.py", "--block-size", "2", "--num-iterations", "2"]
@@ -162,7 +158,6 @@ def test_a_quiet_terminal_shows_the_end_alone_and_a_traced_rank_logs_every_messa
         assert any(words in line for line in traced), traced
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     ("options", "visible", "expected"),
     [

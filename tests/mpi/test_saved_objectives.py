@@ -65,6 +65,7 @@ def test_a_paused_trial_is_promoted_on_any_block_and_repeats_no_epoch(tmp_path):
     assert [path.parts[-3] for path in run.glob("trials/*/fold0/checkpoint-9")] == [f"{int(complete['trial']):04d}"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("blow", [False, True], ids=["whole", "killed"])
 def test_auto_is_chosen_once_for_a_run(tmp_path, monkeypatch, blow):
     options = ["--block-size", "1", "--hyper-opt", "auto", "--pruner-max-epochs", "9", "--num-iterations", "4"]
@@ -127,6 +128,7 @@ def test_a_rank_that_cannot_save_fails_its_trial_and_no_rank_waits(tmp_path, mon
         assert ("the disk of rank 1 is full" in row["reason"]) == (row["state"] == "failed")
 
 
+@pytest.mark.proof
 def test_folds_have_sub_blocks_and_saves_of_their_own(tmp_path):
     search(tmp_path, SAVED, 5, "--block-size", "4", "--n-fold", "2", "--hyper-opt", "random", "--num-iterations", "2")
     for row in rows(tmp_path):

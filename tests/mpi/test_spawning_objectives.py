@@ -8,7 +8,7 @@ from tests.helpers import launcher
 from tests.helpers.launcher import results_of
 from tests.helpers.objective_runs import search
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.proof]
 
 OBJECTIVE = """
 import concurrent.futures, multiprocessing
@@ -78,7 +78,6 @@ def objective(x):
 """
 
 
-@pytest.mark.proof
 @pytest.mark.needs("torch")
 def test_workers_of_a_data_loader_find_its_data_set(tmp_path):
     space = "from nnlo_opt.space import Constant\nparameter_range = [Constant(2.0, name='x')]"

@@ -64,6 +64,7 @@ def test_a_batch_script_without_srun_is_one_process(folder):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.mpi
 def test_the_launcher_ends_with_one_sentence_if_its_mpirun_is_of_another_mpi(folder):
     done = run(["nnlo-opt", "launch", "-n", "3", "--mpirun", str(folder / "mpirun"), "--", *SEARCH], folder)
@@ -119,6 +120,7 @@ echo "There are not enough slots available in the system" >&2; exit 1
 """
 
 
+@pytest.mark.proof
 @pytest.mark.mpi
 def test_the_launcher_names_the_guards_of_the_version_that_started_no_rank(folder):
     (folder / "mpirun").write_text(FULL)

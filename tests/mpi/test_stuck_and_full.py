@@ -9,7 +9,7 @@ import pytest
 from nnlo_opt.app.reporting.results import read_ledger
 from tests.helpers import launcher, objectives
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.proof]
 
 
 def command(folder: Path, seconds: float, *options: str) -> list[str]:
@@ -17,7 +17,6 @@ def command(folder: Path, seconds: float, *options: str) -> list[str]:
     return ["OptimizationDriver", "--model", "stuck.py", "--hyper-opt", "random", "--num-iterations", "3", *options]
 
 
-@pytest.mark.proof
 def test_a_block_that_is_stuck_ends_the_search_which_continues_without_that_trial(tmp_path):
     options = ["--checkpoint", "S", "--opt-restore", "--trial-timeout", "2"]
     outcome = launcher.run(3, command(tmp_path, 1000, *options), tmp_path, code=1)

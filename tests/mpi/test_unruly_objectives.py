@@ -14,6 +14,7 @@ from tests.helpers.objective_runs import rows, search, summary
 pytestmark = [pytest.mark.mpi, pytest.mark.many]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_what_one_trial_does_leaves_other_trials_alone(tmp_path, n_ranks):
     options = ["--block-size", "2", "--num-iterations", "20", "--hyper-opt", "random"]
@@ -34,6 +35,7 @@ def test_what_one_trial_does_leaves_other_trials_alone(tmp_path, n_ranks):
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.proof
 def test_a_child_that_is_left_behind_does_not_keep_the_search(tmp_path):
     began_s = time.monotonic()
     search(tmp_path, objectives.LEAVES_A_CHILD, 1, "--num-iterations", "3")
@@ -43,6 +45,7 @@ def test_a_child_that_is_left_behind_does_not_keep_the_search(tmp_path):
     assert summary(tmp_path)["complete"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("n_ranks", "how", "rank"),
     [(1, "closes", 0), (1, "removes", 0), pytest.param(2, "closes", 0, marks=pytest.mark.proof), (3, "closes", 1)],

@@ -99,6 +99,7 @@ def test_a_failure_below_a_sub_master_names_its_rank_and_the_search_continues(fo
     assert failed["world_rank"] == 6
 
 
+@pytest.mark.proof
 def test_groups_that_cannot_be_are_refused_on_all_ranks(folder, digits):
     """Which ones: `tests/cli/test_checks.py`."""
     command = ["TrainingDriver", "--model", "model.py", "--train-data", str(digits / "train_mnist.list")]

@@ -9,7 +9,7 @@ import pytest
 from nnlo_opt.engine.runtime.rank_variables import is_of_a_rank
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.proof]
 
 PLACES = {
     os.path.realpath(path): path

@@ -11,7 +11,7 @@ import pytest
 from nnlo_opt.engine.models.framework import PACKAGES
 from tests.helpers import effort, launcher, networks
 
-pytestmark = [pytest.mark.mpi, pytest.mark.many]
+pytestmark = pytest.mark.mpi
 
 Run = Callable[..., launcher.Outcome]
 #: what takes seconds to import
@@ -152,7 +152,6 @@ BEFORE_A_FRAMEWORK = {
     "file is no HDF5": (["--model", "model.py", "--train-data", "text.list"], "text.h5"),
     "no such data set": (["--model", "model.py", "--features-name", "images"], "images"),
     "no epoch to give up a trial after": (["--model", "model.py", "--pruner", "asha", "--epochs", "2"], "3 epochs"),
-    "no such model": (["--model", "mnits"], "mnist"),
     "package is missing": (["--model", "package.py"], "line 3, ModuleNotFoundError: No module named 'no_such_package'"),
     "bounds backwards in the module": (["--model", "backwards_in_model.py"], "must be less than"),
     "twice in the module": (["--model", "twice.py"], "more than once"),
@@ -207,7 +206,7 @@ def refused(run: Run, options: list[str], folder: Path, digits: Path) -> tuple[s
     return said, outcome
 
 
-@pytest.mark.parametrize("name", EARLY | BEFORE_A_FRAMEWORK)
+@pytest.mark.parametrize("name", effort.some_of([*(BEFORE_A_FRAMEWORK | EARLY)]))
 def test_refused_before_anything_or_a_framework_is_imported(tmp_path, digits, light, name):
     options, word = (EARLY | BEFORE_A_FRAMEWORK)[name]
     said, outcome = refused(light.run, options, tmp_path, digits)
@@ -215,6 +214,7 @@ def test_refused_before_anything_or_a_framework_is_imported(tmp_path, digits, li
     assert not outcome.modules & (HEAVY if name in EARLY else PACKAGES)
 
 
+@pytest.mark.proof
 @pytest.mark.keras
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.needs("torch")) if ".pt" in LATE[name][1] else name for name in LATE]
@@ -226,13 +226,14 @@ def test_refused_by_a_trainer_rank(tmp_path, digits, with_keras, name):
 
 
 @pytest.mark.keras
-@pytest.mark.parametrize("name", effort.some_of(["block size 0", "twice in the module", "features do not fit"], 2))
+@pytest.mark.parametrize("name", effort.some_of(["twice in the module", "block size 0", "features do not fit"]))
 def test_all_ranks_leave_with_the_same_code(tmp_path, digits, name):
     options, word = (EARLY | BEFORE_A_FRAMEWORK | LATE)[name]
     said, _ = refused(partial(launcher.run, 3), options, tmp_path, digits)
     assert word in said
 
 
+@pytest.mark.proof
 @networks.trained("dense", "keras")
 def test_fewer_samples_than_workers(tmp_path, digits, network):
     with h5py.File(next(digits.glob("mnist_train_0.h5"))) as source, h5py.File(tmp_path / "one.h5", "w") as file:

@@ -1,1 +1,1 @@
-"""Managers of a training, as in mpi_learn."""
+"""Training managers, as in mpi_learn."""

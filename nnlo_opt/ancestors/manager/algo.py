@@ -1,4 +1,4 @@
-"""Training algorithm of a manager, as options of the trainer."""
+"""Training algorithm of a manager, converted to training options."""
 
 from ast import literal_eval
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from nnlo_opt.core.base.errors import ConfigurationError, require_known
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.update_rules.easgd import ELASTIC_FORCE
 
-#: names of modes in mpi_learn, and ours
+#: mode in mpi_learn -> ours
 _MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}
 # fmt: off
-#: further argument of `Algo` -> option of a training; the last one that is given counts
+#: further argument of `Algo` -> training option; the last one given counts
 _OPTIONS = {name: name for name in (
     "early_stopping", "gem_kappa", "gem_lr", "gem_momentum", "learning_rate", "lr_schedule", "momentum_correction",
     "overlap", "shuffle", "staleness", "synchronous", "target_metric", "warmup_epochs",
 )} | {"lr": "learning_rate"}
-#: the same with the optimizer `gem`, whose parameters in NNLO are options
+#: the same for NNLO's optimizer `gem`, whose parameters are options here
 _OPTIONS_OF_GEM = {
     **_OPTIONS, "learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa", "lr": "gem_lr",
 }
@@ -25,18 +25,18 @@ _OPTIONS_OF_GEM = {
 
 
 class Algo:
-    """An optimizer, a loss and an update rule.
+    """Optimizer, loss and update rule of a training; an argument of `MPIManager`.
 
-    >>> Algo("adam", loss="mse", lr=0.01, validate_every=100).optimizer_name
-    'adam'
+    >>> Algo("adam", loss="mse", lr=0.01, validate_every=100).options(n_workers=2, batch=10, epochs=5).learning_rate
+    0.01
 
     Further arguments are options of `TrainingDriver` (`early_stopping`, `target_metric`, `synchronous`, `staleness`,
     `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`, `gem_kappa`;
     `TrainingDriver --help` describes them), or parameters of the optimizer with Keras's names and defaults. The
-    learning rate may be called `learning_rate` or `lr`.
+    learning rate is called `learning_rate` or `lr`.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  (the signature is the ancestors')
+    def __init__(
         self,
         optimizer: str | None,
         loss: Any = None,
@@ -53,24 +53,24 @@ class Algo:
         """Check all arguments.
 
         Args:
-            optimizer: optimizer at the master: sgd, adam, rmsprop, adadelta; None in `easgd`, which has none there.
-            loss: a name, a function (y_true, y_pred), or for several outputs a list or dict of them; None for the loss
-                that fits model and labels.
+            optimizer: optimizer at the master: sgd, adam, rmsprop or adadelta; None in `easgd`, which has none.
+            loss: a name, a function (y_true, y_pred), or a list or dict of them for several outputs; None to infer it
+                from model and labels.
             validate_every: updates between two validations; 0 for no validation, None for one after every epoch.
-                Everything that counts in epochs (history, stopping rules, checkpoints, schedules) then counts
-                validations. Workers that wait for each other validate after every epoch in any case.
+                Everything counted in epochs (history, stopping rules, checkpoints, schedules) is then counted in
+                validations. Workers that wait for each other always validate after every epoch.
             sync_every: batches of a worker between two exchanges.
             mode: downpour (or sgd), easgd, gem, allreduce.
             worker_optimizer: optimizer of local steps, in easgd and with `sync_every`; None for sgd.
             worker_optimizer_params: parameters of `worker_optimizer`.
             elastic_force: alpha of easgd, the paper's beta divided by the number of workers; None for 0.9 / workers.
-                With sub-masters, the workers of the master with the fewest count.
+                With sub-masters, the master with the fewest workers counts.
             elastic_lr: learning rate of the local steps in easgd.
             elastic_momentum: momentum of the local steps in easgd.
-            others: options and parameters of the optimizer, see above.
+            others: options, and parameters of the optimizer, see above.
 
         Raises:
-            ConfigurationError: an argument is wrong.
+            ConfigurationError: an argument is invalid.
         """
         self.optimizer_name = optimizer
         self.loss = loss
@@ -107,25 +107,25 @@ class Algo:
             if others:
                 raise ConfigurationError(f"Algo has no argument {min(others)!r} without an optimizer. Leave it out.")
         else:
-            # The ancestors' names tell the framework too, as in "adamtf".
+            # The ancestors' names include the framework, as in "adamtf".
             name = optimizer.removesuffix("tf").removesuffix("torch").lower()
             self._settings |= {"optimizer": name, "optimizer_params": others}
         check_training(self.options(n_workers=1, batch=1, epochs=10**6))
 
     @property
     def validates(self) -> bool:
-        """True if validation is wanted."""
+        """True if there is validation."""
         return self.validate_every is None or self.validate_every > 0
 
     def samples_between_validations(self, n_train: int, batch: int) -> int:
-        """Return the training samples between two validations; `n_train` for one epoch."""
+        """Return the number of training samples between two validations; `n_train` for one epoch."""
         every = self.validate_every
         if not every or int(every) == n_train // batch:
             return n_train
         return max(1, int(every)) * batch * self.sync_every
 
     def options(self, *, n_workers: int, batch: int, epochs: int, **changes: Any) -> TrainingOptions:
-        """Return the options of a training by `n_workers` workers; `changes` that are None change nothing."""
+        """Return the options of a training by `n_workers` workers; `changes` that are None are ignored."""
         settings = self._settings | {name: value for name, value in changes.items() if value is not None}
         beta = ELASTIC_FORCE if self.elastic_force is None else self.elastic_force * n_workers
         return TrainingOptions.of({"batch": batch, "epochs": epochs, "elastic_force": beta, **settings})
@@ -141,7 +141,7 @@ class Algo:
 
 
 def _mapping(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """Return parameters that are given as a dict, or as its text."""
+    """Return parameters given as a dict or as its text."""
     try:
         return dict(literal_eval(value) if isinstance(value, str) else value or {})
     except (ValueError, SyntaxError, TypeError):

@@ -1,8 +1,8 @@
 """Batches of a user's generator, pass after pass, distributed over the workers.
 
-Only the trained batch and the next one are in memory; the next one shows whether a pass ends. A `Pool` is distributed
-by files if each worker can have some. Otherwise it is distributed by batches: every worker runs the full generator and
-takes the batches of its turn.
+Only the current batch and the next one are in memory; the next one shows whether a pass ends. A `Pool` is distributed
+by files if there are enough for all workers. Otherwise by batches: every worker runs the full generator and takes the
+batches of its turn.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -28,12 +28,12 @@ _ENDLESS = "`generate_data` must return after one epoch of batches"
 # ---------------------------------------------------------------- distribution
 
 
-#: selection of items: of every n items, those whose entry is True
+#: selection of items: out of every n items, those with a True entry
 Deal: TypeAlias = tuple[bool, ...]
 
 
 def dealt(items: Iterable[Any], deals: Iterable[Deal]) -> Iterator[Any]:
-    """Return the items that are left after all deals in turn."""
+    """Return the items that remain after all deals in turn."""
     for deal in deals:
         items = compress(items, cycle(deal))
     return iter(items)
@@ -41,10 +41,10 @@ def dealt(items: Iterable[Any], deals: Iterable[Deal]) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Units to be distributed: files, or batches of all files together."""
+    """Units to distribute: files, or batches of all files together."""
 
     files: tuple[str, ...]
-    #: samples of every unit; None if they, and the batches, are not counted
+    #: samples of every unit; None if not counted
     sizes: tuple[int, ...] | None
     by_files: bool
     #: deals so far, if distributed by batches
@@ -60,12 +60,12 @@ class Pool:
 
     @property
     def n_samples(self) -> int:
-        """Number of samples, which must have been counted."""
+        """Number of samples; they must have been counted."""
         return sum(self.sizes or ())
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to be generated."""
+        """True if there is nothing to generate."""
         return not self.files if self.by_files else self.sizes is not None and not self.sizes
 
 
@@ -73,7 +73,7 @@ class Pool:
 
 
 def as_samples(item: Any) -> Samples:
-    """Return a batch of a generator as new arrays; TrialError for anything but a batch.
+    """Return a generator's batch as new arrays; TrialError for anything else.
 
     A list of one array counts as that array. Features become float32, and so do labels stored as floats.
     """
@@ -97,7 +97,7 @@ def _tree(value: Any, dtype_of: Callable[[np.ndarray], DTypeLike]) -> Any:
     if not array.ndim or array.dtype.kind not in "fbiu":
         what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
         raise TrialError(f"{_RULE} of numbers. Received: {what}. Yield arrays, one row for each sample.")
-    # The copy is needed because a generator may use its arrays again for the next batch.
+    # Copy, because a generator may reuse its arrays for the next batch.
     return np.array(array, dtype_of(array))
 
 
@@ -105,7 +105,7 @@ def count_batches(generate: Generate, most: int) -> list[int]:
     """Return the number of samples of every batch of one pass.
 
     Raises:
-        ConfigurationError: if an item is not a batch, or there are more than `most` batches.
+        ConfigurationError: an item is not a batch, or there are more than `most` batches.
     """
     sizes: list[int] = []
     for item in filled(generate()):
@@ -124,7 +124,7 @@ def count_batches(generate: Generate, most: int) -> list[int]:
 
 
 def filled(items: Iterable[Any]) -> Iterator[Any]:
-    """Return the batches that hold samples."""
+    """Return the batches that contain samples."""
     return (item for item in items if _has_rows(item))
 
 
@@ -145,7 +145,7 @@ class GeneratedStream:
     """Endless passes over the batches of a generator, in its own order.
 
     Args:
-        generate: makes the generator of one pass.
+        generate: returns the generator of one pass.
         n_expected: samples of a pass; `next` raises TrialError if a pass has more than twice as many.
     """
 
@@ -155,18 +155,18 @@ class GeneratedStream:
         self._pass = 0
         #: batches and samples of this pass returned so far
         self._offset = self._n_samples = 0
-        #: batches of this pass; None before its begin
+        #: batches of this pass; None before it begins
         self._batches: Iterator[Samples] | None = None
         #: next batch; None before it is fetched
         self._ahead: Samples | None = None
 
     @property
     def position(self) -> tuple[int, int]:
-        """Number of completed passes and of batches returned in the current pass, as `seek` takes them."""
+        """Number of completed passes, and of batches returned in the current pass: the arguments of `seek`."""
         return self._pass, self._offset
 
     def seek(self, pass_number: int, offset: int) -> None:
-        """Go to a `position`, by skipping the batches before it."""
+        """Continue from a `position`, skipping the batches before it."""
         self.close()
         self._pass, self._offset, self._n_samples = pass_number, offset, 0
 
@@ -179,7 +179,7 @@ class GeneratedStream:
         return self._ahead
 
     def next(self) -> Batch:
-        """Return the next batch, which says whether it ends the pass."""
+        """Return the next batch, which tells whether it ends the pass."""
         samples = self.peek()
         self._n_samples += len(samples)
         if self._n_samples > self._most:
@@ -196,7 +196,7 @@ class GeneratedStream:
         return Batch(samples.x, samples.y, is_last, samples.weights)
 
     def close(self) -> None:
-        """Free the generator; the stream can still be used."""
+        """Close the generator; the stream can still be used."""
         self._batches = self._ahead = None
 
     def _fetch(self) -> Samples | None:

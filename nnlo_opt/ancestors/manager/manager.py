@@ -1,8 +1,8 @@
 """Managers of a training, or of a cross validation, on the ranks of a communicator.
 
-Every rank makes a manager, with the same arguments. On workers the constructor trains, and returns when the training
-is over; on the master it returns at once, and `train` does the work. So a script may call `manager.train()` on all
-ranks, or `if comm.Get_rank() == 0: manager.process.train()` as in NNLO and mpi_learn.
+Every rank must construct a manager with the same arguments. On workers the constructor trains, and returns when the
+training is over; on the master it returns at once, and `train` does the work. So a script may call `manager.train()` on
+all ranks, or `if comm.Get_rank() == 0: manager.process.train()` as in NNLO and mpi_learn.
 """
 
 import json
@@ -22,7 +22,7 @@ from nnlo_opt.core.space.values import check_whole
 
 
 class MPIManager(Manager):
-    """Training on the ranks of `comm`: rank 0 is the master, all other ranks are workers; one rank alone is both.
+    """Trains on the ranks of `comm`: rank 0 is the master, the others are workers; a single rank is both.
 
     With the `Sums` of `Data` and the `Line` of `ModelBuilder`:
 
@@ -31,7 +31,7 @@ class MPIManager(Manager):
     True
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
+    def __init__(
         self,
         comm: Any,
         data: Data,
@@ -54,58 +54,58 @@ class MPIManager(Manager):
         callbacks: Sequence[Any] = (),
         seed: int = 0,
     ) -> None:
-        """Make a manager; workers train here. Collective: every rank of `comm`.
+        """Create a manager; workers train here. Collective: every rank of `comm` must call it.
 
         Args:
-            comm: communicator of mpi4py; None for this process alone, without MPI.
+            comm: mpi4py communicator; None for this process only, without MPI.
             data: see `Data`.
             algo: see `Algo`.
             model_builder: see `ModelBuilder`.
-            num_epochs: passes over all training samples, counted over all workers.
-            train_list: file names in a list, or whatever `data` takes for them; or the path of a list file. Every rank
-                must reach all files.
+            num_epochs: passes over all training samples, all workers together.
+            train_list: list of file names (or whatever `data` accepts as such), or path of a list file. Every rank
+                needs access to all files.
             val_list: the same for validation.
-            num_masters: above 1, rank 0 is a top master, and each of the other masters leads a group.
-            num_processes: ranks of a worker, which average their gradients.
-            synchronous: True if workers wait for each other, and their gradients are averaged.
+            num_masters: above 1, rank 0 is the top master, and each of the other masters leads a group.
+            num_processes: ranks per worker, whose gradients are averaged.
+            synchronous: True if workers wait for each other and average their gradients.
             verbose: True if rank 0 prints a line after every epoch.
-            custom_objects: layers and functions of the model that are not Keras's own, by name.
+            custom_objects: name -> custom layer or function of the model.
             early_stopping: rule such as "val_loss,<,4".
             target_metric: rule such as "val_acc,>,0.97".
-            monitor: True to measure CPU and memory of every worker, for the history.
-            thread_validation: changes nothing, as validation is shared by the workers.
-            checkpoint: a folder that all ranks reach. The training is saved there every `checkpoint_interval` epochs,
-                and continues from the files that are there.
+            monitor: True to record CPU and memory of every worker in the history.
+            thread_validation: ignored, because workers share the validation.
+            checkpoint: folder accessible to all ranks. The training is saved there every `checkpoint_interval` epochs,
+                and resumes from existing files.
             checkpoint_interval: epochs between two checkpoints.
-            callbacks: Keras callbacks, whose methods for batches are not called.
-            seed: seed of initial weights and shuffling.
+            callbacks: Keras callbacks; their methods for batches are not called.
+            seed: random seed for initial weights and shuffling.
 
         Raises:
-            ConfigurationError: the arguments are wrong, or data and model do not fit each other.
-            TrialError: on a worker, which trains here, if the training has failed.
+            ConfigurationError: invalid arguments, or data and model that do not match.
+            TrialError: on a worker, if the training failed.
         """
         super().__init__(comm, Settings.of(locals()))
 
     @property
     def process(self) -> "_Process":
-        """The master, as scripts of mpi_learn and NNLO call it."""
+        """The master process, under the name used in scripts of mpi_learn and NNLO."""
         return _Process(self)
 
     def train(self) -> dict[str, Any]:
-        """Train, unless that is done; return {"train_time", "history", "args"} in the form of mpi_learn and NNLO.
+        """Train, on the first call; return {"train_time", "history", "args"} in the format of mpi_learn and NNLO.
 
-        "history" has per rank `<world>:<parent>:<process>` one value an epoch of each metric. Every rank may call it;
-        the master must. Raises `TrialError` if the training has failed.
+        "history" has one value per epoch of each metric, by rank `<world>:<parent>:<process>`. The master must call it,
+        other ranks may. Raises `TrialError` if the training failed.
         """
         return self._history_of(self._train()[0])
 
     def figure_of_merit(self) -> float:
-        """Return 1 - validation accuracy of the last epoch (the best, with early stopping); else the loss."""
+        """Return 1 - validation accuracy, or else the loss, of the last epoch (with early stopping, the best)."""
         return self._train()[0].figure_of_merit
 
 
 class _Process:
-    """Master with the methods that scripts of mpi_learn and NNLO call."""
+    """Master process with the methods used in scripts of mpi_learn and NNLO."""
 
     def __init__(self, manager: MPIManager) -> None:
         self._manager = manager
@@ -125,26 +125,25 @@ class _Process:
         return self.histories
 
     def record_details(self, json_name: str | Path, meta: Mapping[str, Any] | None = None) -> None:
-        """Write `json_name` with train_time, history and `meta`, and beside it the trained model."""
+        """Write `json_name` with train_time, history and `meta`, and the trained model beside it."""
         details = self._manager.train() | dict(meta or {})
         atomic_write(Path(json_name), json.dumps(details, indent=1, default=str) + "\n")
         self._manager.save(Path(json_name).with_suffix(".keras"))
 
 
 class MPIKFoldManager(Manager):
-    """Cross validation: both lists are pooled and cut into folds; each validates what all other folds train.
+    """Cross validation: both lists are pooled and cut into folds; each fold validates a model trained on the others.
 
     >>> manager = MPIKFoldManager(2, None, Sums(10), Algo("sgd", loss="mse"), Line(), 1, ["1", "2"])
     >>> history = manager.train()
     >>> manager.figure_of_merit() > 0
     True
 
-    On at least two ranks a fold the ranks are divided and the folds are trained at the same time, else one after
-    another. HDF5 files are cut by samples (stratified if labels are classes), generated data by files if there are
-    enough, else by batches.
+    With at least two ranks per fold, all folds are trained at the same time, else one after another. HDF5 files are cut
+    by samples (stratified if labels are classes), generated data by files if there are enough, else by batches.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
+    def __init__(
         self,
         NFolds: int,
         comm: Any,
@@ -166,12 +165,12 @@ class MPIKFoldManager(Manager):
         checkpoint_interval: int = 5,
         seed: int = 0,
     ) -> None:
-        """Take the arguments of `MPIManager`, and raise what it raises. Collective: every rank of `comm`."""
+        """Arguments and errors are those of `MPIManager`. Collective: every rank of `comm` must call it."""
         check_whole("NFolds", NFolds)
         super().__init__(comm, Settings.of(locals()))
 
     def train(self) -> list[dict[str, Any]]:
-        """Train all folds; return the history of each, as `MPIManager.train` does. Every rank calls it."""
+        """Train all folds; return the result of `MPIManager.train` for each. Collective: every rank must call it."""
         return [self._history_of(outcome) for outcome in self._train()]
 
     def figures_of_merit(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""Model of a manager: a class of one's own that builds it, or a JSON architecture."""
+"""Model of a manager: a custom builder, or a JSON architecture."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from nnlo_opt.core.base.files import regular
 
 
 class ModelBuilder:
-    """Base class of a model of one's own: override `build_model`.
+    """Base class of custom models: override `build_model`; an argument of `MPIManager`.
 
     >>> class Line(ModelBuilder):
     ...     def build_model(self):
@@ -20,28 +20,28 @@ class ModelBuilder:
     ...         return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     """
 
-    #: True if `build_model` returns a `engine.models.composite.CompositeModel`
+    #: True if `build_model` returns an `engine.models.composite.CompositeModel`
     trains_itself = False
-    #: framework of the model, keras or torch; None to look at the imports of the class
+    #: framework of the model, keras or torch; None to infer it from the imports of the class
     _framework: str | None = None
 
     def __init__(self, comm: Any = None) -> None:
-        """`comm` is kept, and not used."""
+        """`comm` is stored but not used."""
         self.comm = comm
 
     def build_model(self) -> Any:
-        """Return a Keras model, compiled or not, or a torch module. Every worker calls it."""
+        """Return a Keras model, compiled or not, or a torch module; called on every worker."""
         raise ConfigurationError(
             f"A model builder must override `build_model`. Received: {type(self).__name__}, which does not."
         )
 
     def get_backend_name(self) -> str | None:
-        """Return the framework to import before `build_model` runs, keras or torch; None to look at the imports."""
+        """Return the framework to import before `build_model`, keras or torch; None to infer it from imports."""
         return self._framework
 
 
 class ModelFromJson(ModelBuilder):
-    """Keras model from the text that `to_json` of any Keras (1, 2, 3) has written.
+    """Keras model from the output of `to_json` of any Keras (1, 2, 3).
 
     >>> text = Line().build_model().to_json()
     >>> ModelFromJson(json_str=text).build_model().count_params()
@@ -61,12 +61,12 @@ class ModelFromJson(ModelBuilder):
         """Check all arguments.
 
         Args:
-            comm: communicator; it is kept, and not used.
+            comm: communicator; stored but not used.
             filename: file of the architecture.
-            json_str: text of the architecture, in the place of `filename`.
+            json_str: text of the architecture, instead of `filename`.
             custom_objects: layers and functions of the model that are not Keras's own, by name.
-            weights: file of initial weights that Keras has written. A process of its own checks a file of Keras 1 or 2,
-                which may crash its reader.
+            weights: file of initial weights written by Keras. Files of Keras 1 or 2 are first read in another process,
+                because damaged ones may crash it.
         """
         super().__init__(comm)
         if (filename is None) == (json_str is None):

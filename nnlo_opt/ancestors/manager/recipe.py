@@ -1,6 +1,6 @@
-"""Workload of a manager on one rank, made from the objects that a user gives.
+"""Workload of a manager on one rank, from the user's objects.
 
-Plain HDF5 files are read as in `TrainingDriver`; batches of a generator are dealt out here.
+Plain HDF5 files are read as in `TrainingDriver`; batches of a generator are distributed here.
 """
 
 import inspect
@@ -38,7 +38,7 @@ from nnlo_opt.engine.comm.rank_group import RankGroup
 from nnlo_opt.engine.models.builders import TrialDefinition
 from nnlo_opt.engine.models.framework import Framework, framework_for, imported_in
 
-#: names of frameworks that a builder may use as well
+#: other names of frameworks that a builder may return
 _ALIASES: dict[str | None, str] = {"tensorflow": "keras", "tf": "keras", "pytorch": "torch"}
 _NOTHING = Pool(files=(), sizes=(), by_files=True)
 
@@ -46,7 +46,7 @@ _NOTHING = Pool(files=(), sizes=(), by_files=True)
 def workload_of(
     settings: Settings, options: Options, topology: Topology, group: RankGroup, context: ProcessContext
 ) -> "ManagerWorkload":
-    """Return the workload of this rank, after a look at the data. Collective: every rank of `group`."""
+    """Inspect the data and return the workload of this rank. Collective: every rank of `group` must call it."""
     ranks_of_teams = [team.trainer_ranks for team in topology.teams]
     trainers = sorted(rank for ranks in ranks_of_teams for rank in ranks)
     n_shares = max(map(len, ranks_of_teams))
@@ -70,7 +70,7 @@ def workload_of(
 
 
 def _counting_validations(settings: Settings, options: Options, n_train: int) -> Options:
-    """Return the options with as many epochs as there are validations, if they do not come after every epoch."""
+    """Return the options with epochs counted in validations, if these do not follow every epoch."""
     training, n_folds = options.training, options.plan.n_fold
     n_between = settings.algo.samples_between_validations(n_train, training.batch)
     if n_between == n_train or training.waits or n_folds > 1:
@@ -83,7 +83,7 @@ def _counting_validations(settings: Settings, options: Options, n_train: int) ->
 
 
 def definition_of(settings: Settings) -> TrialDefinition:
-    """Return the definition of a model that the builder of a manager builds, with the loss of its algorithm."""
+    """Return the definition of the model of a manager's builder, with the loss of its algorithm."""
     builder, loss = settings.model_builder, settings.algo.loss
     name = type(builder).__name__
 
@@ -107,12 +107,12 @@ def definition_of(settings: Settings) -> TrialDefinition:
 
 
 def _framework_of(builder: Any) -> Framework:
-    """Return the framework that a builder names; else the one that its class imports, or its script."""
+    """Return the framework that a builder declares, or else the one that its class or script imports."""
     asked, source = builder.get_backend_name(), Path()
     name = _ALIASES.get(asked, asked)
     with suppress(TypeError, OSError):  # if it has been typed into a console
         source = Path(inspect.getsourcefile(type(builder)) or "")
-        # A script may have builders of several frameworks.
+        # A script may contain builders of several frameworks.
         name = name or imported_in(dedent(inspect.getsource(type(builder))))
     return framework_for(source, name)
 
@@ -120,7 +120,7 @@ def _framework_of(builder: Any) -> Framework:
 class ManagerWorkload(ModuleWorkload):
     """Workload of a manager, whose samples are read from HDF5 files by number.
 
-    The epochs of its options are validations if these do not come after every epoch.
+    If validations do not follow every epoch, the epochs of its options are validations.
     """
 
     def __init__(self, settings: Settings, options: Options, context: ProcessContext) -> None:
@@ -136,7 +136,7 @@ class ManagerWorkload(ModuleWorkload):
         return self._cut(super().open_task(start))
 
     def _cut(self, task: FoldTask) -> FoldTask:
-        """Return a task whose epoch ends with the next validation."""
+        """Return a task whose epochs end at each validation."""
         if self.options.training.epochs == self._settings.epochs:
             return task
         n_between = self._settings.algo.samples_between_validations(task.n_train, task.options.batch)
@@ -168,8 +168,8 @@ class GeneratedWorkload(ManagerWorkload):
     """Workload of a manager whose samples come from a user's generator.
 
     Args:
-        train: what is trained on, counted; with folds, everything.
-        validation: what is validated on; with folds, nothing.
+        train: units to train on, counted; with folds, all units.
+        validation: units to validate on; with folds, none.
     """
 
     def __init__(
@@ -178,17 +178,17 @@ class GeneratedWorkload(ManagerWorkload):
         super().__init__(settings, options, context)
         self._train = train
         self._validation = validation
-        #: batches of the task under way; None without one
+        #: batches of the current task; None without one
         self._stream: GeneratedStream | None = None
-        #: samples for a model without a task; None before they are asked for
+        #: samples for a model without a task; None before first use
         self._seen: Samples | None = None
 
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
-        """Return the model for what the generator yields first."""
+        """Return the model for the first batch of the generator."""
         return self.maker.build(parameters, options, seed, self)
 
     def open_task(self, start: StartFold) -> FoldTask:
-        """Start the generator of this worker's share, and build the model for what it yields first."""
+        """Start the generator of this worker's share, and build the model for its first batch."""
         train, validation = self._of_fold(start.fold)
         mine = train.deal(start.n_workers, {start.worker - 1})
         if mine.is_empty or not mine.n_samples:
@@ -229,7 +229,7 @@ class GeneratedWorkload(ManagerWorkload):
 
     @property
     def some_labels(self) -> Arrays:
-        """Some labels, by which a loss is inferred."""
+        """Some labels, to infer a loss from."""
         return self._first().y
 
     def _first(self) -> Samples:
@@ -254,11 +254,11 @@ class GeneratedWorkload(ManagerWorkload):
 
 
 def _cut_pools(settings: Settings, n_shares: int, *, by_batches: bool) -> tuple[Pool, Pool]:
-    """Return the pools to train on and to validate on, not yet counted; with folds, everything and nothing.
+    """Return the pools to train on and to validate on, not yet counted; with folds, all units and none.
 
     Args:
-        n_shares: ranks among which training samples are shared.
-        by_batches: ranks share the batches, because they average batch by batch and need as many batches each.
+        n_shares: number of ranks that share the training samples.
+        by_batches: True to share batches: ranks average batch by batch, and need equal numbers of batches.
     """
     lists = settings.train_list, settings.files_to_validate
     if settings.n_fold == 1:
@@ -273,7 +273,7 @@ def _cut_pools(settings: Settings, n_shares: int, *, by_batches: bool) -> tuple[
 
 
 def _counted(data: Data, pool: Pool, group: RankGroup, trainers: Sequence[int]) -> tuple[int, ...]:
-    """Return the samples of every unit of a pool: files are counted by all `trainers`, batches by the first of them."""
+    """Return the samples of every unit of a pool: all `trainers` count files; the first one counts batches."""
     if not pool.by_files:
 
         def count() -> list[int]:

@@ -1,4 +1,4 @@
-"""Settings of a manager, from which its options follow."""
+"""Settings of a manager, and the options derived from them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -30,7 +30,7 @@ ALIASES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Arguments of a manager, under the names of options; `n_fold` of 1 takes the lists as they are given."""
+    """Arguments of a manager, under the names of options; with `n_fold` 1 the lists are used as given."""
 
     data: Data
     algo: Algo
@@ -61,11 +61,11 @@ class Settings:
 
     @property
     def files_to_validate(self) -> tuple[str, ...]:
-        """Files to validate on; with folds they are pooled with `train_list`."""
+        """Files to validate on; with folds none, as they are pooled with `train_list`."""
         return self.val_list if self.algo.validates or self.n_fold > 1 else ()
 
     def topology(self, n_ranks: int) -> Topology:
-        """Return the plan of a world of `n_ranks`; ConfigurationError if roles cannot be dealt out."""
+        """Return the topology of a world of `n_ranks`; ConfigurationError if roles cannot be assigned."""
         n_masters, n_processes, names = self.n_masters, self.n_processes, ("num_masters", "num_processes")
         for name in names:
             check_whole(name, getattr(self, ALIASES[name]))
@@ -89,7 +89,7 @@ class Settings:
         )
 
     def options(self, team: Team) -> Options:
-        """Return the options of a rank of `team`; ConfigurationError for options that contradict each other."""
+        """Return the options of a rank of `team`; ConfigurationError for contradictory options."""
         if not isinstance(self.data, Data):
             raise ConfigurationError(
                 f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
@@ -130,7 +130,7 @@ class Settings:
 
 
 def _files(given: Iterable[str | Path] | str | Path) -> tuple[str, ...]:
-    """Return the names in a list; a single path is the one of a list file."""
+    """Return the names in a list; a single path is that of a list file."""
     if isinstance(given, str | Path):
         return tuple(map(str, read_list(given)))
     return tuple(located(str(name)) for name in given)

@@ -1,4 +1,4 @@
-"""Trainings by the ranks of a user's own script, in the session of the drivers."""
+"""Trainings on the ranks of a user's script, using the drivers' session."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.roles import RoleSetup
 from nnlo_opt.app.run.start.embedded import ScriptRank, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.app.run.start.host import ScriptHost
-from nnlo_opt.app.run.start.training import TrainingSession
+from nnlo_opt.app.run.start.training import TrainingDriver
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.safe_path import discard
@@ -32,23 +32,23 @@ from nnlo_opt.engine.runtime.launched import warn_of_split_world
 if TYPE_CHECKING:
     from nnlo_opt.engine.comm.mpi.world import Communicator
 
-#: lines of the traceback of another rank that an error shows
+#: lines of another rank's traceback that an error shows
 _N_LINES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldOutcome:
-    """Result of one fold, which every rank knows."""
+    """Result of one fold, known on every rank."""
 
     figure_of_merit: float
-    #: as its master wrote it
+    #: history as written by the master
     history: dict[str, Any]
     #: number of ranks that trained the fold
     n_ranks: int
 
 
 class Manager:
-    """Folds of a training on the ranks of a communicator, from its arguments to the trained model."""
+    """Training of one or more folds on the ranks of a communicator, from arguments to the trained model."""
 
     def __init__(self, comm: "Communicator | None", settings: Settings) -> None:
         self._settings = settings
@@ -58,9 +58,9 @@ class Manager:
         self.train_list, self.val_list = settings.train_list, settings.val_list
         self.synchronous, self.verbose = settings.synchronous, settings.verbose
         self.callbacks = list(settings.callbacks)
-        #: of every fold; None before the training is over
+        #: one for each fold; None before the end of the training
         self._outcomes: list[FoldOutcome] | None = None
-        #: error with which the training has failed; None while it has not
+        #: error of a failed training, else None
         self._error: TrialError | None = None
         #: weights and model state of the best fold
         self._trained = np.empty(0, np.float32), np.empty(0, np.float32)
@@ -71,12 +71,12 @@ class Manager:
             warn_of_split_world(WORLD.Get_size(), stacklevel=3)
         self._group = group = RankGroup(comm)
         self._undo_abort = abort_on_error(group.comm)
-        #: True on the rank that gives the orders
+        #: True on the rank that directs the training
         self.is_master = self.should_validate = group.rank == 0
         self._topology = topology = group.attempt(lambda: settings.topology(group.size))
         team = next(team for team in topology.teams if group.rank in team.world_ranks)
         position = group.rank - team.master_rank
-        #: number of workers of this rank's team, and number of this one from 1; -1 on a master
+        #: number of workers in this rank's team, and number of this worker from 1; -1 on a master
         self.num_workers = team.n_workers
         self.worker_id = team.worker_of(position) if position else -1
         self._options = options = group.attempt(lambda: settings.options(team))
@@ -108,7 +108,7 @@ class Manager:
     # ------------------------------------------------------------ the training
 
     def _train(self) -> list[FoldOutcome]:
-        """Return the outcome of every fold; on the master the first call trains. TrialError if a fold has failed."""
+        """Return the outcome of every fold; on the master the first call trains. TrialError if a fold failed."""
         if self._outcomes is None:
             self._run()
         if self._error is not None:
@@ -122,17 +122,16 @@ class Manager:
         script = ScriptHost(
             program=type(self).__name__,
             findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
-            keeps_files=folder is not None,
             observers=[lines] if self.verbose else [],
             warn=partial(print, file=sys.stderr, flush=True),
         )
         with temporary_run() as temporary:
             run = temporary if folder is None else self._options.run
-            self._script_rank.coordinate(replace(self._options, run=run), script, TrainingSession)
+            self._script_rank.coordinate(replace(self._options, run=run), script, TrainingDriver)
             self._share_results()
 
     def _share_results(self) -> None:
-        """Share the results of the training, and release what it has used. Collective: every rank."""
+        """Share the results of the training, and release its resources. Collective: every rank."""
         self._outcomes = []
         directory = self._script_rank.end()
         if directory is None:
@@ -144,7 +143,7 @@ class Manager:
                 discard(directory.parent)  # also on the nodes of other masters
 
     def _read_outcomes(self, directory: Path, events: Sequence[Event]) -> None:
-        """Read the outcome of every fold from the journal, and share the weights of the best fold."""
+        """Read the outcome of every fold from the journal, and share the weights of the best one."""
         group, ledger = self._group, Ledger(events)
         trial = ledger.trials[-1]
         if len(trial.folds) < self._settings.n_fold:
@@ -153,7 +152,8 @@ class Manager:
             for line in traces[-1].splitlines()[-_N_LINES:] if traces else []:
                 self._error.add_note(line)
             return
-        # Each master reads what it has written, as it may be on another node; an earlier start may have had more.
+        # Each master reads its own files, because it may be on another node; an earlier start may have had more
+        # masters.
         teams = dict.fromkeys(trial.folds, self._topology.teams[0])
         for assignment in trial.assignments:
             if ledger.sessions[-1].started_at_s <= assignment.assigned_at_s:
@@ -176,11 +176,11 @@ class Manager:
 
     @property
     def model(self) -> Any:
-        """The trained model, on any rank: built anew, with the trained weights. With folds, the best one."""
+        """The trained model, on any rank: newly built, with the trained weights. With folds, the best one."""
         return self._trained_adapter().synced_model()
 
     def save(self, path: str | Path) -> None:
-        """Write the trained model: Keras's format for a path that ends in .keras. Rank 0 writes, others do nothing."""
+        """Write the trained model, in Keras's format if the path ends in .keras. Only rank 0 writes."""
         if self.is_master:
             adapter = self._trained_adapter()
             try:
@@ -190,7 +190,7 @@ class Manager:
                 raise ConfigurationError(f"The model cannot be saved as {path}: {reason}") from error
 
     def close(self) -> None:
-        """Release communicators and copied files; workers of a manager that has not trained stop waiting."""
+        """Release communicators and copied files; if there was no training, workers stop waiting."""
         if self._outcomes is None:
             self._script_rank.dismiss()
             self._share_results()
@@ -203,7 +203,7 @@ class Manager:
         self._undo_abort()
 
     def free_comms(self) -> None:
-        """Close the manager."""
+        """Close the manager, under mpi_learn's name."""
         self.close()
 
     def _trained_adapter(self) -> Any:

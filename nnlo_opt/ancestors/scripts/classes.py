@@ -1,6 +1,6 @@
-"""Classes of NNLO or mpi_learn by their former names, with their functions, on top of the Python interface.
+"""Classes and functions of NNLO and mpi_learn under their former names, based on our Python interface.
 
-If a script asks for something that its ancestor did not do either, a line on rank 0 says that it is left out.
+For a request that had no effect in the ancestor either, rank 0 prints that it is ignored.
 """
 
 import copy
@@ -39,7 +39,7 @@ def say(line: str) -> None:
 
 
 class Algo(nnlo_opt.Algo):
-    """Algorithm in the form of the ancestors, without `elastic_lr` and `elastic_momentum`, which had no effect."""
+    """Algorithm with the ancestors' arguments, without `elastic_lr` and `elastic_momentum`, which had no effect."""
 
     def __init__(self, optimizer: str | None, **given: Any) -> None:
         for name in ("elastic_lr", "elastic_momentum"):
@@ -54,16 +54,16 @@ class Algo(nnlo_opt.Algo):
         super().__init__(optimizer, **given)
 
     def search_options(self, n_workers: int) -> dict[str, Any]:
-        """Return what is set as options of `nnlo_opt.optimize`."""
+        """Return the settings as options of `nnlo_opt.optimize`."""
         beta = {} if self.elastic_force is None else {"elastic_force": self.elastic_force * n_workers}
         return {name: value for name, value in self._settings.items() if value not in (None, {})} | beta
 
     def load(self, fn: str) -> None:
-        """Do nothing: a manager that has a checkpoint continues from it."""
+        """Do nothing: a manager resumes from its checkpoint."""
         say(f"`Algo.load({fn!r})` changes nothing: MPIManager continues from its `checkpoint` by itself.")
 
     def save(self, fn: str | None = None) -> None:
-        """Do nothing: the checkpoint of a manager holds the state of the optimizer."""
+        """Do nothing: a manager's checkpoint includes the optimizer."""
 
 
 class MPIManager(nnlo_opt.MPIManager):
@@ -102,7 +102,7 @@ class Data(nnlo_opt.Data):
             yield from self.generate_data()
 
     def concat_data(self, data1: Any, data2: Any) -> Any:
-        """Return two arrays, or lists of arrays, one behind the other."""
+        """Concatenate two arrays or lists of arrays."""
         return concatenate([data1, data2])
 
     def get_num_samples(self, data: Any) -> int:
@@ -115,7 +115,7 @@ class H5Data(Data, nnlo_opt.H5Data):
 
 
 def get_device(comm: Any, num_masters: int = 1, gpu_limit: int = -1, gpu_for_master: bool = False) -> str:
-    """Return cpu, or `gpu` with the number of a GPU of this node for this rank, or with the name of a slice of one."""
+    """Return cpu, or `gpu` with the number of a GPU on this node (or the name of a slice of one) for this rank."""
     gpu = place(node_place(os.environ)[0], find_gpus(os.environ).names, None if gpu_limit < 0 else gpu_limit)
     return "cpu" if gpu == NO_GPU else f"gpu{gpu}"
 
@@ -123,7 +123,7 @@ def get_device(comm: Any, num_masters: int = 1, gpu_limit: int = -1, gpu_for_mas
 def get_groups(
     comm: Any, num_masters: int = 1, num_processes: int = 1
 ) -> tuple[list[int], list[list[int]], list[list[int]]]:
-    """Return the ranks that are masters, of each group with its master, and of each worker."""
+    """Return the ranks of the masters, of each group with its master, and of each worker."""
     starts, n_groups = range(num_masters, comm.Get_size(), num_processes), max(1, num_masters - 1)
     groups = [sorted([num_masters - 1 - group, *starts[group::n_groups]]) for group in range(n_groups)]
     workers = [[*range(start, min(start + num_processes, comm.Get_size()))] for start in starts]
@@ -139,7 +139,7 @@ def get_device_name(dev_type: str, dev_num: int, backend: str = "tensorflow") ->
 
 
 class MPIModel:
-    """A Keras model, or several; any attribute is one of the model."""
+    """Wrapper of one or several Keras models; attributes are looked up in the model."""
 
     def __init__(self, model: Any = None, models: Sequence[Any] | None = None) -> None:
         self.model, self.models = model, models
@@ -176,9 +176,9 @@ class MPITModel(MPIModel):
 
 
 class ModelTensorFlow(nnlo_opt.ModelBuilder):
-    """Keras model of a module FILE.py, of an architecture as FILE.json or as its text, or like a model that is given.
+    """Keras model from a module FILE.py, an architecture FILE.json or its text, or a given model.
 
-    `others` may have `filename` and `json_str`, as mpi_learn called it.
+    `others` may contain `filename` and `json_str`, as in mpi_learn.
     """
 
     _framework = "keras"
@@ -200,7 +200,7 @@ ModelFromJson = ModelFromJsonTF = ModelTensorFlow
 
 
 class ModelPytorch(nnlo_opt.ModelBuilder):
-    """Torch module of FILE.py, of a file saved by torch, or like a module that is given."""
+    """Torch module from FILE.py, a file saved by torch, or a given module."""
 
     _framework = "torch"
 
@@ -219,7 +219,7 @@ class ModelPytorch(nnlo_opt.ModelBuilder):
 
 
 class GANModelBuilder(nnlo_opt.ModelBuilder):
-    """The GAN of showers; a script cannot have its networks by themselves."""
+    """NNLO's GAN of showers; its networks are not available separately."""
 
     _framework, trains_itself = "keras", True
 
@@ -240,7 +240,7 @@ class GANModelBuilder(nnlo_opt.ModelBuilder):
 
 
 class GANModel:
-    """Refusal of NNLO's GAN without its builder."""
+    """Refuses to use NNLO's GAN without its builder."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ConfigurationError(
@@ -255,7 +255,7 @@ GANBuilder = GANModel
 def load_model(
     filename: Any = None, model: Any = None, weights_file: Any = None, custom_objects: Any = None, json_str: Any = None
 ) -> Any:
-    """Return the Keras model of a file or text, or a new one like `model`, with the weights of a file if there is one.
+    """Return the Keras model of a file or text, or a copy of `model`, with the weights of a file if given.
 
     In mpi_learn the second argument is the text.
     """
@@ -270,7 +270,7 @@ def load_model(
 
 
 class OptimizerBuilder:
-    """Maker of an optimizer from its name and arguments; plain SGD takes whole steps, as in NNLO."""
+    """Creates an optimizer from its name and arguments; plain SGD has learning rate 1, as in NNLO."""
 
     def __init__(self, name: str, config: Mapping[str, Any] | None = None, horovod_wrapper: bool = False) -> None:
         self.name, self.config = name, dict(config or {})
@@ -294,7 +294,7 @@ class OptimizerBuilder:
 
 
 def import_keras(tries: int = 10) -> None:
-    """Import Keras, with this rank's part of the cores and without its messages."""
+    """Import Keras with this rank's share of the cores, and without its messages."""
     settle_backend()
     n_threads = max(1, len(cores()) // node_place(os.environ)[1])
     importlib.import_module("nnlo_opt.engine.models.keras.framework").import_framework(n_threads)
@@ -311,7 +311,7 @@ def shapes_from_weights(weights: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
 
 
 class _IdleHelper:
-    """Helper of the ancestors that does nothing here; a line says so when a script makes or enables it."""
+    """Helper of the ancestors without effect here; prints a line when a script constructs or enables it."""
 
     def __init__(self, line: str) -> None:
         self._line = line
@@ -329,26 +329,26 @@ Monitor = _IdleHelper("`Monitor` measures nothing by itself; `MPIManager(monitor
 
 
 def trace(original_function: Any = None, **_: Any) -> Any:
-    """Return a function as it is, or a decorator that does."""
+    """Return the function unchanged, or a decorator that does."""
     return original_function or trace
 
 
 def get_log_level(levelstr: str = "info") -> int:
-    """Return a level of logging by its name."""
+    """Return the logging level of this name."""
     return _LEVELS.get(levelstr.upper(), logging.INFO)
 
 
 def initialize_logger(
     filename: str | None = None, file_level: str = "info", stream: bool = True, stream_level: str = "info"
 ) -> None:
-    """Log to the terminal, and to a file if one is named."""
+    """Log to the terminal, and to a file if given."""
     handlers: list[logging.Handler] = [logging.StreamHandler()] if stream else []
     handlers += [logging.FileHandler(filename)] if filename else []
     logging.basicConfig(level=get_log_level(stream_level), handlers=handlers, format=_FORMAT, force=True)
 
 
 def set_logging_prefix(*_: Any, **__: Any) -> None:
-    """Do nothing: a rank's lines are in its own log."""
+    """Do nothing: each rank has its own log."""
 
 
 # ---------------------------------------------------------------- the package `models` of NNLO
@@ -363,7 +363,7 @@ MNistNet, CNN = _MAKERS["mnist_torch"], _MAKERS["topclass_torch"]
 
 
 def model_function(model_name: str) -> Callable[..., Any]:
-    """Return the function that makes the model of this name; ConfigurationError without one."""
+    """Return the function that builds the model of this name; ConfigurationError if there is none."""
     require_known("A model", model_name, _MAKERS)
     return _MAKERS[model_name]
 

@@ -1,8 +1,8 @@
-"""Import hook for scripts of NNLO or mpi_learn, whose modules it makes of this package.
+"""Import hook that provides the modules of NNLO and mpi_learn.
 
-`install` puts one finder in front of all others. The finder answers for the modules of `MODULES`, a table of names for
-each; for former modules of Keras, which are aliases; and it adds former names to Keras and torch when these are
-imported. It imports none of them by itself.
+`install` puts a finder before all others. It provides the modules in `MODULES`, each with a table of names, and former
+modules of Keras as aliases, and adds former names to Keras and torch when these are imported. It imports none of them
+itself.
 """
 
 import functools
@@ -27,7 +27,7 @@ from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST,
 from nnlo_opt.engine.data.lists import look_in
 from nnlo_opt.engine.models.legacy.layers import MERGES, RENAMED
 
-#: module of ours that has the names, unless `_HOMES` says otherwise
+#: module that defines the names, except those in `_HOMES`
 _CLASSES = "nnlo_opt.ancestors.scripts.classes"
 _HOMES = {
     **dict.fromkeys(("MPIKFoldManager", "ModelBuilder"), "nnlo_opt"),
@@ -60,23 +60,23 @@ MODULES: Mapping[str, str] = {
 # ---------------------------------------------------------------- former names of Keras and torch
 
 _LAYERS = "core convolutional pooling recurrent normalization advanced_activations embeddings wrappers noise local"
-#: former module -> its module of today
+#: former module -> current module
 ALIASES: Mapping[str, str] = {
     **{f"keras.layers.{name}": "keras.layers" for name in (*_LAYERS.split(), "merge")},
     **dict.fromkeys(("keras.engine", "keras.engine.topology", "keras.engine.training"), "keras.layers"),
     "keras.objectives": "keras.losses",
     **{f"keras.utils.{name}_utils": "keras.utils" for name in ("np", "generic", "vis")},
 }
-#: former argument -> today's, which is taken if a function has it and has no argument of the former name
+#: former argument -> current ones; used if a function has one of these and no argument of the former name
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     **{old: (new, new.replace("kernel", "embeddings")) for old, new in RENAMED.items()},
     **{"lr": ("learning_rate",), "input": ("inputs",), "output": ("outputs",), "nb_epoch": ("epochs",)},
 }
-#: former arguments without a meaning today
+#: former arguments that are ignored
 _DROPPED = ("consume_less", "forget_bias_init", "implementation", "decay", "mode")
 _VALUES = {"th": "channels_first", "tf": "channels_last"}
 # fmt: off
-#: functions of `keras.backend` whose names are others in `keras.ops`
+#: function of `keras.backend` -> its name in `keras.ops`, if different
 _OPERATIONS = {
     "dot": "matmul", "pow": "power", "permute_dimensions": "transpose", "batch_dot": "matmul", "gather": "take",
     "concatenate": "concatenate",
@@ -85,7 +85,7 @@ _OPERATIONS = {
 
 
 class AliasLoader(importlib.abc.Loader):
-    """Maker of a former module, which has all names of its module of today."""
+    """Creates a former module with all names of the current one."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         kind = _Merge if spec.name == "keras.layers.merge" else ModuleType
@@ -108,7 +108,7 @@ class _Merge(ModuleType):
 
 
 def _patch_keras(keras: Any) -> None:
-    """Give Keras 3 the names and arguments of Keras 1 and 2."""
+    """Add the names and arguments of Keras 1 and 2 to Keras 3."""
     for module in (keras.layers, keras.optimizers):
         for kind in {value for value in vars(module).values() if isinstance(value, type) and "__init__" in vars(value)}:
             _take_former_arguments(kind, "__init__")
@@ -123,7 +123,7 @@ def _patch_keras(keras: Any) -> None:
 
 
 def _saving_weights(original: Callable[..., None]) -> Callable[..., None]:
-    """Return Keras's `save_weights`, which writes the format of Keras 2 to a file with a name of Keras 2."""
+    """Wrap Keras's `save_weights` to write the format of Keras 2 to files named as in Keras 2."""
 
     def save_weights(self: Any, filepath: Any, *arguments: Any, **given: Any) -> None:
         if str(filepath).endswith((".h5", ".hdf5")) and not str(filepath).endswith(".weights.h5"):
@@ -148,7 +148,7 @@ def _patch_backend(backend: Any) -> None:
 
 
 def _take_former_arguments(owner: Any, name: str) -> None:
-    """Have the function `name` of a class take arguments by their former names, too."""
+    """Make the function `name` of a class accept former names of arguments, too."""
     function = vars(owner).get(name) or getattr(owner, name)
     signature = inspect.signature(function)
     parameters = signature.parameters
@@ -182,7 +182,7 @@ def _rename_in_new(owner: Any) -> None:
 
 
 def _renamed(given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
-    """Return arguments by their names of today; `known`: those that a function has."""
+    """Return arguments under their current names; `known`: arguments of the function."""
     made: dict[str, Any] = {}
     for name, value in given.items():
         today = next((new for new in _ARGUMENTS.get(name, ()) if new in known and name not in known), name)
@@ -196,7 +196,7 @@ def _renamed(given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
 
 
 def _patch_torch(torch: Any) -> None:
-    """Let `cuda()` leave tensors and modules where they are without a GPU, and `save` write modules as TorchScript."""
+    """Make `cuda()` do nothing without a GPU, and `save` write modules as TorchScript."""
     original = torch.save
 
     def save(what: Any, f: Any, *arguments: Any, **given: Any) -> None:
@@ -220,7 +220,7 @@ PATCHES: Mapping[str, Callable[[ModuleType], None]] = {"keras": _patch_keras, "t
 
 
 class _Loader(importlib.abc.Loader):
-    """Maker of a module from its table: a name is looked up when it is asked for."""
+    """Creates a module from its table; names are looked up on use."""
 
     def exec_module(self, module: ModuleType) -> None:
         table = MODULES[module.__name__].split()
@@ -239,7 +239,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _patch_once_loaded(loader: importlib.abc.Loader) -> None:
-    """Let the loader of a framework add former names to it once it is loaded."""
+    """Make the loader of a framework add former names after loading it."""
     original = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
@@ -250,7 +250,7 @@ def _patch_once_loaded(loader: importlib.abc.Loader) -> None:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finder of all modules of `MODULES`, of former modules of Keras, and of Keras and torch with former names."""
+    """Finder of the modules in `MODULES`, of former modules of Keras, and of Keras and torch with former names."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -287,7 +287,7 @@ def _model_folders() -> list[Path]:
 
 
 def install() -> None:
-    """Give this process the modules; the working folder joins the path of modules. Idempotent."""
+    """Install the finder, and add the working folder to `sys.path`. Idempotent."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
     if os.getcwd() not in sys.path:
@@ -295,9 +295,9 @@ def install() -> None:
 
 
 def run_script(argv: Sequence[str]) -> int:
-    """Run the script `argv[0]` with the further words as its own, as Python does; return the exit code.
+    """Run the script `argv[0]` with the remaining words as its arguments, like Python; return the exit code.
 
-    If it raises under mpirun, all ranks are ended: those that wait for this one would wait for ever.
+    If it raises under mpirun, all ranks are aborted, because others may wait for this one.
     """
     install()
     path = Path(argv[0])

@@ -1,7 +1,7 @@
-"""Search of NNLO's OptimizationDriver.py by `nnlo_opt.optimize`, in the form of its two classes.
+"""The two classes of NNLO's OptimizationDriver.py, implemented by `nnlo_opt.optimize`.
 
-Rank 0 knows how to search and for what, the ranks of the blocks how to train and on which data. They share this when
-they run.
+Rank 0 knows the settings of the search, the ranks of the blocks those of the training and the data. They exchange these
+when they run.
 """
 
 import json
@@ -16,7 +16,7 @@ from nnlo_opt.core.base.files import atomic_write
 from nnlo_opt.engine.comm.rank_group import RankGroup
 from nnlo_opt.engine.data.lists import located
 
-#: options of `optimize` by the names of arguments of `ProcessBlock`, which ignores all other arguments
+#: argument of `ProcessBlock` -> option of `optimize`; other arguments are ignored
 _OPTIONS = {
     **{"folds": "n_fold", "num_masters": "n_masters", "num_process": "n_processes"},
     **{name: name for name in ("early_stopping", "target_metric", "monitor", "checkpoint_interval")},
@@ -24,7 +24,7 @@ _OPTIONS = {
 
 
 class Coordinator:
-    """Coordinator of a search, on rank 0; `ga` asks for generations of `populationSize` trials."""
+    """Coordinator of a search, on rank 0; `ga` selects genetic search with generations of `populationSize` trials."""
 
     def __init__(
         self, comm: Any, num_blocks: int, opt_params: Any, ga: bool, populationSize: int, **given: Any
@@ -35,22 +35,22 @@ class Coordinator:
         self._options: dict[str, Any] = {"space": opt_params, "checkpoint": checkpointing}
         if ga:
             self._options |= {"hyper_opt": "genetic", "ga_populations": populationSize}
-        #: figure of merit at which the search stops; None without one
+        #: figure of merit at which the search stops; None to not stop
         self.target_fom: float | None = None
         self._result: Any = None
 
     def load(self, fn: str | None = None) -> None:
-        """Continue the run that `checkpointing` names."""
+        """Resume the run named by `checkpointing`."""
         self._options["opt_restore"] = True
 
     def run(self, num_iterations: int = 1) -> None:
-        """Search. Collective: every other rank runs its block."""
+        """Search. Collective: every other rank must run its block."""
         self._options |= {"num_iterations": num_iterations * self._n_a_step, "target_objective": self.target_fom}
         self._result = found = _search(self.comm, self._options)
         print(f"Best parameters found: {found.best_parameters} with value {found.figure_of_merit}", flush=True)
 
     def record_details(self, json_name: str | None = None) -> None:
-        """Write the trials to a file of JSON, in NNLO's form."""
+        """Write the trials to a JSON file in NNLO's format."""
         found = [trial for trial in self._result.ledger.trials if trial.figure_of_merit is not None]
         points, figures = [[*trial.point.values()] for trial in found], [trial.figure_of_merit for trial in found]
         best = {"fX": [*(self._result.best_parameters or {}).values()], "fY": self._result.figure_of_merit}
@@ -59,9 +59,9 @@ class Coordinator:
 
 
 class ProcessBlock:
-    """Rank of a block, which trains what the `builder` of a provider makes of a point.
+    """Rank of a block, which trains the models of a provider's `builder`.
 
-    `rest`: the provider, the number of epochs, the files to train on and to validate on.
+    `rest`: the provider, the number of epochs, the training files and the validation files.
     """
 
     def __init__(self, comm_world: Any, comm_block: Any, algo: Any, data: Any, device: str, *rest: Any, **given: Any):
@@ -90,7 +90,7 @@ class ProcessBlock:
             self._functions["get_loss"] = lambda: algo.loss
 
     def run(self) -> None:
-        """Train until the search is over. Collective: every rank."""
+        """Train until the search has ended. Collective: every rank must call it."""
         function = getattr(self._provider, "model_fn", self._provider.builder)
         source = getattr(function, "func", function).__code__.co_filename
         _search(self.comm_world, self._options | {"source": source}, **self._functions)

@@ -1,1 +1,1 @@
-"""Looking at a run: its tables as data frames, its figures, what its parameters do."""
+"""Analysis of a run: data frames and effects of parameters."""

@@ -1,18 +1,18 @@
-"""Effects of parameters on the figure of merit, by functions drawn from a Gaussian process of the complete trials.
+"""Effects of parameters on the figure of merit, from a Gaussian process fitted to the complete trials.
 
-The process is fitted as in `core.search.bayesian`, to figures that are compressed by `core.search.targets.warp`. A
-figure counts as at most `_MOST_ABOVE` times as far from the best as the median is, so that diverged trials do not
-outweigh all else. What the process does not know shows as the spread of functions that are drawn from it. Each function
-is a sum of random features, corrected at the trials (Wilson et al., 2020, ICML, "Efficiently sampling functions from
-Gaussian process posteriors", eq. 13; features: Rahimi and Recht, 2007, NeurIPS).
+The process is fitted as in `core.search.bayesian`, to figures compressed by `core.search.targets.warp`. Distances from
+the best figure are clipped at `_MOST_ABOVE` times the median distance, so that diverged trials do not dominate. The
+uncertainty of the process is the spread of functions sampled from it. Each is a sum of random features, corrected at
+the trials (Wilson et al., 2020, ICML, "Efficiently sampling functions from Gaussian process posteriors", eq. 13;
+features: Rahimi and Recht, 2007, NeurIPS).
 
-Importance is the total index of Sobol: the share of the variance over the search space that is left on average if all
-other parameters are known (Homma and Saltelli, 1996, Reliability Engineering and System Safety 52, 1, eq. 7). Points
-are drawn by the priors of the parameters, and each parameter then takes its values one after another. Shares of
-parameters that act together overlap, so that their sum may be above 1.
+Importance is Sobol's total index: the share of the variance over the search space that remains on average if all other
+parameters are known (Homma and Saltelli, 1996, Reliability Engineering and System Safety 52, 1, eq. 7). Points are
+drawn from the priors, and each parameter is then varied over its values. Shares of interacting parameters overlap, so
+their sum may exceed 1.
 
-Partial dependence is the mean over such points if one parameter is set to a value (Friedman, 2001, Annals of Statistics
-29, 1189, section 8.2). A parameter that a point does not have is left out of the means.
+Partial dependence is the mean over such points with one parameter set to a value (Friedman, 2001, Annals of Statistics
+29, 1189, section 8.2). Points without the parameter are left out of the means.
 """
 
 from collections.abc import Sequence
@@ -29,19 +29,19 @@ from nnlo_opt.core.space.parameters import Constant, Parameter
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.space.values import Value
 
-#: fewer complete trials say nothing about a parameter
+#: complete trials needed
 MIN_TRIALS = 5
-#: most trials to which hyperparameters are fitted, and most that the process has seen
+#: most trials used to fit hyperparameters, and most used in the process
 _MAX_FITTED, _MAX_SEEN = 128, 256
 #: largest distance of a figure from the best one, in units of the median distance
 _MOST_ABOVE = 10.0
-#: functions drawn, and features of each
+#: number of sampled functions, and features of each
 _N_DRAWS, _N_FEATURES = 64, 256
-#: values of a parameter that has many, and points at which all parameters take these values together at most
+#: values used of a parameter with many; most points times values over all parameters
 _N_VALUES, _N_EVALUATIONS = 20, 16_000
-#: points from which the variance over the search space is computed
+#: points used to compute the variance over the search space
 _N_VARIANCE = 1024
-#: shares of the drawn functions below the ends and the middle of a band, which holds nine of ten
+#: percentiles of the sampled functions at the ends and in the middle of a band, which contains nine of ten
 _BAND = (5.0, 50.0, 95.0)
 
 #: lower end, middle and upper end of a band
@@ -53,23 +53,22 @@ class Effect:
     """Effect of one parameter."""
 
     name: str
-    #: share of the variance, 0 to 1, that is gone without the parameter
+    #: share of the variance due to the parameter, 0 to 1
     importance: Band
     #: values of the parameter, ascending or in the order of its categories
     values: list[Value]
-    #: figure of merit that is expected at each value
+    #: expected figure of merit at each value
     dependence: list[Band]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """Effects of all parameters that are searched, the most important first."""
+    """Effects of all searched parameters, most important first."""
 
     effects: list[Effect]
     #: number of complete trials
     n_trials: int
-    #: share of the variance that the process explains of each trial by all others, at most 1; 0 or less: it knows
-    #: nothing
+    #: leave-one-out share of the variance explained by the process, at most 1; if 0 or less, it explains nothing
     explained: float
 
 
@@ -83,7 +82,7 @@ def effects_of(space: Space, points: Sequence[Point], figures: Sequence[float], 
         maximise: True if a higher figure is better.
 
     Raises:
-        ValueError: too few trials, or no parameter has two values.
+        ValueError: there are too few trials, or no parameter varies.
         LinAlgError: no smooth function has these figures.
     """
     searched = [i for i, parameter in enumerate(space.parameters) if not isinstance(parameter, Constant)]
@@ -104,7 +103,7 @@ def effects_of(space: Space, points: Sequence[Point], figures: Sequence[float], 
 
 
 class _Surrogate:
-    """Functions drawn from the Gaussian process of the losses, in units in which they have mean 0 and variance 1."""
+    """Functions sampled from the Gaussian process of the losses, scaled to mean 0 and variance 1."""
 
     def __init__(self, space: Space, points: Sequence[Point], losses: np.ndarray) -> None:
         self.encoding = Encoding(space)
@@ -124,13 +123,13 @@ class _Surrogate:
         hyperparameters = fit_hyperparameters(_rows(observations, fitted))
         posterior = Posterior(hyperparameters, observations, mean=0.0)
         missed = observations.values - posterior.left_out()[:, 0]
-        #: share of the variance that is explained of each trial by all others
+        #: leave-one-out share of the variance explained
         self.explained = 1.0 - float((missed**2).sum() / ((observations.values**2).sum() or 1.0))
         self._draw_features(hyperparameters, np.random.default_rng(1))
         noise = np.sqrt(hyperparameters.noise) * np.random.default_rng(2).normal(size=(len(seen), _N_DRAWS))
         residuals = observations.values[:, None] - self._features(observations.columns) - noise
         corrections = replace(observations, values=residuals)
-        #: process whose means, one for each function, correct the sums of features
+        #: process whose means, one per function, correct the sums of features
         self._correction = Posterior(hyperparameters, corrections, mean=0.0)
 
     def _draw_features(self, hyperparameters: Hyperparameters, rng: np.random.Generator) -> None:
@@ -150,7 +149,7 @@ class _Surrogate:
         return self._features(columns) + self._correction.predict(columns)[0]
 
     def losses(self, values: np.ndarray) -> np.ndarray:
-        """Return values of the functions as losses."""
+        """Convert values of the functions to losses."""
         return unwarp(np.minimum(values * self._std + self._mean, 300.0), self._losses)
 
 
@@ -159,7 +158,7 @@ def _rows(of: Observations, rows: np.ndarray) -> Observations:
 
 
 def _columns_of(encoding: Encoding, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the encoded points of many quantiles (m, n_parameters), and which parameters each has.
+    """Encode points given by quantiles (m, n_parameters); also return which parameters each point has.
 
     Returns:
         (m, width) float64 and (m, n_parameters) bool.
@@ -174,8 +173,8 @@ def _effect(surrogate: _Surrogate, i: int, base: np.ndarray, variance: np.ndarra
     Args:
         surrogate: functions of the points.
         i: number of the parameter in the space.
-        base: quantiles (n_points, n_parameters) of points at which it takes its values.
-        variance: of each function over the space, (n_draws,).
+        base: quantiles (n_points, n_parameters) of the points at which the parameter is varied.
+        variance: variance of each function over the space, (n_draws,).
     """
     parameter = surrogate.encoding.space.parameters[i]
     grid, weights = _grid(parameter)
@@ -192,7 +191,7 @@ def _effect(surrogate: _Surrogate, i: int, base: np.ndarray, variance: np.ndarra
 
 
 def _grid(parameter: Parameter) -> tuple[np.ndarray, np.ndarray]:
-    """Return quantiles of all values of a parameter, or of some if there are many, with their chances."""
+    """Return the quantiles of a parameter's values, or of some if there are many, and their probabilities."""
     n_values = parameter.n_values
     if n_values is None or n_values > _N_VALUES:
         return (np.arange(_N_VALUES) + 0.5) / _N_VALUES, np.ones(_N_VALUES)

@@ -1,10 +1,9 @@
-"""Tables of a run as data frames of pandas, with a dtype for each column.
+"""Tables of a run as pandas data frames with typed columns.
 
-Integers are Int64 and booleans are boolean, so that a missing value makes no float of them; floats are float64 with NaN
-for a missing value. Parameters have the dtype of their declaration: a choice of texts is a category, an ordered one if
-it was declared as Ordinal; a choice of integers, of floats or of booleans has the dtype of its values; and a choice of
-mixed values (1 and 0.5, too), of lists, or with None keeps Python's objects, in which pandas.NA stands for a parameter
-that the trial does not have.
+Integers are Int64 and booleans are boolean, so that missing values do not turn them into floats; floats are float64
+with NaN for missing values. Parameters have the dtype of their declaration: a choice of strings is a category, ordered
+for an Ordinal; a choice of integers, floats or booleans has the dtype of its values; and a choice of mixed values (even
+1 and 0.5), of lists, or with None has Python objects, with pandas.NA if the trial does not have the parameter.
 """
 
 import re
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     Frame: TypeAlias = pandas.DataFrame
     Series: TypeAlias = pandas.Series
 
-#: columns that are whole numbers, truths, texts, or one word of a list; all columns but parameters are else floats
+#: columns of integers, booleans, text, or categories; all other columns except parameters are floats
 _INTEGERS = ("trial", "n_folds", "epochs", "attempt", "block", "n_ranks", "fold", "epoch", "assignment", "team")
 _TRUTHS = ("feasible", "pareto", "checkpointed")
 _WORDS = {"state": [state.value for state in TrialState], "end": [end.value for end in AssignmentEnd]}
-#: types of values -> the dtype of a column that holds nothing else
+#: types of values -> dtype of a column with only these
 _DTYPES: list[tuple[set[type], Any]] = [
     ({bool}, "boolean"),
     ({int}, "Int64"),
@@ -60,7 +59,7 @@ def folds_frame(ledger: Ledger) -> "Frame":
 
 
 def assignments_frame(ledger: Ledger) -> "Frame":
-    """Return one row for each attempt of a block at a fold: when it was assigned, began, ended, and in which way."""
+    """Return one row per attempt of a block at a fold: when it was assigned, began and ended, and how."""
     same = ("trial", "fold", "attempt", "block", "team", "n_ranks", "epoch")
     times = ("assigned_at_s", "started_at_s", "ended_at_s", "waited_s")
     rows = [
@@ -73,11 +72,11 @@ def assignments_frame(ledger: Ledger) -> "Frame":
 
 
 def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
-    """Return one row for each epoch of each fold, with its metrics `m:`; of a repeated epoch the last report.
+    """Return one row per epoch of each fold, with its metrics `m:`; for a repeated epoch the last report.
 
     Args:
-        ledger: of the same events.
-        events: of the run; those that are no ends of epochs are passed over.
+        ledger: ledger of the same events.
+        events: events of the run; only ends of epochs are used.
     """
     same = ("assignment", "time_s", "figure_of_merit", "checkpointed")
     rows: dict[tuple[int, int, int], dict[str, Any]] = {}
@@ -91,7 +90,7 @@ def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
 
 
 def comparison_frame(results: Mapping[str, Mapping[str, Any]]) -> "Frame":
-    """Return one row for each run, by its name: results of `app.reporting.comparison`."""
+    """Return one row per run, indexed by name: results of `app.reporting.comparison`."""
     import pandas
 
     frame = pandas.DataFrame.from_dict({**results}, orient="index")
@@ -102,7 +101,7 @@ def comparison_frame(results: Mapping[str, Mapping[str, Any]]) -> "Frame":
 
 
 def importance_frame(shares: Mapping[str, Iterable[float]]) -> "Frame":
-    """Return one row for each parameter: its share of the variance, between two bounds; `shares`: low, middle, high."""
+    """Return one row per parameter: its share of the variance, with bounds; `shares`: low, middle, high."""
     import pandas
 
     rows = [(name, *band) for name, band in shares.items()]
@@ -110,12 +109,12 @@ def importance_frame(shares: Mapping[str, Iterable[float]]) -> "Frame":
 
 
 def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Return values by names that begin with a prefix: `o:` for objectives, `m:` for metrics."""
+    """Prefix the names of values: `o:` for objectives, `m:` for metrics."""
     return {f"{prefix}{name}": value for name, value in values.items()}
 
 
 def _frame(rows: list[dict[str, Any]], *columns: str) -> "Frame":
-    """Return rows as a frame with these columns first, and with the further ones of any row."""
+    """Return rows as a frame with these columns first, then all others."""
     import pandas
 
     further = dict.fromkeys(name for row in rows for name in row if name not in columns)
@@ -123,7 +122,7 @@ def _frame(rows: list[dict[str, Any]], *columns: str) -> "Frame":
 
 
 def _typed(frame: "Frame") -> "Frame":
-    """Return a frame of objects with a dtype for each column that is no parameter."""
+    """Convert the columns of a frame of objects, except parameters, to their dtypes."""
     import pandas
 
     dtypes = dict.fromkeys(_INTEGERS, "Int64") | dict.fromkeys(_TRUTHS, "boolean") | {"reason": "string"}
@@ -133,7 +132,7 @@ def _typed(frame: "Frame") -> "Frame":
 
 
 def _parameter_column(trials: list[Trial], name: str, declared: Parameter) -> "Series":
-    """Return the values of a parameter; `declared`: as it is in the search space, without a kind if it is not there."""
+    """Return the values of a parameter; `declared`: its declaration, without a kind if not in the search space."""
     import pandas
 
     from nnlo_opt.core.space.tuples import Tuples  # which imports NumPy, and `nnlo-opt status` does without
@@ -161,29 +160,29 @@ def _parameter_column(trials: list[Trial], name: str, declared: Parameter) -> "S
 
 # ---------------------------------------------------------------- CSV
 
-#: beginning of a text that a spreadsheet would take for a formula, or of one that `cell_of` has marked as a text
+#: beginning of text that a spreadsheet would interpret as a formula, or that `cell_of` has escaped
 _FORMULA = re.compile("'*[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20]")
-#: part of a cell between quotes, or the end of a row
+#: quoted part of a cell, or end of a row
 _QUOTED_OR_END = re.compile('("[^"]*")|\r\n')
 
 
 def csv_of(frame: "Frame") -> str:
-    """Return a table as CSV, with cells as of `cell_of`."""
+    """Return a table as CSV, with cells of `cell_of`."""
     import pandas
 
     rows = [[*map(cell_of, row)] for row in frame.to_numpy(dtype=object)]  # `frame.map` would make floats of integers
     marked = pandas.DataFrame(rows, columns=frame.columns, dtype=object)
-    # Python quotes a cell that holds a character of the end of a row.
+    # Python quotes cells that contain a line break.
     return _QUOTED_OR_END.sub(lambda found: found[1] or "\n", marked.to_csv(index=False, lineterminator="\r\n"))
 
 
 def cell_of(value: Any) -> Any:
-    """Return a value as a cell of a CSV: a text that begins like a formula gets an apostrophe, as OWASP advises."""
+    """Return a value as a CSV cell: text that looks like a formula is escaped by an apostrophe, as OWASP advises."""
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def text_of(cell: str) -> str:
-    """Return the text of a cell that `cell_of` has made."""
+    """Undo `cell_of` for text."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
@@ -191,13 +190,13 @@ def text_of(cell: str) -> str:
 
 
 def results_frame(ledger: Ledger) -> "Frame":
-    """Return a table of Python's objects with one row for each trial, as it stands in results.csv.
+    """Return the table of results.csv, one row per trial, with Python objects.
 
-    Its columns are the keys of `row_of`, then `p:<parameter>`, which is empty if the trial does not have it, then
-    `figure_so_far`, `time_s` and `m:<metric>`, which trials that were paused or pruned have as well.
-    With outcome constraints, `feasible` is True for a complete trial that keeps them all, and False for another one.
-    With several objectives, `pareto` is True if no other trial is better in all objectives, and `o:<objective>` and
-    `o:<objective>_std` are the mean and the population standard deviation over the folds.
+    Its columns are the keys of `row_of`, then `p:<parameter>`, empty if the trial does not have it, then
+    `figure_so_far`, `time_s` and `m:<metric>`, also for paused and pruned trials. With outcome constraints, `feasible`
+    tells whether a complete trial satisfies them all. With several objectives, `pareto` is True for trials in the
+    Pareto set, and `o:<objective>` and `o:<objective>_std` are the mean and the population standard deviation over the
+    folds.
     """
     import pandas
 
@@ -215,7 +214,7 @@ def results_frame(ledger: Ledger) -> "Frame":
 
 
 def sorted_by(ledger: Ledger, name: str) -> list[Trial]:
-    """Return the trials ordered by a column of results.csv, or a parameter or metric; those without a value follow."""
+    """Return the trials sorted by a column of results.csv, a parameter or a metric; those without a value come last."""
     import pandas
 
     frame = results_frame(ledger)
@@ -230,13 +229,13 @@ def sorted_by(ledger: Ledger, name: str) -> list[Trial]:
 
 
 def time_s(trial: Trial) -> float | None:
-    """Return the seconds for which a trial held its ranks, by assignments that no crash has ended; None without one."""
+    """Return the seconds that a trial occupied its ranks, not counting crashed assignments; None without others."""
     ended = [a for a in trial.assignments if a.ended_at_s is not None and a.end is not AssignmentEnd.LOST]
     return sum((a.ended_at_s or 0.0) - a.assigned_at_s for a in ended) if ended else None
 
 
 def last_metrics(trial: Trial) -> dict[str, float]:
-    """Return the metrics of a trial: means over its folds, of the result of each or of its last epoch."""
+    """Return the metrics of a trial: means over its folds, of their results or last epochs."""
     of_folds = {a.fold: a.metrics for a in trial.assignments if a.metrics}
     of_folds |= {fold: result.metrics for fold, result in trial.folds.items()}
     names = dict.fromkeys(name for metrics in of_folds.values() for name in metrics)
@@ -251,12 +250,12 @@ def parameter_names(ledger: Ledger) -> list[str]:
 
 
 def row_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
-    """Return the columns of a trial by name; a table without trials has them, too."""
+    """Return column -> value of a trial."""
     assignments = trial.assignments
     last = assignments[-1] if assignments else None
     started = [a.started_at_s for a in assignments if a.started_at_s is not None]
     epochs = [result.n_epochs for result in trial.folds.values()] or [a.epoch for a in assignments]
-    # Assignments of an earlier session on this block may have had different ranks.
+    # In an earlier session this block may have had different ranks.
     together = [
         a for a in assignments if last and a.block == last.block and (a is last or a.end is not AssignmentEnd.LOST)
     ]
@@ -269,7 +268,7 @@ def row_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
         "epochs": max(epochs, default=0),
         "attempt": max((a.attempt for a in assignments), default=0),
         "block": last.block if last else None,
-        # Folds that train at the same time are trained by different teams of one block.
+        # Different teams of a block train folds at the same time.
         "n_ranks": sum({a.team: a.n_ranks for a in together}.values()) or None,
         "assigned_at_s": assignments[0].assigned_at_s if assignments else None,
         "started_at_s": min(started, default=None),

@@ -13,20 +13,20 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from nnlo_opt.app.api.argument_checks import check_callbacks, check_flags, check_meaning, check_names
 from nnlo_opt.app.api.arguments import SearchArguments
-from nnlo_opt.app.api.own_arguments import check_callbacks, check_flags, check_meaning, check_names
+from nnlo_opt.app.api.door import in_python
 from nnlo_opt.app.api.run import FrozenTrial, Results, SearchResult
 from nnlo_opt.app.api.steering import Callback, SearchView, Steering
-from nnlo_opt.app.api.words import argument_names, in_python
 from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.options.kinds import FLAG, whole
 from nnlo_opt.app.run.options.making import optimization_options
 from nnlo_opt.app.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, Option
 from nnlo_opt.app.run.options.values import Options
+from nnlo_opt.app.run.start.coordinate import INTERRUPTED, LONG_S
 from nnlo_opt.app.run.start.earlier import earlier_of_frame, earlier_of_ledger
 from nnlo_opt.app.run.start.embedded import run_search
 from nnlo_opt.app.run.start.host import ScriptHost
-from nnlo_opt.app.run.start.session import INTERRUPTED, LONG_S
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, SearchWarning, shown
 from nnlo_opt.core.base.user_code import of_user
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, fingerprint
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 SpaceLike: TypeAlias = Space | Sequence[Parameter] | Mapping[str, Parameter] | str | os.PathLike[str]
 #: arguments of a search
 _NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python} - {"no_shuffle"} | {"shuffle"}
-_SHUFFLE = Option("shuffle", "", FLAG, "", short="shuffle")
+_SHUFFLE = Option("shuffle", "", FLAG, "")
 
 
-def optimize(  # noqa: PLR0913  (all are named but two)
+def optimize(
     target: Callable[..., object] | ModuleType | str | os.PathLike[str],
     space: SpaceLike | None = None,
     *,
@@ -160,14 +160,14 @@ def _help() -> str:
     """Return a line for each option, as a wheel has no page of them."""
     texts = {option.name: option.help for option in OPTIMIZATION_OPTIONS}
     texts["shuffle"] = "False: samples keep their order"
-    lines = [f"{name}: {argument_names(texts[name].partition(';')[0])}" for name in SearchArguments.__annotations__]
+    lines = [f"{name}: {texts[name].partition(';')[0]}" for name in SearchArguments.__annotations__]
     return "\n".join(["Options:", *(textwrap.fill(line, 112, subsequent_indent="    ") for line in lines)])
 
 
 optimize.__doc__ = f"{inspect.cleandoc(optimize.__doc__ or '')}\n\n{textwrap.indent(_help(), '    ')[4:]}\n"
 
 #: the argument of that name
-N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel")
+N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "")
 
 
 def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: TrialDefinition, comm: object) -> None:
@@ -205,7 +205,9 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     if isinstance(objective, Mapping):
         of_table["objective"] = [f"{name}:{way}" for name, way in objective.items()]
     if "warm_start" in given:
-        of_table["warm_start"] = _earlier(given["warm_start"])
+        earlier = given["warm_start"]
+        # Results and data frames are measurements; paths stay as they are.
+        of_table["warm_start"] = [*map(_measured, earlier if isinstance(earlier, list | tuple) else [earlier])]
     checked = optimization_options({**given, **of_table})
     if _has_time_alone(given):
         checked = replace(checked, plan=replace(checked.plan, num_iterations=0), run=replace(checked.run, n_asked=0))
@@ -216,13 +218,6 @@ def _has_time_alone(given: Mapping[str, Any]) -> bool:
     """Return True if a search ends by its time, and no number of trials is asked for."""
     has_time = given.get("timeout") is not None or given.get("walltime") is not None
     return has_time and given.get("num_iterations") is None
-
-
-def _earlier(given: Any) -> list[Any]:
-    """Return results and data frames as measurements, and paths as they are."""
-    if not isinstance(given, list | tuple):
-        given = [given]
-    return [_measured(place) for place in given]
 
 
 def _measured(place: Any) -> Any:

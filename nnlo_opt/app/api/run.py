@@ -1,4 +1,4 @@
-"""Run directory in Python: its trials as data frames, its figures, its models."""
+"""Runs and results in Python: trials, data frames, plots, models."""
 
 import base64
 import operator
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from nnlo_opt.app.analysis import frames
-from nnlo_opt.app.api.words import in_python, python_words
+from nnlo_opt.app.api.door import in_python
 from nnlo_opt.app.reporting import plots
 from nnlo_opt.app.reporting.comparison import compared
 from nnlo_opt.app.reporting.page_data import effects_data, space_of
@@ -32,46 +32,46 @@ if TYPE_CHECKING:
     from nnlo_opt.app.analysis.frames import Frame
     from nnlo_opt.app.reporting.plots import Axes
 
-#: most trials in the HTML view of a run
+#: most trials in the HTML view of a result
 _MOST_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenTrial:
-    """Trial as it was when a result was asked for it; it does not change while the search goes on.
+    """Copy of a trial at the time of the call; it does not change while the search continues.
 
     >>> load_run("checkpoints/CP").best.parameters["lr"]
     0.01
     """
 
     number: int
-    #: value of every parameter by name
+    #: name -> value of every parameter
     parameters: Point
-    #: "enqueued", "start point" or "likely values"; empty if the search algorithm has chosen the point
+    #: "enqueued", "start point" or "likely values"; empty if the search algorithm chose the point
     origin: str = field(repr=False)
     state: TrialState
-    #: mean over the folds, and population standard deviation; None before the trial is complete
+    #: mean over the folds, then population standard deviation; None until the trial is complete
     figure_of_merit: float | None
     figure_of_merit_std: float | None = field(repr=False)
-    #: the same for every objective by name; empty with one objective
+    #: objective -> the same; empty for a single objective
     objectives: dict[str, float]
     objectives_std: dict[str, float] = field(repr=False)
-    #: True if it keeps all outcome constraints; None before the trial is complete
+    #: True if it satisfies all outcome constraints; None until the trial is complete
     feasible: bool | None
-    #: figure of merit after each number of epochs, by `report` or training
+    #: epochs -> figure of merit, from `report` or training
     curve: dict[int, float] = field(repr=False)
     #: fold -> result of a finished fold
     folds: dict[int, FoldResult] = field(repr=False)
-    #: attempts of blocks, in their order
+    #: attempts of blocks, in order
     assignments: list[Assignment] = field(repr=False)
-    #: cause of its failure or pruning, in a sentence; empty without one
+    #: cause of its failure or pruning, or empty
     reason: str
 
     @classmethod
     def of(cls, trial: Trial, ledger: Ledger) -> Self:
         """Return a copy of a trial of a ledger."""
         same = {f.name: copy(getattr(trial, f.name)) for f in fields(cls) if f.name != "parameters"}
-        return cls(parameters=_given(trial, ledger), **same | {"reason": python_words(trial.reason)})
+        return cls(parameters=_given(trial, ledger), **same)
 
     if not TYPE_CHECKING:
 
@@ -80,7 +80,7 @@ class FrozenTrial:
 
 
 def _path(given: Any) -> str | os.PathLike[str]:
-    """Return the path of a run; ConfigurationError if it is none."""
+    """Return the path of a run; ConfigurationError if it is not a path."""
     if not isinstance(given, str | os.PathLike):
         raise ConfigurationError(
             f"A run must be given by its directory or its name. Received: {shown(given)}. Write it as "
@@ -90,26 +90,26 @@ def _path(given: Any) -> str | os.PathLike[str]:
 
 
 def _given(trial: Trial, ledger: Ledger) -> dict[str, Any]:
-    """Return the parameters of a trial as they were written in the search space."""
+    """Return the parameters of a trial as written in the search space."""
     return ledger.identity.tuples.given(trial.point)
 
 
 class Results:
-    """Trials of a search, and their figures; a subclass has the ledger.
+    """Trials of a search, with tables and plots; base class of `Run` and `SearchResult`.
 
-    Each `plot_` method draws on the axes `ax` of matplotlib, on new ones without them, and returns the axes.
+    Each `plot_` method draws on the matplotlib axes `ax`, or on new ones, and returns them.
 
     Raises:
-        ConfigurationError: by a `plot_` method, if the run has nothing of the kind, or no parameter of this name.
+        ConfigurationError: by a `plot_` method, if the run has nothing to plot, or no parameter of this name.
     """
 
     __slots__ = ()
 
-    #: state that the journal of the run leads to
+    #: state of the run according to its journal
     ledger: Ledger
     #: run directory; None if the run is not kept
     directory: Path | None
-    #: trials of a search that has ended, once somebody has asked for them
+    #: cached trials of a search that has ended
     _frozen: list[FrozenTrial]
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Results:
         return iter(self.trials)
 
     def __bool__(self) -> bool:
-        """Return True, also without trials: there is a result."""
+        """Return True, even without trials."""
         return True
 
     if not TYPE_CHECKING:
@@ -136,14 +136,14 @@ class Results:
 
     @property
     def hyper_opt(self) -> str:
-        """Name of the search algorithm; with the reason, if `hyper_opt="auto"` has chosen it."""
+        """Name of the search algorithm, and the reason if `hyper_opt="auto"` chose it."""
         settings = self.ledger.settings
-        because = f" (auto, as {python_words(settings.hyper_opt_because)})" * bool(settings.hyper_opt_because)
+        because = f" (auto, as {settings.hyper_opt_because})" * bool(settings.hyper_opt_because)
         return f"{settings.hyper_opt}{because}"
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """All trials in the order in which they were suggested."""
+        """All trials, in the order of their suggestions."""
         trials = self._frozen or [FrozenTrial.of(trial, self.ledger) for trial in self.ledger.trials]
         if self.ledger.ended_because:
             self._frozen[:] = trials
@@ -151,16 +151,16 @@ class Results:
 
     @property
     def best(self) -> FrozenTrial | None:
-        """The trial with the best figure of merit, in the first of several objectives; None if no trial succeeded."""
+        """The trial with the best figure of merit (for several objectives, the first); None if no trial succeeded."""
         best = self.ledger.best()
         return None if best is None else FrozenTrial.of(best, self.ledger)
 
     @property
     def best_expected(self) -> FrozenTrial | None:
-        """The trial whose figure of merit is expected to be the best; None unless the search has found noise.
+        """The trial with the best expected figure of merit; None unless the search has found noise.
 
-        `best` may owe its figure to chance. Of several objectives, and by a search algorithm without a Gaussian process
-        of ours, none is named.
+        With noisy figures, `best` may just have been lucky. It is None for several objectives, and for search
+        algorithms without our Gaussian process.
         """
         expected = self.ledger.best_expected
         return None if expected is None else FrozenTrial.of(expected, self.ledger)
@@ -179,20 +179,20 @@ class Results:
 
     @property
     def pareto(self) -> list[FrozenTrial]:
-        """The trials that no other trial beats in all objectives; empty with one objective."""
+        """The Pareto set: trials that no other trial dominates; empty for a single objective."""
         ledger = self.ledger
         return [FrozenTrial.of(trial, ledger) for trial in ledger.trials if trial.number in ledger.pareto]
 
     @property
     def ended_because(self) -> str:
-        """Reason for which the search ended, as a sentence without its full stop; empty while it runs."""
-        return python_words(self.ledger.ended_because)
+        """Why the search ended, without a full stop; empty while it runs."""
+        return self.ledger.ended_because
 
     def _succeeded(self) -> Trial:
         best = self.ledger.best()
         if best is None:
             reasons = [*(trial.reason for trial in self.ledger.trials if trial.reason), constraints_text(self.ledger)]
-            first = python_words(reasons[0])
+            first = reasons[0]
             if not first:
                 raise TrialError("No trial succeeded: none has ended.")
             raise TrialError(f"No trial succeeded. The first reason: {first.rstrip('.')}.")
@@ -200,7 +200,7 @@ class Results:
 
     @property
     def _found(self) -> str:
-        """Number of trials in each state, and the best of them, in words."""
+        """Number of trials in each state and the best trial, as text."""
         best = self.ledger.best()
         found = "none succeeded"
         if best is not None:
@@ -209,7 +209,7 @@ class Results:
 
     @in_python()
     def to_dataframe(self, table: Literal["trials", "folds", "epochs", "assignments"] = "trials") -> "Frame":
-        """Return a table with a dtype for each column (`nnlo_opt.app.analysis.frames`).
+        """Return a table as a pandas data frame with typed columns (`nnlo_opt.app.analysis.frames`).
 
         >>> run = load_run("checkpoints/CP")
         >>> run.to_dataframe()[["trial", "state", "figure_of_merit", "p:n"]].head(2)
@@ -220,8 +220,8 @@ class Results:
         [1.0, 0.375]
 
         Args:
-            table: "trials": one row each, with the columns of results.csv; "folds": finished folds; "assignments":
-                attempts of blocks at folds; "epochs": epochs of folds, of a run that `load_run` has read.
+            table: "trials": one row per trial, with the columns of results.csv; "folds": finished folds; "assignments":
+                attempts of blocks at folds; "epochs": epochs of folds, only for a run of `load_run`.
 
         Raises:
             ConfigurationError: there is no table of this name.
@@ -240,13 +240,13 @@ class Results:
 
     @in_python()
     def importance(self) -> "Frame":
-        """Return how much each parameter matters, as its share of the variance of the figure of merit.
+        """Return the importance of each parameter: its share of the variance of the figure of merit.
 
-        The columns are `parameter`, `importance`, and `low` and `high`, between which nine of ten functions lie that
-        fit the trials (`nnlo_opt.app.analysis.effects`).
+        The columns are `parameter`, `importance`, and `low` and `high`, the ends of a 90 % interval
+        (`nnlo_opt.app.analysis.effects`).
 
         Raises:
-            ConfigurationError: too few trials are complete, or all have the same figure of merit.
+            ConfigurationError: too few trials are complete, or all figures of merit are equal.
         """
         found = effects_data(self.ledger, space_of(self.ledger))
         if "effects" not in found:
@@ -254,7 +254,7 @@ class Results:
         return frames.importance_frame({effect["name"]: effect["importance"] for effect in found["effects"]})
 
     def _view(self, title: str, state: RunState) -> str:
-        """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
+        """Return the HTML view for a notebook: state, best trial, plot of all trials, table of the best."""
         ledger, best = self.ledger, self.ledger.best()
         because = f" ({self.ended_because})" * (self.ended_because not in ("", state))
         facts = [f"{state}{because}: {outcome(ledger)}."]
@@ -276,46 +276,46 @@ class Results:
     # ------------------------------------------------------------ figures
 
     def plot_history(self, ax: "Axes | None" = None, *, by: Literal["trials", "time"] = "trials") -> "Axes":
-        """Draw all figures of merit and the best so far, `by` "trials" or by the "time" they were trained.
+        """Plot all figures of merit and the best so far, over "trials" or "time".
 
-        Several histories on the same axes have the names of their runs in the legend.
+        The legend of several histories on the same axes has the names of the runs.
         """
         label = "" if self.directory is None else self.directory.name
         return plots.plot_history(self.ledger, ax, by=by, label=label)
 
     def plot_parameter(self, name: str, ax: "Axes | None" = None) -> "Axes":
-        """Draw the figure of merit against the parameter `name`."""
+        """Plot the figure of merit against the parameter `name`."""
         return plots.plot_parameter(self.ledger, name, ax)
 
     def plot_parallel(self, ax: "Axes | None" = None, *, names: Sequence[str] | None = None) -> "Axes":
-        """Draw each trial as a line through its parameters, or through these `names`, to its figure of merit."""
+        """Plot parallel coordinates: each trial as a line through its parameters or `names` to its figure of merit."""
         return plots.plot_parallel(self.ledger, ax, names)
 
     def plot_importance(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the importance of each parameter with its uncertainty."""
+        """Plot the importance of each parameter with its uncertainty."""
         return plots.plot_importance(self.ledger, ax)
 
     def plot_curves(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the figure of merit of each trial after every epoch."""
+        """Plot the learning curve of each trial."""
         return plots.plot_curves(self.ledger, ax)
 
     def plot_folds(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the figure of merit of each fold of the best trials."""
+        """Plot the figure of merit of each fold of the best trials."""
         return plots.plot_folds(self.ledger, ax)
 
     def plot_pareto(self, ax: "Axes | None" = None, *, objectives: Sequence[str] | None = None) -> "Axes":
-        """Draw two objectives of each trial, the first two unless `objectives` names others, and the Pareto set."""
+        """Plot two objectives of each trial (by default the first two) and the Pareto set."""
         return plots.plot_pareto(self.ledger, ax, objectives)
 
     def plot_blocks(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw what each block trained when."""
+        """Plot what each block trained and when."""
         return plots.plot_blocks(self.ledger, ax)
 
 
 class Run(Results):
-    """Run of a directory as its journal has it, without MPI, and without a framework until a model is asked for.
+    """A run, read from its directory; needs no MPI, and a framework only for `model`.
 
-    The journal is read when the object is made, and by `refresh`; a search may be at work on it.
+    The journal is read by the constructor and by `refresh`, even during a search.
 
     >>> Run("checkpoints/CP").best.figure_of_merit
     0.25
@@ -337,7 +337,7 @@ class Run(Results):
         self.refresh()
 
     def refresh(self) -> "Run":
-        """Read the journal again; return this run.
+        """Read the journal again, for example during a search; return this run.
 
         >>> run = load_run("checkpoints/CP")
         >>> len(run.refresh().trials)
@@ -350,7 +350,7 @@ class Run(Results):
         return self
 
     def trial(self, number: int) -> FrozenTrial:
-        """Return a trial; ConfigurationError if there is none of this number.
+        """Return the trial of this number; ConfigurationError if there is none.
 
         >>> load_run("checkpoints/CP").trial(2).parameters
         {'lr': 0.03, 'act': None, ...}
@@ -371,7 +371,7 @@ class Run(Results):
 
     @in_python()
     def compare(self, *others: "Run | str | os.PathLike[str]") -> "Frame":
-        """Return the results of this run and of others, a row each by the name of the run.
+        """Compare the results of this run and others: one row per run, indexed by name.
 
         The columns are `state`, `figure_of_merit` with its `direction`, `best`, `best_trial`, the number of trials in
         each state, `time_s`, `block_utilization`, and `common`, the best figure that all runs have reached, with
@@ -383,7 +383,7 @@ class Run(Results):
         CP  0.25         4                 1
 
         Raises:
-            ConfigurationError: one of the others is no run.
+            ConfigurationError: one of the others is not a run.
             JournalError: its journal is damaged.
         """
         runs = {(run := other if isinstance(other, Run) else Run(other)).directory: run for other in (self, *others)}
@@ -402,15 +402,15 @@ class Run(Results):
     ) -> Any:
         """Return the trained model of a trial: a Keras model, or a torch module in evaluation mode on the CPU.
 
-        The module of the model is executed in this process, and one of the data files is opened.
+        This executes the model module in this process, and opens one of the data files.
 
         Args:
             trial: the trial, or its number.
-            fold: fold that trained it; None for the fold with the best figure of merit.
-            model: file of the model; None for the one that the journal names, if nobody but you can have written it.
+            fold: number of the fold; None for the one with the best figure of merit.
+            model: file of the model; None for the one in the journal, if only you can have written it.
 
         Raises:
-            ConfigurationError: there are no weights of it, or the model cannot be made any more.
+            ConfigurationError: its weights are missing, or the model can no longer be built.
         """
         from nnlo_opt.app.run.afterwards.trained_models import trained_model
 
@@ -418,7 +418,7 @@ class Run(Results):
         return trained_model(self.directory, self.ledger, found, fold, None if model is None else os.fspath(model))
 
     def best_model(self, *, model: str | os.PathLike[str] | None = None) -> Any:
-        """Return the trained model of the best trial, as `model` does; ConfigurationError if no trial succeeded."""
+        """Return the trained model of the best trial, like `model`; ConfigurationError if no trial succeeded."""
         best = self.best
         if best is None:
             raise ConfigurationError(
@@ -438,7 +438,7 @@ class Run(Results):
 
 @dataclass(frozen=True, slots=True)
 class SearchResult(Results):
-    """Trials of a search with the best of them; equal on every rank.
+    """Result of a search: all trials and the best one; equal on every rank.
 
     >>> result = nnlo_opt.optimize(lambda p: p["n"] ** 2, {"n": Integer(1, 3)}, num_iterations=3)
     >>> result
@@ -447,11 +447,11 @@ class SearchResult(Results):
     (True, 3)
     """
 
-    #: state that the journal of the run leads to
+    #: state of the run according to its journal
     ledger: Ledger = field(repr=False)
-    #: run directory, with journal, `results.csv` and the best model; None if the search had no `checkpoint`
+    #: run directory with journal, `results.csv` and the best model; None if the search had no `checkpoint`
     directory: Path | None
-    #: True on one of the ranks that have searched together, for what a script does once
+    #: True on exactly one rank, for what a script should do once
     is_root: bool = True
     _frozen: list[FrozenTrial] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -475,9 +475,9 @@ class SearchResult(Results):
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Return a run by its directory or name, to look at its trials, draw them, predict by its models.
+    """Open a run by its directory or name, to inspect and plot its trials or use its models.
 
-    A search may be at work on it.
+    This also works while the search runs.
 
     >>> run = load_run("checkpoints/CP")
     >>> run

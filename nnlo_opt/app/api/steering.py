@@ -1,4 +1,4 @@
-"""Search under way as its script sees it: calls after each trial, a line of progress, a way to end."""
+"""A running search as seen by its script: callbacks, a progress line, stopping."""
 
 import os
 import sys
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from nnlo_opt.app.api.door import in_python
 from nnlo_opt.app.api.run import FrozenTrial, SearchResult
-from nnlo_opt.app.api.words import in_python, python_words
 from nnlo_opt.app.reporting.terminal import terminal_width
 from nnlo_opt.app.reporting.words import counts_from_0_text
 from nnlo_opt.core.base.errors import ConfigurationError, SearchWarning, refuse_forked, shown
@@ -31,21 +31,21 @@ _ENDS = (ev.TrialCompleted, ev.TrialFailed, ev.TrialPruned, ev.RunCompleted, ev.
 
 
 class Steering:
-    """Search under way, as its callbacks get it.
+    """Running search, the first argument of callbacks.
 
     Args:
         space: the search space.
-        grace_s: seconds that trials under way have to end when the search is stopped.
-        directory: of the run; None if it is not kept.
+        grace_s: seconds that running trials get to end when the search is stopped. directory: run directory; None if it
+            is not kept.
     """
 
     def __init__(self, space: Space, grace_s: float, directory: Path | None = None) -> None:
         self._space, self._grace_s, self._directory = space, grace_s, directory
         #: state of the search after the last event
         self._ledger = Ledger()
-        #: requests that the coordinator has not taken in
+        #: requests not yet handled by the coordinator
         self._asked: deque[ins.CoordinatorEvent] = deque()
-        #: number of this process; a process that is forked from it has a copy of the search, and may not use it
+        #: PID of this process; forked children have a copy of the search and must not use it
         self._pid = os.getpid()
 
     @property
@@ -54,17 +54,17 @@ class Steering:
         return SearchResult(self._ledger, self._directory)
 
     def stop(self) -> None:
-        """End the search with what it has; nothing new begins.
+        """Stop the search; no new trial begins, and the result has the trials so far.
 
         Raises:
-            ConfigurationError: this process was forked from the one with the search.
+            ConfigurationError: this process was forked from the searching one.
         """
         self._check_process()
         self._asked.append(ins.Preempt(reason=STOPPED, grace_s=self._grace_s))
 
     @in_python()
     def enqueue(self, parameters: Mapping[str, Any]) -> None:
-        """Have these parameters tried next; the search completes those that are left out.
+        """Try these parameters next; the search completes missing ones.
 
         Raises:
             ConfigurationError: they are no mapping, or not of the search space, or this process was forked from the
@@ -93,7 +93,7 @@ class Steering:
             raise absence("study", name, self)
 
     def _see(self, ledger: Ledger) -> None:
-        """Take in the state of the search."""
+        """Update the state of the search."""
         self._ledger = ledger
 
     def _requests(self) -> list[ins.CoordinatorEvent]:
@@ -102,22 +102,22 @@ class Steering:
 
 
 def say_waiting(what: str) -> None:
-    """Say on standard error what a script waits for, as its output may be read by a program."""
+    """Print on standard error what a script waits for, because a program may read its output."""
     sys.stderr.write(f"{what} ...\n")
     sys.stderr.flush()
 
 
-#: a function of the search and of a trial that has ended
+#: function of the search and an ended trial
 Callback = Callable[[Steering, FrozenTrial], object]
 
 
 class SearchView:
-    """Shows a search to its script: calls back after each trial, warns of the first failure, draws a line.
+    """Shows a search to its script: callbacks after each trial, a warning on the first failure, a progress line.
 
     Args:
         study: the search.
         callbacks: called on rank 0 after each trial.
-        progress: True for a line that shows how far the search is; None: in a terminal without mpirun, in a notebook.
+        progress: True for a progress line; None: only in a terminal without mpirun, and in a notebook.
         place: file and line of the script, for the warning.
     """
 
@@ -125,15 +125,15 @@ class SearchView:
         self, study: Steering, callbacks: Sequence[Callback], *, progress: bool | None, place: tuple[str, int]
     ) -> None:
         self._study, self._callbacks, self._place = study, callbacks, place
-        # The output of a rank is a terminal to it, even if mpirun writes to a pipe.
+        # A rank's output looks like a terminal, even if mpirun writes to a pipe.
         is_seen = "ipykernel" in sys.modules or (not is_rank() and terminal_width(sys.stdout) is not None)
         self._has_line = is_seen if progress is None else progress
         self._is_silent = progress is False
         #: None before the first event
         self._line: SearchBar | None = None
-        #: first failure, until it is known that the search goes on; None before it, empty afterwards
+        #: first failure, until it is known that the search continues; None before it, empty afterwards
         self._failure: str | None = None
-        #: True once a warning has said that a trial counts its epochs from 0
+        #: True once a warning has told that a trial counts epochs from 0
         self._has_said_count = False
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
@@ -146,7 +146,7 @@ class SearchView:
             said = counts_from_0_text(ledger.assignments[event.assignment].trial).capitalize()
             warnings.warn_explicit(f"{said}.", SearchWarning, *self._place)
         if isinstance(event, ev.TrialFailed) and self._failure is None:
-            self._failure = f"Trial {event.trial} has failed, and the search goes on: {python_words(event.reason)}"
+            self._failure = f"Trial {event.trial} has failed, and the search goes on: {event.reason}"
         if self._has_line:
             from nnlo_opt.app.reporting.watch import SearchBar
 
@@ -160,16 +160,16 @@ class SearchView:
 
     def warn(self, sentence: str) -> None:
         """Warn the caller of the search."""
-        warnings.warn_explicit(python_words(sentence), SearchWarning, *self._place)
+        warnings.warn_explicit(sentence, SearchWarning, *self._place)
 
     def wait_for(self, what: str) -> None:
-        """Show what the search waits for when its trials have ended."""
+        """Show what the search waits for after its trials have ended."""
         if self._line is not None:
             self._line.wait_for(what)
         elif not self._is_silent:
             say_waiting(what)
 
     def close(self) -> None:
-        """Leave the line as it is."""
+        """Finish the line, leaving it as it is."""
         if self._line is not None:
             self._line.close()

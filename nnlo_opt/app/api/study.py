@@ -2,63 +2,41 @@
 
 import os
 import sys
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from nnlo_opt.app.api.arguments import SearchArguments
+from nnlo_opt.app.api.door import in_python
 from nnlo_opt.app.api.optimize import N_PARALLEL, SpaceLike, search_options, space_of, warn_of_defaults
 from nnlo_opt.app.api.run import SearchResult
 from nnlo_opt.app.api.steering import Steering, say_waiting
-from nnlo_opt.app.api.words import in_python, python_words
 from nnlo_opt.app.reporting.words import counts_from_0_text
 from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.start.coordinate import LONG_S
 from nnlo_opt.app.run.start.embedded import temporary_run
 from nnlo_opt.app.run.start.host import ScriptHost
-from nnlo_opt.app.run.start.search import SearchSession
+from nnlo_opt.app.run.start.one_start import Start
+from nnlo_opt.app.run.start.search import OptimizationDriver
 from nnlo_opt.app.run.start.serving_ranks import ServingRanks
-from nnlo_opt.app.run.start.session import LONG_S
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.workload import ModuleWorkload
-from nnlo_opt.core.base.errors import ConfigurationError, MisuseError, SearchWarning, TrialError
-from nnlo_opt.core.base.user_code import reason_of, shortened
-from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.base.clock import SystemClock
+from nnlo_opt.core.base.errors import ConfigurationError, MisuseError, SearchWarning
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
 from nnlo_opt.core.comm.topology import Topology
-from nnlo_opt.core.comm.transport import Transport
-from nnlo_opt.core.trials.checkpoint import fold_directory
 from nnlo_opt.engine.models.builders import TrialDefinition
-from nnlo_opt.engine.objective.checkpoint import TrialCheckpoint, last_save
-from nnlo_opt.engine.objective.epochs import EpochCount
-from nnlo_opt.engine.objective.rank import RunningTrial, TrialFold
-from nnlo_opt.engine.objective.values import epoch_reported, finished_fold
-
-
-@dataclass(slots=True, kw_only=True)
-class _Call:
-    """Assignment of a trial that the caller runs in place of a rank."""
-
-    order: msg.RunFold
-    rank: Transport
-    #: monotonic time of its beginning
-    began_s: float
-    checkpoint: TrialCheckpoint
-    #: last report; None before the first
-    reported: msg.EpochReported | None = None
-    #: True once the coordinator has ordered it to stop
-    stop_asked: bool = False
-    #: as it was handed out; None before
-    trial: RunningTrial | None = None
+from nnlo_opt.engine.objective.asked import AskedRank
+from nnlo_opt.engine.objective.rank import RunningTrial
 
 
 def _warn(sentence: str, place: tuple[str, int]) -> None:
-    warnings.warn_explicit(python_words(sentence), SearchWarning, *place)
+    warnings.warn_explicit(sentence, SearchWarning, *place)
 
 
 class Study(Steering):
@@ -98,7 +76,6 @@ class Study(Steering):
         n_blocks = N_PARALLEL.read(n_parallel)
         topology = Topology.plan(1 + n_blocks, 1)
         network = LoopbackNetwork(topology.world_size)
-        self._ranks = [network.end(team.master_rank) for team in topology.teams]
         self._keeps_files = checked.run.name is not None
         #: removes the journal if it is temporary
         self._cleanup = ExitStack()
@@ -119,28 +96,29 @@ class Study(Steering):
             program="nnlo_opt.Study",
             space=full_space,
             findings=workload.inspect(full_space),
-            keeps_files=self._keeps_files,
             n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
             requests=self._requests,
             warn=partial(_warn, place=(caller.f_code.co_filename, caller.f_lineno)),
             waits_for=say_waiting,
         )
-        #: trials handed out to the caller that have not ended, by number
-        self._calls: dict[int, _Call] = {}
-        #: trials that the coordinator has assigned and the caller has not asked for yet
-        self._assigned: deque[_Call] = deque()
+        #: trials handed out to the caller that have not ended, each with its rank
+        self._under_way: dict[RunningTrial, AskedRank] = {}
+        #: ranks with a trial that the caller has not asked for yet
+        self._assigned: deque[AskedRank] = deque()
         #: number of trials that may be under way
         self._n_wanted = 0
         self._is_closed = False
         #: True once a warning has said that a trial counts its epochs from 0
         self._has_said_count = False
         ranks = ServingRanks(network.end(0), context.preemption, checked.grace_s)
-        self._session = SearchSession(checked, topology, ranks, context, script)
+        self._start = Start(OptimizationDriver(checked, topology, ranks, context, script))
         try:
-            self._run = self._session.begin()
+            self._run = self._start.begin()
         except BaseException:
-            self._session.close()
+            self._start.close()
             raise
+        run, comparison, clock = self._run.directory.path, checked.comparison, SystemClock()
+        self._ranks = [AskedRank(network.end(team.master_rank), run, comparison, clock) for team in topology.teams]
 
     def ask(self) -> RunningTrial | None:
         """Return the next trial; None if the search is over, or needs a value first.
@@ -157,27 +135,24 @@ class Study(Steering):
         self._check_process()
         if self._is_closed:
             return None
-        if not self._assigned and len(self._calls) == len(self._ranks):
+        if not self._assigned and len(self._under_way) == len(self._ranks):
             raise ConfigurationError(
-                f"At most `n_parallel` trials may be under way. Received: a question with {len(self._calls)} under "
+                f"At most `n_parallel` trials may be under way. Received: a question with {len(self._under_way)} under "
                 "way; tell a value first, or raise `n_parallel`."
             )
-        self._n_wanted = len(self._calls) + len(self._assigned) + (not self._assigned)
+        self._n_wanted = len(self._under_way) + len(self._assigned) + (not self._assigned)
         self._turn()
         self._n_wanted = 0
         if not self._assigned:
             return None
-        call = self._assigned.popleft()
-        self._calls[call.order.trial] = call
-        call.trial = RunningTrial(
-            number=call.order.trial,
-            parameters=self._space.given(call.order.point),
-            checkpoint=call.checkpoint,
-            fold=TrialFold(seed=self._options.seed),
-            _run=self._run.directory.path,
-            _report=partial(self._report, call),
-        )
-        return call.trial
+        rank = self._assigned.popleft()
+
+        def report(epoch: int, value: float, **figures: float) -> bool:
+            return self._report(trial, epoch, value, figures)
+
+        trial = rank.trial(self._space, self._options.seed, report)
+        self._under_way[trial] = rank
+        return trial
 
     @in_python()
     def tell(
@@ -204,14 +179,13 @@ class Study(Steering):
             ConfigurationError: the trial is none that is under way in this study, or the value is no number; the trial
                 is still under way then.
         """
-        call = self._call(trial)
+        rank = self._rank_of(trial)
         try:
-            end = self._end_of(call, value, error)
+            rank.end(value, error)
         except MisuseError as wrong:
             sentence = str(wrong)
             raise ConfigurationError(f"{sentence[:1].upper()}{sentence[1:]}.") from None
-        call.rank.send(0, end)
-        del self._calls[trial.number]
+        del self._under_way[trial]
         self._turn()
 
     @property
@@ -235,6 +209,7 @@ class Study(Steering):
         super().stop()
         self._turn()
 
+    @in_python()
     def close(self) -> None:
         """End the study, if it has not ended: trials under way are left to a study that resumes it.
 
@@ -248,10 +223,10 @@ class Study(Steering):
             return
         self._is_closed = True
         try:
-            self._session.end(self._run)
+            self._start.end()
         finally:
-            self._run.close(self._session.host)
-            self._session.close()
+            self._run.close()
+            self._start.close()
             self._cleanup.close()
 
     def __iter__(self) -> Iterator[RunningTrial]:
@@ -265,70 +240,34 @@ class Study(Steering):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------ in place of the ranks
+    # ------------------------------------------------------------ trials under way
 
-    def _report(self, call: _Call, epoch: int, value: float, **figures: float) -> bool:
-        self._call(call.trial)
-        count = call.checkpoint.count
-        call.reported = epoch_reported(call.order, self._options.comparison, count, epoch, value, figures)
-        if call.reported.counts_from_0 and not self._has_said_count:
+    def _report(self, trial: RunningTrial, epoch: int, value: float, figures: Mapping[str, float]) -> bool:
+        rank = self._rank_of(trial)
+        if rank.report(epoch, value, figures).counts_from_0 and not self._has_said_count:
             self._has_said_count = True
-            said = counts_from_0_text(call.order.trial).capitalize()
-            warnings.warn(f"{said}.", SearchWarning, stacklevel=3)
-        call.rank.send(0, call.reported)
+            warnings.warn(f"{counts_from_0_text(trial.number).capitalize()}.", SearchWarning, stacklevel=4)
         self._turn()
-        return not call.stop_asked
+        return not rank.is_stopped
 
-    def _call(self, trial: RunningTrial | None) -> _Call:
+    def _rank_of(self, trial: object) -> AskedRank:
         self._check_process()
-        call = None if self._is_closed else next((c for c in self._calls.values() if c.trial is trial), None)
-        if call is None:
-            raise ConfigurationError(
-                "A value must be for a trial that this study was asked for and that has not ended. Received: "
-                f"{trial!r}; hand over what `ask` has returned."
-            )
-        return call
+        under_way = {} if self._is_closed else self._under_way
+        for known, rank in under_way.items():
+            if known is trial:
+                return rank
+        raise ConfigurationError(
+            "A value must be for a trial that this study was asked for and that has not ended. Received: "
+            f"{trial!r}; hand over what `ask` has returned."
+        )
 
-    def _end_of(self, call: _Call, value: object, error: BaseException | str | None) -> msg.Message:
-        """Return the message by which a rank would end the trial."""
-        assignment, train_s = call.order.assignment, time.monotonic() - call.began_s
-        if error is not None:
-            reason = reason_of(error) if isinstance(error, BaseException) else shortened(str(error))
-            return msg.FoldFailed(assignment=assignment, reason=reason)
-        try:
-            comparison = self._options.comparison
-            n_epochs = call.checkpoint.n_epochs if call.reported is None else call.reported.epoch
-            finished = finished_fold(comparison, call.reported, assignment, value, n_epochs=n_epochs, train_s=train_s)
-        except MisuseError:
-            raise
-        except TrialError as failure:
-            return msg.FoldFailed(assignment=assignment, reason=reason_of(failure))
-        return msg.FoldStopped(assignment=assignment) if call.stop_asked else finished
-
+    @in_python()
     def _turn(self) -> None:
         """Let the coordinator do all that there is to do."""
         n_idle = 0
         # Twice: the search answers at the second look.
         while n_idle < 2 and not self._run.coordinator.finished_because:
-            n_idle = 0 if self._session.turn(self._run) else n_idle + 1
-            for rank in self._ranks:
-                while (received := rank.poll()) is not None:
-                    self._take(received.message, rank)
+            n_idle = 0 if self._run.turn() else n_idle + 1
+            self._assigned.extend(rank for rank in self._ranks if rank.take_in())
         if self._run.coordinator.finished_because:
             self.close()
-
-    def _take(self, message: msg.Message, rank: Transport) -> None:
-        if isinstance(message, msg.RunFold):
-            folder = fold_directory(self._run.directory.path, message.trial, message.fold)
-            saved = last_save(folder)
-            count = EpochCount(message.first if saved is None else saved.first)
-            checkpoint = TrialCheckpoint(_directory=folder, _last=saved, count=count)
-            began_s = time.monotonic()
-            self._assigned.append(_Call(order=message, rank=rank, checkpoint=checkpoint, began_s=began_s))
-            rank.send(0, msg.FoldStarted(assignment=message.assignment, epoch=checkpoint.n_epochs))
-        under_way = [*self._calls.values(), *self._assigned]
-        call = next((c for c in under_way if c.order.assignment == getattr(message, "assignment", None)), None)
-        if call is not None and isinstance(message, msg.StopFold):
-            call.stop_asked = True
-        elif call is not None and isinstance(message, msg.PreemptFold):
-            rank.send(0, msg.FoldStopped(assignment=message.assignment))

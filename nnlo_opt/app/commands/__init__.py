@@ -1,1 +1,1 @@
-"""The commands of `nnlo-opt` on runs, and the options of the drivers."""
+"""Commands of `nnlo-opt` on runs, and the drivers' command lines."""

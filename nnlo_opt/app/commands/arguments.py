@@ -1,4 +1,4 @@
-"""Parsers of the commands, made from their options."""
+"""Command line parsers, built from the tables of options."""
 
 import argparse
 import re
@@ -17,29 +17,29 @@ from nnlo_opt.core.trials import run_directory
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RUNS
 from nnlo_opt.core.trials.run_lock import may_be_at_work
 
-#: help of the argument of a command about a run
+#: help of the run argument of a command
 RUN_HELP = f"name of the run in {RUNS}/, or its folder"
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that raises ConfigurationError for a wrong command line: one rank of many prints it, and all leave.
+    """Parser that raises ConfigurationError for an invalid command line, so that only one of all ranks prints it.
 
     Args:
-        options: options of the command; a group of them is a group in the help.
-        add_help: True for an option `--help`.
-        kwargs: as of `argparse.ArgumentParser`.
+        options: options of the command; their groups are groups in the help.
+        add_help: True to add `--help`.
+        kwargs: as for `argparse.ArgumentParser`.
     """
 
     def __init__(self, options: Iterable[Option] = (), *, add_help: bool = True, **kwargs: Any) -> None:
         form = partial(argparse.HelpFormatter, max_help_position=28)
         super().__init__(formatter_class=form, add_help=False, exit_on_error=False, **kwargs)
-        # -1e-3 is a value too, and no option; argparse itself knows -0.001 only.
+        # -1e-3 is a value, not an option; argparse only recognises -0.001.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         #: options of the command
         self.options = tuple(options)
-        #: arguments that must be given
+        #: required arguments
         self._needed: list[argparse.Action] = []
-        #: end of a sentence about a wrong command line
+        #: end of a message about an invalid command line
         self._see = f"`{self.prog} --help` lists the options."
         if add_help:
             self.add_answer("-h", "--help", help="show this help message and exit", answer=self.format_help)
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
                 container.add_argument(option.flag, *filter(None, [option.also]), **_argument(option))
 
     def common_help(self) -> str:
-        """Return the help of the common options, which fits a screen."""
+        """Return the help of the common options, which fits on a screen."""
         common = [
             replace(option, help=option.help.split(";")[0], shown="", example="", also="")
             for option in self.options
@@ -60,17 +60,17 @@ class Parser(argparse.ArgumentParser):
         return parser.format_help().replace("\n\n", "\n")
 
     def add_answer(self, *flags: str, help: str, answer: Callable[[], str]) -> None:
-        """Add an option that raises HelpRequested with the text that `answer` returns."""
+        """Add an option that raises HelpRequested with the result of `answer`."""
         self.add_argument(*flags, action=_Answer, const=answer, nargs=0, default=argparse.SUPPRESS, help=help)
 
     def add_rest(self, metavar: str, text: str) -> None:
-        """Have all words from `--` on be the argument `command`; `text`: its help."""
+        """Store all words from `--` on in the argument `command`; `text`: its help."""
         self.add_argument("command", metavar=metavar, nargs=argparse.REMAINDER, help=text)
 
     def add_run(self, without: str = "newest") -> None:
-        """Add the run that the command is about, for `values_of_run` or for a command with further arguments.
+        """Add the run argument, for `values_of_run` or for a command with further arguments.
 
-        Without a name this is the "newest" run, or the "newest at work"; "" if a name is needed.
+        Its default is the "newest" run or the "newest at work"; "" if a name is required.
         """
         text = RUN_HELP + f"; the {without} one if it is left out" * bool(without)
         kind = partial(run_named, at_work=without != "newest")
@@ -78,9 +78,9 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("run", type=kind, metavar="RUN_DIRECTORY", help=text, **optional)
 
     def known(self, argv: Sequence[str], *, mixed: bool = False) -> tuple[argparse.Namespace, list[str]]:
-        """Return the arguments that `argv` gives, and its words that are none; ConfigurationError or HelpRequested.
+        """Return the arguments in `argv`, and unknown words; raises ConfigurationError or HelpRequested.
 
-        `mixed`: True if options may stand between the values of one argument.
+        `mixed`: True if options may occur between the values of one argument.
         """
         for action in self._actions:  # `given` says itself which one is missing
             self._needed += [action] * action.required
@@ -96,12 +96,12 @@ class Parser(argparse.ArgumentParser):
             self._refuse(f"`{name}` {'must be followed by a value' if lacks_value else error.message}")
 
     def given(self, argv: Sequence[str], positional: Sequence[str] = (), *, mixed: bool = False) -> dict[str, Any]:
-        """Return the texts of the options in `argv` by name; ConfigurationError or HelpRequested.
+        """Return name -> text of the options in `argv`; raises ConfigurationError or HelpRequested.
 
         Args:
             argv: words of the command line.
-            positional: names of options that may be given all together by their values alone, in this order.
-            mixed: as of `known`.
+            positional: names of options that may all be given by value only, in this order.
+            mixed: as for `known`.
         """
         given, words = self.known(argv, mixed=mixed)
         if missing := [action for action in self._needed if getattr(given, action.dest) is None]:
@@ -117,16 +117,16 @@ class Parser(argparse.ArgumentParser):
         return vars(given) | dict(zip(positional, words, strict=False))
 
     def values(self, argv: Sequence[str], *, mixed: bool = False) -> argparse.Namespace:
-        """Return all arguments with checked values and defaults; ConfigurationError or HelpRequested."""
+        """Return all arguments with checked values and defaults; raises ConfigurationError or HelpRequested."""
         given = self.given(argv, mixed=mixed)
         return argparse.Namespace(**{**given, **vars(read(given, self.options))})
 
     def values_of_run(
         self, argv: Sequence[str], without: str = "newest", *, has_begun: bool = True
     ) -> argparse.Namespace:
-        """Return all arguments of a command about a run, as `values`; `without` as of `add_run`.
+        """Like `values`, for a command with a run argument; `without` as for `add_run`.
 
-        `has_begun`: refuse a run without a journal.
+        `has_begun`: True to refuse a run without a journal.
         """
         self.add_run(without)
         arguments = self.values(argv)
@@ -138,7 +138,7 @@ class Parser(argparse.ArgumentParser):
         self._refuse(f"{message[:1].upper()}{message[1:]}")
 
     def refuse_without(self, name: object) -> NoReturn:
-        """Raise ConfigurationError, as the argument `name` is missing."""
+        """Raise ConfigurationError for the missing argument `name`."""
         self._refuse(f"`{name}` is required")
 
     def _refuse(self, rule: str) -> NoReturn:
@@ -152,7 +152,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _argument(option: Option) -> dict[str, Any]:
-    """Return the arguments of `add_argument` for an option; values stay texts, and options not given are absent."""
+    """Return the arguments of `add_argument` for an option; values stay text, and options not given are absent."""
     action = option.kind.action
     argument: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS}
     argument["action"] = argparse.BooleanOptionalAction if action == "switch" else action
@@ -167,14 +167,14 @@ def _argument(option: Option) -> dict[str, Any]:
 
 
 class _Answer(argparse.Action):
-    """Raises HelpRequested with the text that its constant returns."""
+    """Raises HelpRequested with the result of its constant."""
 
     def __call__(self, *_: Any) -> NoReturn:
         raise HelpRequested(self.const())
 
 
 def whole_number(text: str) -> int:
-    """Return a text as a number, for an argument that is no option."""
+    """Convert the text of a positional argument to an int."""
     try:
         return int(text)
     except ValueError:
@@ -182,9 +182,9 @@ def whole_number(text: str) -> int:
 
 
 def run_named(name: str, *, at_work: bool = False) -> Path:
-    """Return the directory of a run, as `run_directory.run_named`.
+    """Return the directory of a run, like `run_directory.run_named`.
 
-    The empty name means the newest run there, or the newest one that may be `at_work`; a line says which.
+    The empty name means the newest run, or the newest that may be `at_work`; a line is printed with its name.
     """
     if name:
         return run_directory.run_named(name)
@@ -199,5 +199,5 @@ def run_named(name: str, *, at_work: bool = False) -> Path:
 
 
 def checked_run(run: Path) -> Path:
-    """Return a run directory; ConfigurationError if it is none."""
+    """Return a run directory; ConfigurationError if it is not one."""
     return run_directory.checked_run(run, f"runs are in `{RUNS}/`")

@@ -1,4 +1,4 @@
-"""The commands best, ensemble of `nnlo-opt`: what a search has found."""
+"""The commands `nnlo-opt best` and `nnlo-opt ensemble`: results of a search."""
 
 import json
 import shlex
@@ -25,23 +25,23 @@ from nnlo_opt.engine.objective.template import CHECKPOINT, RANKS, SAVE, Template
 #: options of `nnlo-opt best`
 BEST_OPTIONS = (
     Option("as", "FORM", one_of("json", "yaml", "command"), default="json", example="command",
-        help="json, yaml, or the command line that trains the trial again; for a Pareto set, one line for each trial"),
+        help="json, yaml, or the command line that trains the trial again; for a Pareto set, one line per trial"),
 )
 #: options of `nnlo-opt ensemble`
 ENSEMBLE_OPTIONS = (
     Option("size", "N", whole(), default=10, example="25",
-        help="largest number of selections; a trial may be selected several times"),
+        help="maximum number of selections; a trial may be selected several times"),
     Option("out", "FILE", PATH, shown="ensemble in the run directory", example="digits",
-        help="file of the model; its ending is .keras, or .pt for torch"),
+        help="file of the model, ending in .keras, or .pt for torch"),
     NAMED_MODEL,
-    replace(SEED, help="seed that divides the validation samples into two halves"),
+    replace(SEED, help="seed for dividing the validation samples into two halves"),
 )
 # fmt: on
 
 
 def best(parser: Parser, argv: Sequence[str]) -> None:
-    """Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, epochs,
-    files of its weights. If figures of merit are noisy, `best_expected` is the trial that is expected to be the best.
+    """Print the best trial of a run, or the Pareto set for several objectives: point, figure of merit, metrics, epochs,
+    files of its weights. If figures of merit are noisy, `best_expected` is the trial with the best expected one.
     """
     arguments = parser.values_of_run(argv)
     run, form, ledger = arguments.run, vars(arguments)["as"], read_ledger(arguments.run)
@@ -91,7 +91,7 @@ def _trial(run: Path, trial: Trial) -> dict[str, Any]:
 
 
 def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
-    """Return the command line that trains a trial again, on as many ranks as one of its folds had."""
+    """Return the command line that retrains a trial, on as many ranks as one of its folds had."""
     if text := ledger.identity.model.parts.get(COMMAND):
         started = ledger.settings.command
         return _script(run, Template(started) if started else Template.of_first_version(text), trial)
@@ -119,8 +119,8 @@ def _script(run: Path, template: Template, trial: Trial) -> str:
 
 
 def ensemble(parser: Parser, argv: Sequence[str]) -> None:
-    """Select trained trials of a run whose mean output is better than the best of them, by one half of the validation
-    samples; measure the gain on the other half; save the mean as one model.
+    """Combine trained trials of a run into one model that averages their outputs. Trials are selected on one half of
+    the validation samples, and the gain over the best trial is measured on the other half.
     """
     arguments = parser.values_of_run(argv)
     from nnlo_opt.app.commands.earlier_runs import model_of_run

@@ -1,7 +1,7 @@
-"""The commands repair, clean of `nnlo-opt`: care for the files of a run.
+"""The commands `nnlo-opt repair` and `nnlo-opt clean`, which maintain the files of a run.
 
-`clean` leaves alone a run that is at work, and everything by which a run can be resumed: its journal, checkpoints of
-trials that have not ended, notes for the next start.
+`clean` does not touch active runs, or anything needed for a resume: the journal, checkpoints of trials that have not
+ended, notes for the next start.
 """
 
 import re
@@ -32,21 +32,21 @@ from nnlo_opt.engine.runtime.timeline import PARTS_NAME, TIMELINE_NAME
 #: options of `nnlo-opt clean`
 CLEAN_OPTIONS = (
     Option("yes", "", FLAG, default=False, help="remove the files; without it they are only counted"),
-    Option("dry_run", "", FLAG, default=False, help="only count the files, as without --yes"),
+    Option("dry_run", "", FLAG, default=False, help="only count the files; the default without --yes"),
     replace(BY_NAME["keep_weights"], group="",
         help="best:N: also remove the trained weights of all but the N best trials and the Pareto set; training them "
              "again takes as long as the search"),
 )
 # fmt: on
-#: reports that `nnlo-opt report` makes again
+#: reports that `nnlo-opt report` can recreate
 _REPORTS = ("report.html", "figures")
-#: name of the temporary file of a write that a kill has cut short, as of `files.atomic_path`
+#: name of a temporary file of `files.atomic_path` left by a kill
 _TEMPORARY = re.compile(r"\..{1,24}\.[0-9a-f]{12}(\..+)?", re.DOTALL)
 
 
 def repair(parser: Parser, argv: Sequence[str]) -> None:
-    """Keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to it
-    as journal.jsonl.damaged-1, -2, ….
+    """Salvage a damaged journal, so that the run can be resumed; the damaged one is kept next to it as
+    journal.jsonl.damaged-1, -2, ….
     """
     run = parser.values_of_run(argv, "").run
     repaired = repair_journal(run)
@@ -80,9 +80,9 @@ def repair(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def clean(parser: Parser, argv: Sequence[str]) -> int:
-    """Remove what can be made again: checkpoints of trials that have ended and are not the best, parts of timelines,
-    old pages and figures, files of writes that were cut short, links of scripts that were killed. The journal stays,
-    and so does a run that is at work. A folder may hold several runs.
+    """Remove files that can be recreated: checkpoints of ended trials that are not the best, parts of timelines, old
+    pages and figures, leftovers of interrupted writes, links of killed scripts. The journal is kept, and active runs
+    are not touched. A folder may contain several runs.
     """
     arguments = parser.values_of_run(argv, "", has_begun=False)
     if arguments.yes and arguments.dry_run:
@@ -106,7 +106,7 @@ def clean(parser: Parser, argv: Sequence[str]) -> int:
 
 
 def _clean(run: Path, n_best: int | None, *, removes: bool) -> tuple[int, str]:
-    """Remove the files of one run, or only count them; return their bytes, and what they are in words."""
+    """Remove the files of one run, or only count them; return their bytes and a description."""
     if may_be_at_work(run):
         return 0, "at work, left alone."
     with closing(RunLock(run, 0.0)) if removes else nullcontext():
@@ -119,10 +119,10 @@ def _clean(run: Path, n_best: int | None, *, removes: bool) -> tuple[int, str]:
 
 
 def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, list[SafePath]]:
-    """Return the files and folders that can be made again, by a noun for them."""
-    # A training that has failed goes on from the last checkpoint.
+    """Return description -> files and folders that can be recreated."""
+    # A failed training resumes from the last checkpoint.
     kept = [*best_trials(ledger), ledger.result]
-    # Saves of complete trials of an objective are their weights.
+    # The saves of complete trials of an objective are their weights.
     kept += [trial for trial in ledger.trials if ledger.identity.data is None and trial.folds]
     over = [trial.number for trial in ledger.trials if trial.state.ended and trial not in kept]
     checkpoints = [path for number in over for path in (run / f"trials/{number:04d}").glob("fold*/checkpoint-*")]
@@ -139,7 +139,7 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
 
 
 def _temporary(run: SafePath) -> Iterator[SafePath]:
-    """Yield files and checkpoints that were being written when their process was killed; nobody is at work now."""
+    """Yield half-written files and checkpoints of killed processes; call only if no process is active."""
     theirs = (".checkpoint-", "rank-")  # what a script or an objective has written may have any name
     for path in run.walk(enters=lambda folder: folder.name != FILES_NAME and not folder.name.startswith(theirs)):
         if path.name.startswith(".checkpoint-") if path.is_dir() else _TEMPORARY.fullmatch(path.name):
@@ -147,12 +147,12 @@ def _temporary(run: SafePath) -> Iterator[SafePath]:
 
 
 def _bytes(path: SafePath) -> int:
-    """Return the bytes of a file, or of the files in a folder."""
+    """Return the size in bytes of a file, or of the files in a folder."""
     return sum(one.stat().st_size for one in path.walk() if not one.is_dir())
 
 
 def _size(n_bytes: int) -> str:
-    """Return a number of bytes in its largest unit."""
+    """Format a number of bytes in its largest unit."""
     size, units = float(n_bytes), ["B", "KB", "MB", "GB"]
     while size >= 1000 and len(units) > 1:
         size, units = size / 1000, units[1:]

@@ -1,4 +1,4 @@
-"""Options of a driver: of its command line, of a file, of an earlier run."""
+"""Options of a driver, from its command line, a file, or an earlier run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +14,14 @@ from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
 from nnlo_opt.core.base.files import regular
 
-#: name of the option, and its shortest form that no other option shares
+#: name of the option, and its shortest unambiguous form
 _NAME, _SHORTEST = "--options", "--option"
-#: aliases in a file at most: even if they name each other, the file stands for at most 40 times its length
+#: most aliases in a file: even nested ones expand it to at most 40 times its length
 _MOST_ALIASES = 10
 
 
 def driver_options(program: str, argv: Sequence[str]) -> Options:
-    """Return the options of a driver; ConfigurationError or HelpRequested."""
+    """Return the options of a driver; raises ConfigurationError or HelpRequested."""
     parser = driver_parser(program)
     known, words = parser.known(normalise(argv))
     if "options" in known:
@@ -44,15 +44,16 @@ def driver_options(program: str, argv: Sequence[str]) -> Options:
 
 
 def _with_options_of_file(argv: Sequence[str], given: Mapping[str, Any], options: Iterable[Option]) -> list[str]:
-    """Return a command line with the options of its file, as it is recorded, and resumed without the file.
+    """Return a command line with the options of its file inserted; it is recorded, and a resume does not need the file.
 
     Args:
         argv: words of the command line.
-        given: options in them by name, `options` with the path of the file; they overrule the file.
+        given: name -> text of the options in `argv`, including `options`, the path of the file; they take precedence
+            over the file.
         options: all options of the command.
 
     Raises:
-        ConfigurationError: the file cannot be read, or has an option that there is not.
+        ConfigurationError: the file cannot be read, or has an unknown option.
     """
     path = Path(given["options"])
     by_name = {option.name: option for option in options if option.name != "options"}
@@ -78,7 +79,7 @@ def _with_options_of_file(argv: Sequence[str], given: Mapping[str, Any], options
 
 
 def _read(path: Path) -> list[tuple[Any, Any]]:
-    """Return names and values in their order; a mapping would keep the last of several values for one name."""
+    """Return (name, value) pairs in order; a mapping would keep only the last of several values."""
     import yaml
 
     try:
@@ -103,7 +104,7 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
 
 
 def _words(option: Option, value: Any, path: Path) -> Iterator[str]:
-    """Yield the words of an option with a value of YAML; a list is a repeated option, null an option left out."""
+    """Yield the words of an option with a YAML value; a list repeats the option, null omits it."""
     action = option.kind.action
     if value is None:
         return
@@ -124,7 +125,7 @@ def _words(option: Option, value: Any, path: Path) -> Iterator[str]:
 
 
 def _without_file(argv: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command line without the option and the file that it names."""
+    """Yield the words of a command line without `--options FILE`."""
     words = iter(argv)
     for word in words:
         name, equals, _ = word.partition("=")

@@ -1,4 +1,4 @@
-"""Parsers of the drivers, which take options under their former names, too."""
+"""Parsers of the drivers, which also accept former names of options."""
 
 import argparse
 import re
@@ -10,7 +10,7 @@ from nnlo_opt.app.commands.arguments import Parser
 from nnlo_opt.app.run.options.kinds import FLAG, PATH, SHARE, finite, whole
 from nnlo_opt.app.run.options.table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
-#: options that TrainingDriver and MPIDriver also take by their values alone, all three in this order
+#: options that TrainingDriver and MPIDriver also accept as positional arguments, all three in this order
 POSITIONAL = ("model", "train_data", "val_data")
 #: model of a search without `--model` and `--example`
 DEFAULT_EXAMPLE = "mnist"
@@ -26,26 +26,27 @@ _GROUP = "generative adversarial network"
 # A table, laid out by hand.
 # fmt: off
 _WEIGHT = finite(0)
-#: options of `MPIGDriver` beside the options of TrainingDriver; their names are arguments of the built-in model
+#: options that `MPIGDriver` has in addition to TrainingDriver; their names are arguments of the built-in model
 GAN_OPTIONS = tuple(replace(option, group=_GROUP, python=False, common=True) for option in (
     Option("latent_size", "N", whole(), shown="200", example="100",
-        help="length of the noise that a shower is made of"),
+        help="length of the noise vector from which a shower is generated"),
     Option("discr_drop_out", "SHARE", SHARE, shown="0.2", example="0.1",
-        help="share of units that the discriminator drops"),
+        help="dropout rate of the discriminator"),
     Option("gen_weight", "WEIGHT", _WEIGHT, shown="2", example="5",
-        help="weight of the loss of the classification, simulated or generated"),
+        help="weight of the classification loss (simulated or generated)"),
     Option("aux_weight", "WEIGHT", _WEIGHT, shown="0.1", example="1",
-        help="weight of the loss of the energy"),
+        help="weight of the energy loss"),
     Option("ecal_weight", "WEIGHT", _WEIGHT, shown="0.1", example="1",
-        help="weight of the loss of the sum of the cells"),
+        help="weight of the loss of the total energy in all cells"),
     Option("one_pass", "", FLAG, shown="$GANONEPASS",
-        help="train each model once a batch, not twice; the discriminator gets both kinds of showers together"),
+        help="train each model once per batch instead of twice; the discriminator gets both kinds of showers "
+             "together"),
     Option("reverse", "", FLAG, shown="$GANREVERSED",
         help="train the generator before the discriminator in each batch"),
     Option("keep_generator_every", "BATCHES", whole(0, "batches"), shown="$GANCHECKPOINT, else never", example="100",
-        help="batches between two copies of the generator; each worker writes mpi_generator_<host>_<pid>.weights.h5"),
+        help="batches between two saves of the generator; each worker writes mpi_generator_<host>_<pid>.weights.h5"),
     Option("keep_generator_in", "FOLDER", PATH, shown="$GANCHECKPOINTLOC, else the working folder", example="kept",
-        help="folder of the copies"),
+        help="folder of these saves"),
 ))
 # fmt: on
 _TRAINING = (
@@ -62,25 +63,25 @@ DRIVERS: Mapping[str, tuple[str, tuple[Option, ...]]] = {
     _MPI_DRIVER: _TRAINING,
     GAN_DRIVER: (
         "Train the GAN of calorimeter showers, as TrainingDriver trains a model.",
-        # Its model is built in: `--model`, which NNLO's command lines give, is no common option.
+        # Its model is built in, so `--model`, which NNLO's command lines contain, is not a common option.
         (
             *(replace(option, common=option.common and option.name != "model") for option in TRAINING_OPTIONS),
             *GAN_OPTIONS,
         ),
     ),
 }
-#: options without effect here, with the reason
+#: options without effect here -> reason
 _IDLE: Mapping[str, str] = {
     "tf": "`--tf` changes nothing here: `--keras-backend` chooses what Keras computes with, TensorFlow if it is left "
     "out.",
     "profile": "`--profile` changes nothing here: it was for Theano. `--timeline` and `--monitor` measure.",
 }
-#: options that mpi_learn took and never used
+#: options that mpi_learn accepted but never used
 _NEVER_USED = ("elastic_lr", "elastic_momentum")
 
 
 def driver_parser(program: str) -> Parser:
-    """Return the parser of a driver, with its two helps."""
+    """Return the parser of a driver, with a short and a full help."""
     description, options = DRIVERS[program]
     needed = "" if program == GAN_DRIVER else "--model MODEL "
     parser = Parser(
@@ -93,7 +94,7 @@ def driver_parser(program: str) -> Parser:
         "as 90m, 2h or 1:30:00.",
     )
     parser.add_answer("-h", "--help", help="show the common options and exit", answer=parser.common_help)
-    # Former names, which the help does not show.
+    # Former names, hidden in the help.
     hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     parser.add_argument("--masters", dest="n_masters", **hidden)
     parser.add_argument("--easgd", dest="mode", action="store_const", const="easgd", **hidden)
@@ -104,13 +105,13 @@ def driver_parser(program: str) -> Parser:
 
 
 def given_of(program: str, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the texts of the options in a command line of a driver, by their names of today.
+    """Return the options in a driver's command line under their current names.
 
     Returns:
-        Texts by name, and sentences for the user.
+        Name -> text, and remarks for the user.
 
     Raises:
-        ConfigurationError: the command line is wrong.
+        ConfigurationError: the command line is invalid.
         HelpRequested: it asks for help.
     """
     is_search = program == "OptimizationDriver"
@@ -132,7 +133,7 @@ def given_of(program: str, argv: Sequence[str]) -> tuple[dict[str, Any], list[st
 
 
 def _for_gan(given: Mapping[str, Any], remarks: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a training of the GAN without its own ones, and all sentences for the user."""
+    """Return the options of a GAN training without the GAN's own ones, and all remarks for the user."""
     rest = {name: value for name, value in given.items() if name not in {option.name for option in GAN_OPTIONS}}
     remarks = [*remarks]
     if given.get("model", GAN) != GAN:
@@ -145,7 +146,7 @@ def _for_gan(given: Mapping[str, Any], remarks: Sequence[str]) -> tuple[dict[str
 
 
 def _for_search(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of a search of the GAN as NNLO made it, with its figure of merit, unless others are given."""
+    """Return the options of a GAN search with NNLO's defaults and figure of merit, unless others are given."""
     if (given.get("model") or given.get("example")) != GAN:
         return given
     made = {"mode": "easgd"}

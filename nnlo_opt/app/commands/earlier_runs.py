@@ -1,4 +1,4 @@
-"""Trials of earlier runs, to be trained again or to be saved."""
+"""Retrains or saves trials of earlier runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,12 +31,12 @@ from nnlo_opt.core.trials.trial import Trial
 BEST_MODEL_OPTIONS = (NAMED_MODEL,)
 #: options of a run that name files
 _FILES = ("model", "train_data", "val_data", "test_data", "search_space", "figure_of_merit", "from_run")
-#: options of a run that a training of one of its trials takes over
+#: options of a run that apply when one of its trials is retrained
 _TAKEN = {option.name for option in (*MODEL_AND_DATA, *READING, *TRAINING, SEED)}
 
 
 def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
-    """Return the options of a training of a trial that `--from-run` names; `given` are texts of options by name."""
+    """Return the options for retraining the trial of `--from-run`; `given`: name -> text of options."""
     run, number = _named(given["from_run"])
     ledger = ledger_of(run, "--from-run")
     if ledger.identity.data is None:
@@ -71,12 +71,12 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
 
 
 def model_of_run(run: Path, model: str | None) -> tuple[Ledger, ModuleWorkload]:
-    """Return the ledger of a run of models, and its workload in this process, with its framework imported.
+    """Return the ledger of a run and its workload in this process, with the framework imported.
 
-    `model`: file of the model that the user names; None for the one of the journal.
+    `model`: file of the model given by the user; None for the one in the journal.
 
     Raises:
-        ConfigurationError: the run has no model, or its model file has changed, or is not this user's own.
+        ConfigurationError: the run has no model, or its model file has changed or belongs to another user.
     """
     ledger = ledger_of(run, "RUN_DIRECTORY")
     _trial(run, ledger, "")
@@ -108,15 +108,15 @@ def best_model(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _named(text: str) -> tuple[Path, str]:
-    """Return the run, whose path may hold colons, and the number of the trial, or "", that `--from-run` names."""
+    """Split the value of `--from-run` into the run, whose path may contain colons, and the trial's number, or ""."""
     name, colon, number = text.rpartition(":")
     return (existing_run(name), number) if colon and not Path(text).exists() else (existing_run(text), "")
 
 
 def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return the texts of the options of the last start of a run; ConfigurationError if no driver has started it.
+    """Return name -> text of the options of the last start of a run; ConfigurationError if no driver started it.
 
-    `before`: runs that have led to this one by their own `--from-run`.
+    `before`: runs that led to this one by `--from-run`.
     """
     program, *argv = ledger.settings.command_line or ["an unknown program"]
     if program not in DRIVERS:
@@ -138,14 +138,14 @@ def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str
 
 
 def _from_folder(folder: str, text: str) -> str:
-    """Return the value of an option of a command that was started in `folder`; a file in it gets its whole path."""
+    """Return the value of an option of a command started in `folder`; relative files become absolute."""
     name, colon, rest = text.partition(":")
     here = Path.cwd().samefile(folder) if Path(folder).is_dir() else True
     return f"{Path(folder, name)}{colon}{rest}" if not here and Path(folder, name).exists() else text
 
 
 def _trial(run: Path, ledger: Ledger, number: str) -> Trial:
-    """Return trial `number` of a run, its result if that is empty; ConfigurationError if there is none."""
+    """Return trial `number` of a run, or its best one if `number` is empty; ConfigurationError if there is none."""
     named = next((trial for trial in ledger.trials if str(trial.number) == number), None)
     trial = named if number else ledger.result
     if trial is None:

@@ -1,4 +1,4 @@
-"""`GetData`: writes MNIST, CIFAR-10, simulated sets or arrays of a user as HDF5 files with lists of these files.
+"""`GetData`: writes MNIST, CIFAR-10, simulated data or the user's arrays as HDF5 files, with lists of these files.
 
 GetData mnist --n-train-files 24 --n-test-files 4
 GetData from-arrays X.npy Y.npy --name mine
@@ -28,7 +28,7 @@ from nnlo_opt.engine.data.sets.simulated import SIMULATED, simulated
 
 DEFAULT_N_FILES = (24, 4)
 _FROM_ARRAYS, _SHOWERS = "from-arrays", "showers"
-#: showers that are simulated unless `--n-samples` says it
+#: default number of simulated showers
 _N_SHOWERS = 6000
 #: first words of the command
 DATA_SETS = (*sorted(IMAGE_SHAPES), *SIMULATED, _SHOWERS, "3d", _FROM_ARRAYS)
@@ -39,20 +39,22 @@ DATA_SETS = (*sorted(IMAGE_SHAPES), *SIMULATED, _SHOWERS, "3d", _FROM_ARRAYS)
 OPTIONS = (
     Option("out", "FOLDER", PATH, shown="data/<name>", example="data/digits", help="folder to write to"),
     Option("source", "auto|keras|bundled|drawn|FILE", TEXT, default="auto", example="mnist.npz",
-        help="keras: the file in KERAS_HOME, else its download; auto: keras, else the bundled digits; drawn: drawings "
-             "in the form of CIFAR-10; FILE: a .npz file like Keras's mnist.npz, or cifar-10-binary.tar.gz"),
-    Option("n_train_files", "N", whole(), shown=str(DEFAULT_N_FILES[0]), example="8", help="files to train on"),
-    Option("n_test_files", "N", whole(), shown=str(DEFAULT_N_FILES[1]), example="2", help="files to test with"),
-    replace(SEED, help="seed of the order of the samples"),
+        help="keras: the file in KERAS_HOME, else its download; auto: keras, else the bundled digits; drawn: "
+             "generated drawings in the format of CIFAR-10; FILE: a .npz file like Keras's mnist.npz, or "
+             "cifar-10-binary.tar.gz"),
+    Option("n_train_files", "N", whole(), shown=str(DEFAULT_N_FILES[0]), example="8",
+        help="number of training files"),
+    Option("n_test_files", "N", whole(), shown=str(DEFAULT_N_FILES[1]), example="2", help="number of test files"),
+    replace(SEED, help="seed for shuffling the samples"),
     Option("n_samples", "N", whole(2), example="500",
-        help="largest number of samples in all files together; for showers, the number to simulate"),
+        help="maximum number of samples in all files together; for showers, the number to simulate"),
     Option("cells", "N", whole(), shown=str(LARGEST), example="13",
         help=f"showers: number of cells along each axis, from {SMALLEST} to {LARGEST}"),
 )
 #: options of `GetData from-arrays`
 FROM_ARRAYS_OPTIONS = (
     Option("name", "NAME", TEXT, "name of the data set, in the names of its files", "arrays", example="mine"),
-    Option("split", "SHARE", SHARE, "share of the samples for validation, drawn by the seed", 0.2, example="0.1"),
+    Option("split", "SHARE", SHARE, "fraction of the samples for validation, drawn by the seed", 0.2, example="0.1"),
     *(replace(option, default=1, shown="") for option in OPTIONS if "files" in option.name),
     *(option for option in OPTIONS if option.name in ("out", "seed", "n_samples")),
 )
@@ -101,7 +103,7 @@ def from_arrays(parser: Parser, argv: Sequence[str]) -> None:
 def _make(arguments: argparse.Namespace) -> None:
     """Write the files and their lists."""
     try:
-        # Before anything is downloaded for it.
+        # Before anything is downloaded.
         arguments.out.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=arguments.out).close()
         images = _load(arguments)
@@ -177,7 +179,7 @@ def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
     lists = [(part, None, arguments.out / f"{part}_{arguments.name}.list") for part in parts]
     if arguments.name == "3d":  # the documents of NNLO name lists of one file
         lists += [(part, 1, arguments.out / f"{part}_1_{arguments.name}.list") for part in parts]
-    # If this run is interrupted, no list must name files of two runs.
+    # If this is interrupted, no list may name files of two runs.
     for _, _, path in lists:
         path.unlink(missing_ok=True)
         sums_path(path).unlink(missing_ok=True)
@@ -192,7 +194,7 @@ def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
 
 
 def _write_files(images: Images, stem: Path, n_files: int) -> list[Path]:
-    """Write <stem>_0.h5 and so on, of sizes that differ by at most one; remove further files of an earlier run."""
+    """Write <stem>_0.h5 and so on, with sizes that differ by at most one; remove leftover files of an earlier run."""
     paths = [stem.with_name(f"{stem.name}_{number}.h5") for number in range(n_files)]
     n_bytes = len(images) * sum(part.nbytes for part in images[:1].datasets().values())
     _say(f"Writing {len(images):,} samples, {n_bytes / 1e6:,.0f} MB, to {counted(n_files, 'file')}: {paths[0]} ...")

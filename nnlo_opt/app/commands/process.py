@@ -1,4 +1,4 @@
-"""Process of a command, from its start to the last text that it writes."""
+"""Set-up and output checks of a command's process."""
 
 import os
 import resource
@@ -9,15 +9,15 @@ from io import TextIOWrapper
 
 from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST
 
-#: files that MPI, the journal and the pipes of a rank need
+#: open files that MPI, the journal and the pipes of a rank need
 LEAST_FILES = 64
 
 
 class HelpRequested(Exception):
-    """Text that `--help` or `--version` asks for, to be printed as the last text of the command.
+    """Raised to print a text, for example of `--help` or `--version`, and exit.
 
     Args:
-        text: ends with a line break.
+        text: text, ending with a newline.
         code: exit code of the command.
     """
 
@@ -27,9 +27,9 @@ class HelpRequested(Exception):
 
 
 def begin(*, starts_ranks: bool = False) -> None:
-    """Refuse to start without standard output, a folder, or files for a rank; escape what a terminal cannot show.
+    """Refuse to start without standard streams, a working folder or enough open files; escape control characters.
 
-    If a standard stream is closed, the next file that is opened would get its number, and the text that is printed.
+    If a standard stream were closed, the next opened file would get its number, and then the printed text.
     """
     while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -54,7 +54,7 @@ def begin(*, starts_ranks: bool = False) -> None:
 
 @contextmanager
 def checked_output() -> Iterator[None]:
-    """End the process with a sentence if text that is written in the context is lost."""
+    """Exit with an error if text written in the context is lost."""
     try:
         try:
             yield

@@ -1,7 +1,6 @@
-"""The commands list, compare of `nnlo-opt`: a look at several runs.
+"""The commands `nnlo-opt list` and `nnlo-opt compare` on several runs.
 
-`list` knows a finished run from its reports, `config.json` with `summary.json`; only a run whose journal is newer than
-they are has its journal read.
+`list` reads finished runs from their reports, `config.json` and `summary.json`, and the journal only if it is newer.
 """
 
 import json
@@ -29,19 +28,19 @@ from nnlo_opt.core.trials.run_lock import may_be_at_work
 from nnlo_opt.core.trials.run_state import state_after, state_of
 from nnlo_opt.core.trials.trial import TrialState
 
-#: files by which a folder without a journal shows that it was a run
+#: files that show that a folder without a journal was a run
 _OF_A_RUN = ("config.json", "summary.json", "trials", "journal.synced")
 #: seconds of a unit -> its name
 _AGES = {86400: "d", 3600: "h", 60: "min", 1: "s"}
 #: longest value in a table, in characters
 _MOST_CHARACTERS = 60
-#: settings that stand in sections of their own, or follow from others
+#: settings shown in other sections, or derived from others
 _ELSEWHERE = {"command_line", "versions", "search_space", "figure_of_merit", "objectives"}
 
 
 def listing(parser: Parser, argv: Sequence[str]) -> None:
-    """Print the runs of a folder, the newest first: running, finished, interrupted (ended early, may be resumed) or
-    dead (killed, may be resumed).
+    """Print the runs of a folder, newest first: running, finished, interrupted (ended early, can be resumed) or dead
+    (killed, can be resumed).
     """
     parser.add_argument("folder", type=Path, nargs="?", default=Path(RUNS), help=f"folder of runs, default: {RUNS}")
     folder: Path = parser.given(argv)["folder"]
@@ -65,7 +64,7 @@ def listing(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the run directories in a folder, or the folder if it is one; ConfigurationError without a folder."""
+    """Return the run directories in a folder, or the folder if it is one; ConfigurationError if there is none."""
     if (folder / JOURNAL_NAME).exists():
         return [folder]
     return [path for path in _folders(folder) if (path / JOURNAL_NAME).exists()]
@@ -114,7 +113,7 @@ def _cells(run: Path, config: dict[str, Any], summary: dict[str, Any], *, at_wor
 
 
 def _age(seconds: float) -> str:
-    """Return a time since now in its largest unit."""
+    """Format an age in its largest unit."""
     unit = next((unit for unit in _AGES if seconds >= unit), 1)
     return f"{max(0, seconds) / unit:.0f} {_AGES[unit]}"
 
@@ -141,7 +140,9 @@ def compare(parser: Parser, argv: Sequence[str]) -> None:
     parts = {
         "Results": _results(states, ledgers),
         "Settings that differ": _differing(ledgers, _settings),
-        "Search spaces: parameters that differ": _differing(ledgers, _parameters),
+        "Search spaces: parameters that differ": _differing(
+            ledgers, lambda ledger: {one.name: {**one.plain, "name": None} for one in ledger.identity.parameters}
+        ),
         "Versions that differ": _differing(ledgers, lambda ledger: ledger.settings.versions),
     }
     spare = Spare([range(3, len(names) + 1)], "Compare fewer runs at a time.")
@@ -174,15 +175,11 @@ def _results(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[list[str]
 
 
 def _settings(ledger: Ledger) -> dict[str, Any]:
-    """Return the settings of a run by dotted names."""
+    """Return dotted name -> setting of a run."""
     settings, identity = ledger.settings, ledger.identity.plain
     plan = {name: value for name, value in settings.plan.plain.items() if name not in identity}
     found = {**settings.plain, "plan": plan, **identity, "n_blocks": ledger.sessions[-1].n_blocks}
     return _flat({name: value for name, value in found.items() if name not in _ELSEWHERE})
-
-
-def _parameters(ledger: Ledger) -> dict[str, Any]:
-    return {parameter.name: {**parameter.plain, "name": None} for parameter in ledger.identity.parameters}
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`nnlo-opt space`: prints a search space, whose module is executed in this process."""
+"""`nnlo-opt space`: prints a search space; its module is executed in this process."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,14 +16,14 @@ from nnlo_opt.engine.loading.spaces import load_space
 
 #: options of `nnlo-opt space`
 OPTIONS = (
-    Option("samples", "N", whole(0), "points to draw and print", 0, example="5"),
-    replace(SEED, help="seed of the points"),
+    Option("samples", "N", whole(0), "number of random points to print", 0, example="5"),
+    replace(SEED, help="random seed of the points"),
     replace(BY_NAME["fix"], group=""),
 )
 
 
 def main(parser: Parser, argv: Sequence[str]) -> None:
-    """Print the parameters of a search space, and some of its points."""
+    """Print the parameters of a search space, and random points of it."""
     parser.add_argument("module", metavar="MODULE", help="Python file or dotted module, as --search-space takes it")
     arguments = parser.values(argv)
     space = load_space(arguments.module, arguments.fix)

@@ -19,29 +19,29 @@ from nnlo_opt.core.trials.owner import read_owner
 from nnlo_opt.core.trials.run_directory import INBOX_NAME, JOURNAL_NAME
 from nnlo_opt.core.trials.run_lock import may_be_at_work
 
-#: seconds between two looks for an answer
+#: seconds between two checks for an answer
 _LOOK_S = 0.25
 # fmt: off
 _WAIT = Option("wait", "TIME", duration(0), default=5.0, example="60",
-    help="longest time to wait for the coordinator's answer; on a network file system it may need a minute")
+    help="longest time to wait for the coordinator's answer; a network file system may need a minute")
 #: options of `nnlo-opt enqueue`
 ENQUEUE_OPTIONS = (
     _WAIT,
-    Option("new", "", FLAG, default=False, help="for a run that has not begun: its first start checks the point"),
+    Option("new", "", FLAG, default=False, help="for a run that has not begun: the first start checks the point"),
 )
 #: options of `nnlo-opt stop`
 STOP_OPTIONS = (
     Option("finish", "", FLAG, default=False,
-        help="let the trials under way come to their end; without it they stop within --grace, with a checkpoint "
-             "unless they are objectives, which keep none"),
+        help="let running trials finish; without it they stop within --grace, with a checkpoint (except "
+             "objectives, which have none)"),
     _WAIT,
 )
 # fmt: on
 
 
 def enqueue(parser: Parser, argv: Sequence[str]) -> None:
-    """Give a search a point to try next, or some values of one. The search that runs tries it, or the next start of a
-    search that was interrupted. The trial counts as one of --num-iterations.
+    """Give a search a full or partial point to try next. A running search tries it at once, an interrupted one at its
+    next start. The trial counts towards --num-iterations.
     """
     parser.add_run("")
     parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="values; the search chooses all others")
@@ -61,7 +61,7 @@ def enqueue(parser: Parser, argv: Sequence[str]) -> None:
         )
     (point,) = check_start_points(space, [point])  # without the constraint, as its function is code: the search has it
     holds = holder_of(space, point)
-    # Part of a point that an earlier run has tried may become another point.
+    # A partial point that an earlier run has tried may become another point.
     adopted = [known["point"] for known in ledger.adopted] if space.contains(point) else []
     where = [f"trial {trial.number} has" for trial in ledger.trials if holds(trial.point)]
     where += ["an earlier run has tried (`--warm-start`)" for _ in filter(holds, adopted)]
@@ -93,7 +93,7 @@ def enqueue(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _enqueue_before(run: Path, point: Point) -> None:
-    """Leave a point for a run that has not begun, whose search space nobody knows yet."""
+    """Store a point for a run that has not begun, whose search space is not known yet."""
     if (run / JOURNAL_NAME).exists():
         raise ConfigurationError(
             f"`--new` is for a run that has not begun. Received: `{run}`, which has; leave it out."
@@ -107,7 +107,7 @@ def _enqueue_before(run: Path, point: Point) -> None:
 
 
 def _named_values(words: Sequence[str]) -> Point:
-    """Return the values that the words name."""
+    """Parse words NAME=VALUE into values."""
     try:
         return parse_start_point(",".join(words))
     except ValueError:
@@ -118,7 +118,7 @@ def _named_values(words: Sequence[str]) -> Point:
 
 
 def stop(parser: Parser, argv: Sequence[str]) -> int | None:
-    """End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."""
+    """Stop a search, or one of its trials, from any machine with the run directory; --opt-restore resumes it."""
     parser.add_run("newest at work")
     parser.add_argument(
         "trial", nargs="?", type=whole_number, metavar="TRIAL", help="number of a trial; without it all end"
@@ -171,7 +171,7 @@ def _check_trial(arguments: argparse.Namespace, ledger: Ledger) -> None:
 
 
 def _waited(seconds: float, has_come: Callable[[], bool]) -> bool:
-    """Wait at most so many seconds; return True if it has come."""
+    """Wait until `has_come` returns True; return False after `seconds`."""
     until_s = time.monotonic() + seconds
     while not has_come():
         if time.monotonic() >= until_s:

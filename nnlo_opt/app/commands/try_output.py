@@ -1,4 +1,4 @@
-"""`OptimizationDriver --try-output LOG`: what a search would read in the output of a script."""
+"""`OptimizationDriver --try-output LOG`: shows what a search would read from a script's output."""
 
 import math
 import sys
@@ -19,17 +19,17 @@ from nnlo_opt.engine.objective.epochs import EpochCount
 from nnlo_opt.engine.objective.output import Lines, Output, Report
 from nnlo_opt.engine.objective.values import epoch_reported, finished_fold
 
-#: rows shown of the beginning and of the end, and characters of a line in them
+#: rows shown at the beginning and at the end, and characters per row
 _MOST_ROWS, _MOST_SHOWN = 10, 40
-#: last lines shown of a failure, and characters of each
+#: last lines shown for a failure, and characters per line
 _N_LAST, _MOST_OF_LAST = 3, 200
-#: bytes of the file that are read at a time
+#: bytes read at a time
 _PART_BYTES = 2**20
 _ORDER = RunFold(assignment=0, trial=0, fold=0, attempt=1, point={})
 
 
 def tried_output(given: Mapping[str, object]) -> HelpRequested:
-    """Return what a search would read in the file of `--try-output`, to be raised; ConfigurationError."""
+    """Return the text for `--try-output` as an exception to raise; ConfigurationError for invalid options."""
     output, comparison, path = output_options(given)
     trial = _Trial(output, comparison)
     n_lines, last = 0, deque[str](maxlen=_N_LAST)
@@ -50,23 +50,23 @@ def tried_output(given: Mapping[str, object]) -> HelpRequested:
 
 
 class _Trial:
-    """Trial whose script has printed lines, as a search would see it."""
+    """Trial of a script's output lines, as a search would see it."""
 
     def __init__(self, output: Output, comparison: Comparison) -> None:
         self._output, self._comparison, self._count = output, comparison, EpochCount()
         #: the last report; None before
         self._last: EpochReported | None = None
-        #: its epoch, as the script counts
+        #: its epoch, as counted by the script
         self._epoch = -math.inf
         #: cells of lines that are reports or results
         self.rows: list[list[str]] = []
-        #: numbers of reports and of results, and of reports of epochs that had been reported before
+        #: numbers of reports, of results, and of repeated reports
         self._n_reports = self._n_results = self._n_repeated = 0
         #: why the trial fails; empty while it does not
         self._failure = ""
 
     def take(self, line: str) -> None:
-        """Take in a line, unless the trial has failed."""
+        """Process a line, unless the trial has failed."""
         if self._failure:
             return
         before = self._output.result
@@ -92,7 +92,7 @@ class _Trial:
             self._failure = str(error)
 
     def conclusion(self) -> tuple[str, int]:
-        """Return what a search would make of all lines, in sentences, and the exit code."""
+        """Return a summary of what a search would conclude, and the exit code."""
         result = self._output.result
         if not self._failure and result is None:
             self._failure = 'the script must print its value as a line like {"value": 0.21}, or as a pattern says'
@@ -119,7 +119,7 @@ class _Trial:
 
 
 def _lines_of(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, as a search reads them; ConfigurationError if it cannot be read."""
+    """Yield the lines of a file as a search reads them; ConfigurationError if it cannot be read."""
     lines = Lines()
     try:
         with regular(path, sys.maxsize).open("rb") as file:

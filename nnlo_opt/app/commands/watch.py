@@ -1,4 +1,4 @@
-"""The commands show, watch, status of `nnlo-opt`: a look at a run from any machine that sees its files."""
+"""The commands `nnlo-opt show`, `watch` and `status`, for any machine with access to the run's files."""
 
 import argparse
 import signal
@@ -25,27 +25,27 @@ from nnlo_opt.core.trials.trial import Trial
 #: options of `nnlo-opt show`
 SHOW_OPTIONS = (
     Option("top", "N", whole(unit="trials"), shown=f"all, or {MOST_ROWS} of a longer search", example="5",
-        help="show the N best trials, the best first"),
+        help="show the N best trials, best first"),
     Option("all", "", FLAG, default=False, help="show all trials"),
     Option("sort", "COLUMN", TEXT, shown="the number of the trial", example="train_s",
-        help="order by a column of results.csv or a parameter, the least value first; figure_of_merit: the best first"),
+        help="sort by a column of results.csv or a parameter, lowest value first; figure_of_merit: best first"),
     Option("trial", "N", whole(0), shown="the table of trials", example="7",
-        help="print all that is known of trial N: parameters, metrics, assignments, epochs, logs, traceback"),
+        help="print all details of trial N: parameters, metrics, assignments, epochs, logs, traceback"),
 )
 #: options of `nnlo-opt watch`
 WATCH_OPTIONS = (
-    Option("interval", "TIME", TIME, default=1.0, example="10", help="time between two looks at the journal"),
+    Option("interval", "TIME", TIME, default=1.0, example="10", help="time between two updates"),
 )
 #: options of `nnlo-opt status`
 STATUS_OPTIONS = (
-    Option("json", "", FLAG, default=False, help="print all that is known as one JSON object"),
+    Option("json", "", FLAG, default=False, help="print everything as one JSON object"),
 )
 # fmt: on
 
 
 def watch(parser: Parser, argv: Sequence[str]) -> int:
-    """Show a run while it runs, from its journal: a page in a terminal, one line for each change in a pipe. Nothing is
-    written. Exit codes: 0 finished, 75 not finished and no process at work on it, 130 after Ctrl-C.
+    """Follow a run by reading its journal: a live page in a terminal, one line per change in a pipe. Nothing is
+    written. Exit codes: 0 finished, 75 not finished but no longer running, 130 after Ctrl-C.
     """
     from nnlo_opt.app.reporting.watch import watch as watched
 
@@ -92,7 +92,7 @@ def show(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None:
-    """Return the trials to show, in their order; None for the usual ones."""
+    """Return the trials to show, in order; None for the default."""
     if arguments.top is None and arguments.sort is None and not arguments.all:
         return None
     chosen = ledger.trials if arguments.top is None else ranked(ledger)[: arguments.top]

@@ -1,4 +1,4 @@
-"""Results of several runs side by side."""
+"""Compares the results of several runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from nnlo_opt.core.trials.ledger import Ledger
 
 
 def compared(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[dict[str, Any]]:
-    """Return the results of each run, all with the same names.
+    """Return the results of each run, with the same keys.
 
-    `common` is the best figure of merit that all runs have reached, None if they have none or compare different
-    figures; `time_to_common_s` and `trials_to_common` are the seconds of searching and the ended trials until then.
+    `common` is the best figure of merit that all runs have reached, None if there is none or they compare different
+    figures; `time_to_common_s` and `trials_to_common` are the search time and the ended trials until then.
     """
     summaries = [summarise(ledger) for ledger in ledgers]
     bests = [summary["best"] for summary in summaries]
@@ -20,7 +20,7 @@ def compared(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[dict[str,
     same = len({(summary["figure_of_merit"], summary["direction"]) for summary in summaries}) == 1
     common = None
     if same and len(known) == len(ledgers):
-        # The worst of the bests is the best figure that all runs have reached.
+        # The worst of the runs' best figures is the best that all have reached.
         common = (min if summaries[0]["direction"] == "max" else max)(known)
     return [
         {
@@ -41,7 +41,7 @@ def compared(states: Sequence[str], ledgers: Sequence[Ledger]) -> list[dict[str,
 
 
 def _reached(ledger: Ledger, figure: float | None) -> dict[str, float | None]:
-    """Return the seconds of searching, and the number of ended trials, until a figure of merit was reached."""
+    """Return the search time in seconds and the number of ended trials until a figure of merit was reached."""
     for n, trial in enumerate(ledger.ended if figure is not None else (), 1):
         if trial.feasible and ledger.sign * (trial.figure_of_merit or 0.0) <= ledger.sign * (figure or 0.0):
             at_s = trial.ended_at_s or 0.0

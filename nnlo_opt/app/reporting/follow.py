@@ -1,12 +1,11 @@
-"""Reporter process that follows a journal to keep `results.csv` up to date, with `summary.json`.
+"""Reporter process: follows a journal and updates `results.csv` and `summary.json`.
 
 `python -m nnlo_opt.app.reporting.follow RUN_DIRECTORY PID` writes both files at most once a second while the journal
-grows, and once more when a byte comes on its standard input, or its parent PID dies. The end of standard input would
-not do: a child that an objective has forked and left behind keeps it open. Writing a long table takes tens of
-milliseconds, too long for the coordinator's message loop. A byte asks for the page `report.html` as well, which takes
-up to a second, and whose libraries are imported while the search runs. The process also removes weights that
-`--keep-weights` does not
-keep: on the file system of a network that takes as long.
+grows, and once more when it reads a byte from standard input, or its parent PID dies. The end of standard input is not
+enough: a child left behind by an objective keeps it open. Writing a long table takes tens of milliseconds, too long for
+the coordinator's message loop. After a byte it also writes the page `report.html`, which takes up to a second; the
+libraries are imported during the search. The process also removes weights not kept by `--keep-weights`, which can be
+slow on a network file system.
 """
 
 import os
@@ -40,18 +39,18 @@ from nnlo_opt.engine.runtime.environment import (
 )
 
 INTERVAL_S = 1.0
-#: most seconds that the page may take at the end, and exit code of a reporter that has written all but the page
+#: time limit for the page in seconds; exit code if everything but the page was written
 PAGE_S, WITHOUT_PAGE = 10.0, 3
-#: seconds after which somebody who waits for the last reports wants to know why
+#: seconds of waiting for the last reports after which the user is told why
 SLOW_S = 1.0
 
 
 class JournalFollower:
     """Applies the events that were appended to a journal since the last call of `read`.
 
-    The file is opened anew for each call: only then a file system of a network shows what another machine has written.
-    A line counts when its newline is there. A file that was replaced, or has become shorter, is read from its first
-    line, with a new ledger.
+    The file is reopened for each call, because otherwise a network file system does not show what another machine
+    wrote. A line counts once its newline is there. A file that was replaced or has become shorter is read again from
+    the start, with a new ledger.
 
     Args:
         path: the journal.
@@ -66,7 +65,7 @@ class JournalFollower:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget all events: the next call of `read` begins with the first line."""
+        """Forget all events; the next `read` starts from the first line."""
         self.ledger = Ledger()
         #: number of journal lines applied so far, and of their bytes
         self.n_events = self._n_bytes = 0
@@ -79,8 +78,8 @@ class JournalFollower:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: a line is not sound; the lines before it are applied, and the next call begins with it.
-            JournalError: the event of a sound line cannot be read.
+            ValueError: a line is invalid; the lines before it are applied, and the next call starts with it.
+            JournalError: the event of a valid line cannot be read.
         """
         with self._path.open("rb") as file:
             about = os.fstat(file.fileno())
@@ -119,16 +118,16 @@ class JournalFollower:
 
 
 class Reporter:
-    """Handle by which the coordinator starts and ends the reporter process; one that cannot start has failed.
+    """The coordinator's handle on the reporter process; one that cannot start counts as failed.
 
     Args:
-        run_directory: directory of the run, which holds the journal.
+        run_directory: directory of the run, with the journal.
         arguments: further arguments of the process.
     """
 
     #: module that the process runs
     module: ClassVar[str] = "nnlo_opt.app.reporting.follow"
-    #: standard error of the process; by default its failure is told by its exit code alone
+    #: standard error of the process; by default only its exit code shows a failure
     errors: ClassVar[int | None] = subprocess.DEVNULL
     #: None if it could not be started
     _process: subprocess.Popen[bytes] | None = None
@@ -140,7 +139,7 @@ class Reporter:
             self._process = start_helper(command, without_mpi(one_thread), stdin=subprocess.PIPE, stderr=self.errors)
 
     def ask(self) -> None:
-        """Have the process take in the last events and end; return at once. A second call does nothing."""
+        """Ask the process to handle the last events and exit; returns at once. Idempotent."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -149,11 +148,11 @@ class Reporter:
             self._process.stdin.close()
 
     def finish(self, timeout_s: float = 60.0, is_slow: Callable[[], None] | None = None) -> bool:
-        """Have the reporter write the last reports; return True if it wrote them in time, whether the page or not.
+        """Let the reporter write the last reports; return True if it wrote them in time, with or without the page.
 
         Args:
-            timeout_s: longest wait in seconds, after which the reporter is killed, as it is by an exception.
-            is_slow: called if the reports are not written after `SLOW_S`.
+            timeout_s: longest wait in seconds, after which the reporter is killed (also on an exception).
+            is_slow: called if the reports are not written within `SLOW_S`.
         """
         self.ask()
         if self._process is None:
@@ -174,7 +173,7 @@ class Reporter:
         return self._process.returncode is not None
 
     def end(self) -> bool:
-        """Kill the process; return True if it had not ended, or never started."""
+        """Kill the process; return True if it was still running, or never started."""
         if self._process is None:
             return True
         assert self._process.stdin is not None
@@ -188,14 +187,14 @@ class Reporter:
 
     @property
     def has_page(self) -> bool:
-        """True if the reporter has ended and written the page as well."""
+        """True if the reporter has exited and written the page, too."""
         return self._process is not None and self._process.returncode == 0
 
 
 def rounds(parent: int) -> Iterator[bool]:
-    """Yield once every `INTERVAL_S` seconds: True for the last round, after a byte or the end of standard input.
+    """Yield every `INTERVAL_S` seconds; True for the last round, after a byte or the end of standard input.
 
-    The death of the process `parent` is the end as well.
+    The death of the process `parent` also ends the rounds.
     """
     over = False
     while not over:
@@ -204,7 +203,7 @@ def rounds(parent: int) -> Iterator[bool]:
 
 
 def follow(run_directory: Path, parent: int) -> None:
-    """Keep the reports of `run_directory` up to date until standard input has a byte or ends, or `parent` dies."""
+    """Update the reports of `run_directory` until a byte or the end of standard input, or the death of `parent`."""
     follower = JournalFollower(run_directory / JOURNAL_NAME)
     keeper = WeightKeeper(run_directory)
     is_behind = follower.read()
@@ -216,8 +215,8 @@ def follow(run_directory: Path, parent: int) -> None:
                 write_results(run_directory, follower.ledger)
                 is_behind = False
             except OSError:
-                # A full disk may be temporary, and the coordinator reports it. At the end the exit code reports the
-                # failure.
+                # A full disk may be temporary, and the coordinator reports it. A failure at the end shows in the exit
+                # code.
                 if over:
                     sys.exit(1)
                 continue

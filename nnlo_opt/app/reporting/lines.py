@@ -1,4 +1,4 @@
-"""Lines that rank 0 prints while a search runs: one for each start, report or end of a trial."""
+"""Lines that rank 0 prints during a search: one for each start, report or end of a trial."""
 
 import math
 from abc import ABC, abstractmethod
@@ -31,22 +31,22 @@ _TrialEnd: TypeAlias = ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned
 class _Lines(ABC):
     """Turns the journal events that searches and trainings have in common into lines."""
 
-    #: shortest time between two lines about epochs of a trial, but for the last one of a fold
+    #: minimum seconds between two lines about epochs of a trial, except the last one of a fold
     _epochs_s: ClassVar[float] = 1.0
 
     def __init__(self, write: Callable[..., None], n_fold: int) -> None:
         self._write = write
-        #: folds of a trial; names of folds are shown if there are several
+        #: number of folds; fold names are shown if there are several
         self._n_fold = n_fold
         #: trial -> time of its last line about an epoch
         self._said_at_s: dict[int, float] = {}
-        #: assignment -> its last epoch, if no line was printed for it
+        #: assignment -> its last epoch, if not printed
         self._held: dict[int, ev.EpochEnded] = {}
-        #: True once a line has said that a trial counts its epochs from 0
+        #: True once a line has told that a trial counts epochs from 0
         self._has_said_count = False
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
-        """Print the line of `event`, if it has one; `ledger` must have applied `event` already."""
+        """Print the line of `event`, if any; `ledger` must have applied `event` already."""
         if isinstance(event, ev.EpochEnded):
             trial = ledger.assignments[event.assignment].trial
             if event.counts_from_0 and not self._has_said_count:
@@ -67,7 +67,7 @@ class _Lines(ABC):
         self._line(event, f"{self._fold(event.assignment, ledger)} {report}")
 
     def _other(self, event: ev.Event, ledger: Ledger) -> None:
-        """Print the line of an event that is no epoch, if it has one."""
+        """Print the line of an event other than an epoch, if any."""
         match event:
             case ev.FoldBegan() if event.epoch and not _was_paused(event.assignment, ledger):
                 self._line(event, f"{self._fold(event.assignment, ledger)} resumes after epoch {event.epoch}")
@@ -90,10 +90,10 @@ class ProgressLines(_Lines):
     """Turns the journal events of a search into lines.
 
     Args:
-        write: prints one line, in a `style` of `app.reporting.terminal`.
-        plan: goal of the search.
-        ledger: trials of earlier starts, with this start.
-        policy: tells the place of a paused trial; None: lines are without it.
+        write: prints one line in a `style` of `app.reporting.terminal`.
+        plan: plan of the search.
+        ledger: ledger with the trials of earlier starts, and this start.
+        policy: knows the rank of a paused trial; None to omit it.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ProgressLines(_Lines):
         self._policy = policy
         #: time at which this start began, in seconds since the first start
         self._began_s = ledger.sessions[-1].started_at_s
-        #: cause of a failure -> the first trial that failed for it in this start
+        #: cause of a failure -> first trial that failed for it in this start
         self._causes: dict[str, int] = {}
         #: trials whose parameters this start has printed
         self._introduced: set[int] = set()
@@ -141,7 +141,7 @@ class ProgressLines(_Lines):
                 super()._other(event, ledger)
 
     def _assigned(self, event: ev.FoldAssigned, ledger: Ledger) -> None:
-        """Print the parameters once in this start, and later only that a fold starts again, and why."""
+        """Print the parameters once per start, and later only that a fold starts again, and why."""
         trial, again, why = ledger.trials[event.trial], "", ""
         if event.attempt > 1:
             of_all, why = self._lost(trial, event)
@@ -155,7 +155,7 @@ class ProgressLines(_Lines):
             self._line(event, f"{self._fold(event.assignment, ledger)} starts{again}{why}")
 
     def _lost(self, trial: Trial, event: ev.FoldAssigned) -> tuple[str, str]:
-        """Return which one this attempt is of those that `--max-attempts` allows, and why the last one was lost."""
+        """Return the number of this attempt out of `--max-attempts`, and why the last one was lost."""
         from nnlo_opt.core.coordinator.outcomes import losses_without_progress
 
         losses, most = losses_without_progress(trial, event.fold), self._plan.max_attempts
@@ -205,7 +205,7 @@ def _was_left(trial: Trial) -> bool:
 
 
 class TrainingLines(_Lines):
-    """Turns the journal events of a training into lines: one for each epoch, with the time left.
+    """Turns the journal events of a training into lines: one per epoch, with the time left.
 
     Args:
         write: prints one line.

@@ -1,8 +1,8 @@
 """Interactive page of a run, `report.html`: one file that needs neither network nor server.
 
-The page holds plotly.js (https://plotly.com/javascript, MIT), as the package `plotly` brings it, the data of the run as
-JSON, and a script that draws. A policy of the page itself forbids every request. Text of users reaches the page as JSON
-without a `<`, and the document as text, never as HTML.
+The page contains plotly.js (https://plotly.com/javascript, MIT) from the package `plotly`, the data of the run as JSON,
+and a script that draws the figures. A content security policy forbids all requests. User text is embedded as JSON
+without `<`, and inserted as text, never as HTML.
 """
 
 import json
@@ -24,7 +24,7 @@ PAGE_NAME = "report.html"
 
 
 def write_page(run_directory: Path, ledger: Ledger, folder: Path | None = None) -> None:
-    """Write `report.html` to a folder, by default that of the run, whole or not at all.
+    """Write `report.html` atomically to a folder, by default the run directory.
 
     Raises:
         OSError: the file cannot be written.
@@ -45,7 +45,7 @@ def write_page(run_directory: Path, ledger: Ledger, folder: Path | None = None) 
 
 
 def wrote_page(run_directory: Path, ledger: Ledger) -> bool:
-    """Write the page of a run that ends; return True if it is written, whatever went wrong if not."""
+    """Write the page at the end of a run; return True if successful. Any error is logged, not raised."""
     try:
         write_page(run_directory, ledger)
     except Exception:
@@ -55,7 +55,7 @@ def wrote_page(run_directory: Path, ledger: Ledger) -> bool:
 
 
 def plotly_js() -> str:
-    """Return the text of plotly.js; the package is not imported, which would take longer than all else."""
+    """Return the text of plotly.js without importing the package, which would take longer than everything else."""
     spec = find_spec("plotly")
     for place in spec.submodule_search_locations or () if spec is not None else ():
         path = Path(place) / "package_data" / "plotly.min.js"

@@ -1,6 +1,6 @@
-"""Data of the page of a run: plain lists by which the script of the page draws its figures.
+"""Data of a run's page: plain lists from which the page's script draws the figures.
 
-Times are in seconds since the first start. A number that is not finite is None, as JSON knows none.
+Times are in seconds since the first start. Non-finite numbers are None, because JSON has none.
 """
 
 import json
@@ -29,22 +29,22 @@ from nnlo_opt.core.trials.ledger import Ledger, Session
 from nnlo_opt.core.trials.trial import Trial, TrialState, failures
 from nnlo_opt.core.update_rules.staleness import StalenessStatistics
 
-#: fewest complete trials of which effects are told
+#: complete trials needed to show effects
 _LEAST = 5
-#: most points of all learning curves; longer curves are thinned out
+#: most points of all learning curves together; longer curves are thinned
 MOST_POINTS = 40_000
-#: most histories of folds that are read for the staleness of their updates
+#: most histories of folds read for the staleness of updates
 MOST_HISTORIES = 300
-#: characters of a reason that are shown
+#: longest reason shown, in characters
 MOST_CHARACTERS = 4000
 
 
 def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
-    """Return all that the page shows, as plain data of JSON's types.
+    """Return everything that the page shows, as plain JSON data.
 
     Args:
         ledger: all trials of the run.
-        run_directory: directory of the run, which holds the histories of its folds.
+        run_directory: directory of the run, with the histories of its folds.
     """
     space, several = space_of(ledger), [trial for trial in ledger.trials if len(trial.folds) > 1]
     data = {
@@ -89,7 +89,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _short(value: float) -> float:
-    """Return a number with six significant digits, which is all that a figure shows."""
+    """Round a number to six significant digits, enough for a figure."""
     return float(f"{value:.6g}")
 
 
@@ -116,7 +116,7 @@ def _start(session: Session) -> dict[str, Any]:
 
 
 def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
-    """Return what it takes to run the search again."""
+    """Return what is needed to run the search again."""
     identity, settings = ledger.identity, ledger.settings
     data = identity.data or DataFiles()
     facts = {
@@ -166,14 +166,14 @@ def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
 
 
 def measured_at_s(trial: Trial) -> float | None:
-    """Return when a trial was last measured: one that was paused, and is pruned later, had its figure at the pause."""
+    """Return when a trial was last measured: for a trial paused and later pruned, the time of the pause."""
     if trial.running:
         return None
     return max((a.ended_at_s for a in trial.assignments if a.ended_at_s is not None), default=trial.ended_at_s)
 
 
 def axis_of(name: str, trials: Sequence[Trial], space: Space | None) -> dict[str, Any]:
-    """Return a parameter with its value in each trial: a number, the index of a category, or None without a value."""
+    """Return a parameter and its value in each trial: a number, the index of a category, or None."""
     parameter = next((p for p in space.parameters if p.name == name), None) if space is not None else None
     points = [trial.point for trial in trials]
     axis: dict[str, Any] = {
@@ -197,7 +197,7 @@ def axis_of(name: str, trials: Sequence[Trial], space: Space | None) -> dict[str
 
 
 def _labels(values: Sequence[Value]) -> dict[str, str]:
-    """Return the JSON of each different value with its label, all different."""
+    """Return JSON of a value -> unique label."""
     labels: dict[str, str] = {}
     for value in values:
         label = value_text(value)
@@ -206,7 +206,7 @@ def _labels(values: Sequence[Value]) -> dict[str, str]:
 
 
 def curves_of(trials: Sequence[Trial]) -> list[list[Any]]:
-    """Return trial, epochs and figure of merit after each, the mean over the folds that have reported it."""
+    """Return (trial, epochs, figure of merit after each), where figures are means over the folds that reported it."""
     found = [(trial.number, trial.curve) for trial in trials if trial.reports]
     step = math.ceil(sum(len(by_epoch) for _, by_epoch in found) / MOST_POINTS) or 1
     curves = []
@@ -217,7 +217,7 @@ def curves_of(trials: Sequence[Trial]) -> list[list[Any]]:
 
 
 def spans_of(ledger: Ledger) -> dict[str, list[Any]]:
-    """Return who trained what when; an assignment without an end ended with its start."""
+    """Return which block trained what and when; an assignment without an end ended with its start."""
     ends = [session.last_at_s for session in ledger.sessions]
     starts = [session.started_at_s for session in ledger.sessions]
     rows = []
@@ -234,7 +234,7 @@ def spans_of(ledger: Ledger) -> dict[str, list[Any]]:
 
 
 def prepare(ledger: Ledger) -> None:
-    """Import what `effects_data` needs, which takes a second, once there are trials enough; a later call is cheap."""
+    """Import what `effects_data` needs, which takes a second, once there are enough trials; later calls are cheap."""
     if not ledger.is_training and ledger.n_by_state()["complete"] >= _LEAST:
         import_module("nnlo_opt.app.analysis.effects")
 
@@ -278,10 +278,10 @@ def effects_data(ledger: Ledger, space: Space | None) -> dict[str, Any]:
 
 
 def _comparable(ledger: Ledger) -> tuple[dict[int, float], int | None]:
-    """Return figures of trials that can be compared, by the number of the trial, and the epoch after which they are.
+    """Return trial -> comparable figure of merit, and the epoch of these figures; None for final figures.
 
-    These are the complete trials, without an epoch. If trials were pruned, the complete ones are a choice of good ones
-    and say little of parameters: then it is the last epoch that half of the trials have reached.
+    By default these are the complete trials. If trials were pruned, the complete ones are a selection of good ones and
+    tell little about parameters: then figures at the last epoch that half of the trials have reached are used.
     """
     complete = {
         trial.number: trial.figure_of_merit
@@ -300,7 +300,7 @@ def _comparable(ledger: Ledger) -> tuple[dict[int, float], int | None]:
 
 
 def _staleness(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
-    """Return how stale the updates were, over the finished folds of the trials: the first ones of a long run."""
+    """Return the staleness of updates over the finished folds; of a long run the first ones."""
     total = StalenessStatistics()
     by_trial: dict[int, StalenessStatistics] = {}
     folds = [(trial.number, fold) for trial in ledger.trials for fold in trial.folds]

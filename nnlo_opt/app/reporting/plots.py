@@ -1,8 +1,8 @@
-"""Figures of a run on axes of matplotlib.
+"""Plots of a run with matplotlib.
 
-Every function draws on `ax` and returns it; without one it makes new axes by pyplot, which a notebook shows. If there
-is nothing to draw, the axes say so. Hues are distinct for all kinds of colour vision (Okabe, Ito: Color Universal
-Design, 2008), and so is viridis.
+Every function draws on `ax` and returns it; without `ax` it creates new axes with pyplot, which a notebook shows. If
+there is nothing to draw, a text on the axes tells why. Colours are distinguishable for all kinds of colour vision
+(Okabe, Ito: Color Universal Design, 2008), and so is viridis.
 """
 
 import io
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, RED, SKY, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#8C8C8C"
 # fmt: off
-#: colours of the states of trials, and of the ends of assignments; what is under way is green
+#: colours of the states of trials and ends of assignments; running ones are green
 _HUES = {
     "complete": GREY, "pruned": ORANGE, "failed": RED, "paused": SKY, "preempted": SKY, "infeasible": GREEN,
     "finished": BLUE, "stopped": ORANGE, "lost": "black",
 }
-#: settings of the figures that are written: fonts are embedded in PDF as they are (Type 42), lines are thin
+#: style of written figures: fonts embedded in PDF as Type 42, thin lines
 _STYLE: dict[Any, Any] = {
     "font.size": 8, "legend.fontsize": 7, "axes.linewidth": 0.6, "axes.spines.top": False,
     "axes.spines.right": False, "pdf.fonttype": 42, "savefig.dpi": 300,
 }
 # fmt: on
-#: colours of several histories on the same axes, and the beginning of the identifier of their lines
+#: colours of several histories on the same axes, and the prefix of the gid of their lines
 _OF_HISTORIES, _HISTORY = (BLUE, RED, GREEN, ORANGE, SKY, "black"), "history of "
-#: values are drawn on a logarithmic axis if the largest is so many times the least
+#: use a logarithmic axis if the largest value is this many times the smallest
 _LOG_FROM = 1000.0
-#: end of a linear axis: beyond it matplotlib cannot compute the places of its numbers
+#: limit of a linear axis: beyond it matplotlib cannot compute ticks
 _MOST_DRAWN = 1e300
-#: most trials whose folds are drawn, most axes in parallel, most bars with a number on them, most with an edge
+#: most trials with folds, most parallel axes, most bars with a number, most bars with an edge
 _MOST_FOLDED, _MOST_PARALLEL, _MOST_NUMBERED, _MOST_EDGED = 40, 12, 60, 300
-#: width of a column and of a page, and height, in inches
+#: widths of a column and a page, and height, in inches
 _COLUMN, _PAGE, _HEIGHT = 3.4, 7.0, 2.5
 
 
@@ -58,13 +58,13 @@ def plot_history(
 ) -> "Axes":
     """Draw the figure of merit of every trial, and the best so far.
 
-    Histories on the same axes have a colour and a label each.
+    Several histories on the same axes have different colours and labels.
 
     Args:
         ledger: trials.
         ax: axes; None for new ones.
         by: "trials" for their numbers on the horizontal axis, or "time" for the end of their training.
-        label: name of the run in the legend of several histories; empty: its place among them.
+        label: name of the run in the legend of several histories; if empty, its position among them.
     """
     require_known("`by`", by, ("trials", "time"))
     ax, (unit_s, unit) = _axes(ax), _unit(ledger)
@@ -115,7 +115,7 @@ def plot_parameter(ledger: Ledger, name: str, ax: "Axes | None" = None) -> "Axes
     axis = axis_of(name, trials, space_of(ledger))
     places = axis["x"]
     if labels := axis["labels"]:
-        # Trials of the same choice stand beside each other, spread evenly by the golden ratio.
+        # Trials with the same choice are placed side by side, spread by the golden ratio.
         places = [x + 0.4 * (t.number * 0.618034 % 1 - 0.5) for x, t in zip(places, trials, strict=True)]
         ax.set_xticks(range(len(labels)), labels)
         ax.set_xlim(-0.5, len(labels) - 0.5)
@@ -130,14 +130,14 @@ def plot_parameter(ledger: Ledger, name: str, ax: "Axes | None" = None) -> "Axes
 
 
 def plot_parallel(ledger: Ledger, ax: "Axes | None" = None, names: Sequence[str] | None = None) -> "Axes":
-    """Draw every complete trial as a line through an axis for each parameter to its figure of merit.
+    """Draw parallel coordinates: a line for every complete trial through one axis per parameter to its figure of merit.
 
-    The better a trial, the darker its line; a line has a gap if the trial does not have the parameter.
+    Better trials have darker lines; a line has a gap where the trial does not have the parameter.
 
     Args:
         ledger: trials.
         ax: axes; None for new ones.
-        names: parameters in their order; None for all that vary, 12 at most.
+        names: parameters in order; None for all that vary, at most 12.
     """
     from matplotlib.collections import LineCollection
 
@@ -172,7 +172,7 @@ def plot_parallel(ledger: Ledger, ax: "Axes | None" = None, names: Sequence[str]
 
 
 def plot_importance(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
-    """Draw the importance of each parameter (`app.analysis.effects`), with a band that holds nine of ten functions."""
+    """Draw the importance of each parameter (`app.analysis.effects`), with a 90 % band."""
     ax, found = _axes(ax), effects_data(ledger, space_of(ledger))
     if "effects" not in found:
         return _nothing(ax, ledger, found["why"])
@@ -209,7 +209,7 @@ def plot_curves(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
 
 
 def plot_folds(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
-    """Draw the figure of merit of each fold of the best trials, 40 at most, with the mean over the folds."""
+    """Draw the figure of merit of each fold, and the mean over the folds, of at most 40 best trials."""
     ax, complete = _axes(ax), sorted(_complete(ledger), key=lambda trial: ledger.sign * _figure(trial))
     trials = [trial for trial in complete if len(trial.folds) > 1][:_MOST_FOLDED]
     if not trials:
@@ -242,7 +242,7 @@ def plot_pareto(ledger: Ledger, ax: "Axes | None" = None, objectives: Sequence[s
     chosen = sorted((t for t in trials if t.number in ledger.pareto), key=lambda trial: trial.objectives[x])
     xs, ys = [trial.objectives[x] for trial in trials], [trial.objectives[y] for trial in trials]
     ax.plot(xs, ys, "o", color=GREY, markersize=3, label="trial")
-    # With more than two objectives the set is no line in two of them.
+    # With more than two objectives the Pareto set is not a line in two of them.
     front = [trial.objectives[x] for trial in chosen], [trial.objectives[y] for trial in chosen]
     ax.plot(*front, "o-" if len(known) == 2 else "o", color=BLUE, markersize=5, linewidth=0.8, label="Pareto set")
     ax.set_xscale("log" if _spans_decades(xs) else "linear")
@@ -253,7 +253,7 @@ def plot_pareto(ledger: Ledger, ax: "Axes | None" = None, objectives: Sequence[s
 
 
 def plot_blocks(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
-    """Draw what each block trained when, one bar for each assignment, with the number of its trial if they are few."""
+    """Draw what each block trained when: one bar per assignment, with the trial's number if there are few."""
     ax, spans, (unit_s, unit) = _axes(ax), spans_of(ledger), _unit(ledger)
     if not spans:
         return _nothing(ax, ledger, "No trial was assigned to a block." if ledger.trials else "")
@@ -284,7 +284,7 @@ def plot_blocks(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
 
 
 def write_figures(ledger: Ledger, folder: SafePath) -> list[SafePath]:
-    """Write every figure that has something to show as PNG and PDF into `folder`; return the paths."""
+    """Write all non-empty figures as PNG and PDF to `folder`; return the paths."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -344,7 +344,7 @@ def _written(figure: "Figure", stem: SafePath) -> list[SafePath]:
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
     for path in paths:
         with atomic_path(path, durable=False) as temporary, temporary.open("wb") as file:
-            # Without the time, so that the same run has the same bytes.
+            # Without the time, so that the same run gives the same bytes.
             kind = path.name[-3:]
             figure.savefig(file, format=kind, metadata={"CreationDate": None} if kind == "pdf" else {})
     return paths
@@ -370,7 +370,7 @@ def _axes(ax: "Axes | None") -> "Axes":
 
 
 def _nothing(ax: "Axes", ledger: Ledger, sentence: str = "") -> "Axes":
-    """Write on empty axes why they are empty; without a `sentence` because no trial is complete."""
+    """Write on the axes why they are empty; the default `sentence` is that no trial is complete."""
     if not (sentence := sentence or constraints_text(ledger)):
         n_trials, n_failed = len(ledger.trials), ledger.n_by_state()["failed"]
         sentence = f"No trial is complete: {n_failed} of {n_trials} failed." if n_trials else "There is no trial yet."
@@ -381,7 +381,7 @@ def _nothing(ax: "Axes", ledger: Ledger, sentence: str = "") -> "Axes":
 
 
 def _finished(ax: "Axes", ledger: Ledger, figures: Iterable[float]) -> "Axes":
-    """Label the vertical axis, which is logarithmic if the figures of merit span decades; add a legend."""
+    """Label the vertical axis, make it logarithmic if the figures of merit span decades, and add a legend."""
     ax.set_ylabel(f"{_figure_name(ledger)} ({ledger.direction}imised)")
     ax.set_yscale("log" if _spans_decades(known := [*figures]) else "linear")
     if max(map(abs, known)) > _MOST_DRAWN and ax.get_yscale() == "linear":
@@ -392,14 +392,14 @@ def _finished(ax: "Axes", ledger: Ledger, figures: Iterable[float]) -> "Axes":
 
 
 def _once(shown: set[str], label: str) -> str:
-    """Return a label for the legend; one that the legend leaves out if it is `shown` already."""
+    """Return a label for the legend, or one that the legend omits if it is `shown` already."""
     known = label in shown
     shown.add(label)
     return "_" * known + label
 
 
 def _complete(ledger: Ledger) -> list[Trial]:
-    """Return the complete trials that keep all outcome constraints."""
+    """Return the complete, feasible trials."""
     return [trial for trial in ledger.trials if trial.feasible]
 
 
@@ -418,13 +418,13 @@ def _spans_decades(values: Sequence[float]) -> bool:
 
 
 def _unit(ledger: Ledger) -> tuple[float, str]:
-    """Return the unit of the time axis, in seconds and by name."""
+    """Return the unit of the time axis in seconds, and its name."""
     last_s = ledger.sessions[-1].last_at_s if ledger.sessions else 0.0
     return (1.0, "s") if last_s < 120 else (60.0, "min") if last_s < 7200 else (3600.0, "h")
 
 
 def _ends(axis: dict[str, Any]) -> tuple[float, float]:
-    """Return the ends of an axis in parallel: bounds of the parameter, first and last choice, or extreme values."""
+    """Return the ends of a parallel axis: bounds of the parameter, first and last choice, or extreme values."""
     if axis["labels"]:
         return 0, len(axis["labels"]) - 1
     values = [x for x in axis["x"] if x is not None] or [0.0]
@@ -432,7 +432,7 @@ def _ends(axis: dict[str, Any]) -> tuple[float, float]:
 
 
 def _share(axis: dict[str, Any], place: float | None) -> float:
-    """Return a place between the ends of an axis, 0 to 1; NaN for None."""
+    """Return the relative position on an axis, 0 to 1; NaN for None."""
     low, high = _ends(axis)
     if place is None or low == high:
         return math.nan if place is None else 0.5
@@ -440,7 +440,7 @@ def _share(axis: dict[str, Any], place: float | None) -> float:
 
 
 def _ticks(axis: dict[str, Any]) -> Iterable[tuple[float, str]]:
-    """Return places on an axis with their labels: the choices, or ends and middle of numbers."""
+    """Return (position, label) of ticks: all choices, or the ends and the middle of a numeric axis."""
     if axis["labels"]:
         return enumerate(axis["labels"])
     low, high = _ends(axis)

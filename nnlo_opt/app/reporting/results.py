@@ -1,4 +1,4 @@
-"""Result files of a run, `results.csv` with `summary.json`, which can always be rebuilt from the journal."""
+"""Result files of a run, `results.csv` and `summary.json`, which can always be rebuilt from the journal."""
 
 import json
 import statistics
@@ -19,26 +19,26 @@ RESULT_NAMES = ("results.csv", "summary.json")
 
 
 def read_run(run_directory: Path) -> tuple[list[Event], Ledger]:
-    """Return the events of a run with their ledger, read from its journal without changing the journal."""
+    """Return the events of a run and their ledger, without changing the journal."""
     with without_collection():
         events = load_events(run_directory / JOURNAL_NAME)
         return events, Ledger(events)
 
 
 def read_ledger(run_directory: Path) -> Ledger:
-    """Return the ledger of a run, as `read_run`."""
+    """Return the ledger of a run, like `read_run`."""
     return read_run(run_directory)[1]
 
 
 def write_results(folder: Path, ledger: Ledger) -> None:
-    """Write `results.csv` and `summary.json` to a folder, each whole or not at all."""
+    """Write `results.csv` and `summary.json` to a folder, each atomically."""
     texts = csv_of(results_frame(ledger)), json.dumps(summarise(ledger), indent=2) + "\n"
     for name, text in zip(RESULT_NAMES, texts, strict=True):
         atomic_write(folder / name, text, durable=False)
 
 
 def summarise(ledger: Ledger) -> dict[str, Any]:
-    """Return the summary as plain data; times are in seconds, and a figure without any measurement is None."""
+    """Return the summary as plain data; times are in seconds, unknown values are None."""
     named = [{"name": objective.name, "direction": objective.direction} for objective in ledger.objectives]
     several = {"objectives": named, "pareto": _pareto(ledger)} if named else {}
     return {
@@ -63,7 +63,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
 
 
 def best_of(ledger: Ledger) -> dict[str, Any] | None:
-    """Return the best trial of a run with its parameters and metrics; None before one is complete."""
+    """Return the best trial with its parameters and metrics; None before one is complete."""
     return described(ledger.best())
 
 
@@ -91,7 +91,7 @@ def lost_of(ledger: Ledger) -> dict[str, Any]:
 
 
 def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return the trials of the Pareto set, ordered from best to worst in the first objective."""
+    """Return the Pareto set, sorted by the first objective, best first."""
     trials = [ledger.trials[number] for number in ledger.pareto.trials]
     return [
         {"trial": t.number, "objectives": t.objectives, "objectives_std": t.objectives_std, "parameters": t.point}
@@ -100,7 +100,7 @@ def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | None:
-    """Return the share of the blocks' time that was spent on trials; None if no time has passed.
+    """Return the share of the blocks' time spent on trials; None if no time has passed.
 
     The time of a session counts from its first assignment to its last end, or to `until_s` if that is earlier.
     """
@@ -110,7 +110,7 @@ def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | 
         spans: dict[int, list[tuple[float, float]]] = {}
         for assignment in ledger.assignments:
             if session.started_at_s <= assignment.assigned_at_s < min(next_start_s, until_s):
-                # The next session closes a lost assignment, but the assignment ended with its own session.
+                # The next session records the loss of an assignment, but the assignment ended with its own session.
                 end_s = session.last_at_s if assignment.ended_at_s is None else assignment.ended_at_s
                 span = assignment.assigned_at_s, min(end_s, session.last_at_s, until_s)
                 spans.setdefault(assignment.block, []).append(span)
@@ -124,7 +124,7 @@ def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | 
 
 
 def _covered_s(spans: list[tuple[float, float]]) -> float:
-    """Return the length of the union of spans, which overlap if teams of one block train folds at the same time."""
+    """Return the length of the union of spans; they overlap if teams of one block train folds at the same time."""
     covered_s, reached_s = 0.0, float("-inf")
     for start, end in sorted(spans):
         covered_s += max(0.0, end - max(start, reached_s))

@@ -1,4 +1,4 @@
-"""Tables of a search space: its parameters, its size, some of its points."""
+"""Text tables of a search space: parameters, size, some points."""
 
 from collections.abc import Sequence
 
@@ -11,19 +11,19 @@ from nnlo_opt.core.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.core.space.parameters import KINDS, Integer, Ordinal, Parameter, Real
 from nnlo_opt.core.space.space import Point, Space
 
-#: points drawn to estimate which share of an infinite space the constraint accepts
+#: points drawn to estimate the feasible share of an infinite space
 _N_DRAWN = 1000
 
 
 def space_table(space: Space, title: str, width: int = WIDE) -> str:
-    """Return the parameters as a text table, without the columns that are empty for all parameters."""
+    """Return the parameters as a text table, without empty columns."""
     rows = [_row(parameter) for parameter in space.parameters]
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     return text_table(title, columns, [[row[name] for name in columns] for row in rows], left=True, width=width)
 
 
 def size_text(space: Space) -> str:
-    """Return the number of points, and the share that the constraint accepts, on one or two lines."""
+    """Return the number of points and the feasible share, on one or two lines."""
     n_points = space.n_points
     size = "infinitely many" if n_points is None else f"{n_points:,}"
     if space.constraint is None:

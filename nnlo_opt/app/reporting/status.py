@@ -1,4 +1,4 @@
-"""Status of a run at a time: its state, its progress, its trials; for people as for scripts."""
+"""Status of a run at one time: state, progress, trials; for users and scripts."""
 
 from dataclasses import asdict, dataclass
 from itertools import accumulate
@@ -12,9 +12,9 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_state import RunState, state_of
 from nnlo_opt.core.trials.trial import Assignment, Trial, failures
 
-#: most trials that have ended among what is known of a run
+#: most ended trials in a status
 N_ENDS = 10
-#: fields of an assignment that are known of a fold under way
+#: fields of a running fold's assignment
 _OF_ASSIGNMENT = ("trial", "fold", "attempt", "block", "n_ranks", "epoch")
 
 Row: TypeAlias = dict[str, Any]
@@ -27,24 +27,24 @@ class Progress:
     #: "trial" or "epoch"
     unit: str
     n_done: int
-    #: None if the journal does not say it
+    #: total; None if the journal does not contain it
     n_all: int | None
-    #: expected time of the end in seconds since the first start; None before it can be estimated
+    #: expected end in seconds since the first start; None if unknown
     end_s: float | None = None
 
     @property
     def share(self) -> float:
-        """Share that is done, from 0 to 1."""
+        """Completed fraction, 0 to 1."""
         return min(1.0, self.n_done / self.n_all) if self.n_all else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """State of a run at a time. Times are in seconds."""
+    """Status of a run at one time. Times are in seconds."""
 
     run: str
     state: RunState
-    #: reason of the end; empty before it
+    #: reason for the end; empty before it
     reason: str
     #: search or training, and its model
     kind: str
@@ -52,27 +52,27 @@ class Status:
     direction: str
     progress: Progress
     n_trials: dict[str, int]
-    #: time of all starts together
+    #: total time of all starts
     elapsed_s: float
-    #: expected time left; None if it is not known
+    #: expected time left; None if unknown
     left_s: float | None
     #: as in summary.json; None before the first trial is complete
     best: dict[str, Any] | None
-    #: trials that no other trial dominates; empty without several objectives
+    #: non-dominated trials; empty for a single objective
     pareto: tuple[int, ...]
-    #: best figure of merit after each feasible trial; of a training the figure after each epoch
+    #: best figure of merit after each feasible trial; for a training the figure after each epoch
     curve: tuple[float, ...]
-    #: folds under way: `_OF_ASSIGNMENT` with the number of epochs at the end (None if only the trial knows it), the
-    #: figure of merit after the last epoch (None before the first one) and the seconds since the fold was assigned
+    #: running folds: `_OF_ASSIGNMENT`, the total number of epochs (None if only the trial knows it), the figure of
+    #: merit after the last epoch (None before the first) and the seconds since the assignment
     running: list[Row]
-    #: the last trials that have ended, the last one first, each with the seconds since its end
+    #: the last ended trials, latest first, each with the seconds since its end
     ended: list[Row]
-    #: reasons for which trials have failed, with the trials, the most frequent one first
+    #: reasons of failures and their trials, most frequent first
     failures: list[Row]
     n_blocks: int
     n_blocks_busy: int
     block_utilization: float | None
-    #: as in summary.json, with a sentence
+    #: as in summary.json, and a description
     lost: dict[str, Any]
     losses: str
 
@@ -82,18 +82,18 @@ class Status:
 
 
 def status_of(ledger: Ledger, run: Path, unix_s: float, *, at_work: bool) -> Status:
-    """Return the state of a run.
+    """Return the status of a run.
 
     Args:
-        ledger: its trials.
-        run: its directory.
-        unix_s: the time.
-        at_work: as of `core.trials.run_state.state_of`.
+        ledger: trials of the run.
+        run: run directory.
+        unix_s: current time.
+        at_work: as for `core.trials.run_state.state_of`.
     """
     state = state_of(run, ledger, at_work=at_work)
     last = ledger.sessions[-1] if ledger.sessions else None
     last_s = last.last_at_s if last else 0.0
-    # Clocks of two machines differ: an event that was read is past.
+    # Clocks of two machines differ: an event that was read is in the past.
     now_s = last_s if state.is_over else max(last_s, unix_s - ledger.first_start_unix_s)
     progress = progress_of(ledger)
     before_s = sum(session.last_at_s - session.started_at_s for session in ledger.sessions[:-1])

@@ -1,46 +1,48 @@
-"""Text about the state of a run, in a few lines or at the bottom of a terminal."""
+"""Text for the status of a run, in a few lines or at the bottom of a terminal."""
 
 import json
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.app.reporting.status import Progress, Row, Status, progress_of, status_of
 from nnlo_opt.app.reporting.words import counted, duration_text, for_terminal, point_text
+from nnlo_opt.core.base.errors import NnloError
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_lock import may_be_at_work
 from nnlo_opt.core.trials.run_state import RunState
 
-#: characters of a bar (done, to do), and of a curve from low to high; by whether only ASCII can be shown
+#: True for ASCII only -> characters of a bar (done, to do), and of a curve from low to high
 _BARS = {False: ("━", "─"), True: ("=", ".")}
 _RAMPS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}
-#: most running folds and reasons of failures among the few lines of a status
+#: most running folds, and most reasons of failures, in a short status
 _MOST = 5
 
 
 def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
-    """Return a bar of `width` characters that shows a share from 0 to 1."""
+    """Return a bar of `width` characters for a fraction from 0 to 1."""
     done, to_do = _BARS[ascii_only]
     n_done = int(share * max(0, width))
     return done * n_done + to_do * (width - n_done)
 
 
 def with_bar(share: float, text: str, width: int, ascii_only: bool = False) -> str:
-    """Return a line of at most `width` characters: a bar if there is room for it, then `text`."""
+    """Return a line of at most `width` characters: a bar if there is room, then `text`."""
     n_bar = min(40, width - len(text) - 1)
     return f"{bar(share, n_bar, ascii_only=ascii_only)} {text}" if n_bar >= 5 else text[:width]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with all columns aligned to the right but the last one."""
+    """Return rows as lines, with all columns right-aligned except the last one."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     return ["  ".join([*map(str.rjust, row, widths), row[-1]]).rstrip() for row in rows]
 
 
 def curve_text(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """Return values as at most `width` characters of different heights; of several for one character, the last.
+    """Return values as a sparkline of at most `width` characters; if several share one, it shows the last.
 
     Heights are logarithmic if the values are positive and fall by more than a decade.
     """
@@ -53,7 +55,7 @@ def curve_text(values: Sequence[float], width: int, *, ascii_only: bool = False)
 
 
 def state_text(status: Status) -> str:
-    """Return the state of a run in words, with the time that it has taken."""
+    """Describe the state of a run, and the time it has taken."""
     because, after = f" ({status.reason})" * bool(status.reason), f" after {duration_text(status.elapsed_s)}"
     match status.state:
         case RunState.WAITING:
@@ -73,7 +75,7 @@ def progress_text(progress: Progress, left_s: float | None) -> str:
 
 
 def counts_text(status: Status) -> str:
-    """Return the number of trials in each state, then how busy the blocks are."""
+    """Return the number of trials in each state, and how busy the blocks are."""
     words = {} if status.state is RunState.RUNNING else {"running": "in progress when it was interrupted"}
     states = ", ".join(f"{n} {words.get(state, state)}" for state, n in status.n_trials.items() if n)
     blocks = counted(status.n_blocks, "block")
@@ -84,7 +86,7 @@ def counts_text(status: Status) -> str:
 
 
 def best_text(status: Status) -> str:
-    """Return the best trial; of several objectives, the best in the first one, with the size of the Pareto set."""
+    """Return the best trial; for several objectives, the best in the first one and the size of the Pareto set."""
     if status.best is None:
         return f"no {'feasible' if status.n_trials['complete'] else 'complete'} trial yet"
     figure = f"{status.best['figure_of_merit']:.6g} (trial {status.best['trial']})"
@@ -94,14 +96,14 @@ def best_text(status: Status) -> str:
 
 
 def failure_text(failure: Row) -> str:
-    """Return a reason of failures with the number of trials and the first one of them."""
+    """Return a reason of failures with the number of trials and the first of them."""
     first, *more = failure["trials"]
     which = f"{len(more) + 1} trials, first {first}" if more else f"trial {first}"
     return f"{which}: {for_terminal(' '.join(failure['reason'].split()))}"
 
 
 def epoch_text(fold: Row) -> str:
-    """Return the last epoch of a running fold, and the number of all its epochs if that is known."""
+    """Return the last epoch of a running fold, and the total number if known."""
     return f"{fold['epoch']}/{fold['n_epochs']}" if fold["n_epochs"] else str(fold["epoch"] or "-")
 
 
@@ -130,20 +132,35 @@ def status_lines(status: Status) -> list[str]:
 
 
 def print_status(run: Path, *, as_json: bool) -> None:
-    """Print the state of a run on a few lines, or as one JSON object. Raises as `journal.load_events`."""
+    """Print the status of a run in a few lines, or as one JSON object. Raises like `journal.load_events`."""
     at_work = may_be_at_work(run)  # asked first: a run that ends now would seem to be dead
     status = status_of(read_ledger(run), run, time.time(), at_work=at_work)
     print(json.dumps(status.to_json()) if as_json else "\n".join(status_lines(status)), flush=True)
 
 
+def has_printed_status(argv: Sequence[str]) -> bool:
+    """Print the state of a run, for scripts that ask often, without the imports of a parser.
+
+    Returns:
+        False if the command has to say what is wrong with the request.
+    """
+    words = [word for word in argv if word != "--json"]
+    if len(words) != 1 or words[0].startswith("-"):
+        return False
+    with suppress(NnloError, OSError):
+        print_status(Path(words[0]), as_json=len(words) < len(argv))
+        return True
+    return False
+
+
 def bottom_line(ledger: Ledger, now_s: float, width: int, *, ascii_only: bool = False) -> str:
-    """Return one line of `width` characters about a run under way: a bar, the time left, the best trial.
+    """Return one line of `width` characters about a running run: a bar, the time left, the best trial.
 
     Args:
-        ledger: its trials, to which another thread may be adding.
+        ledger: trials of the run; another thread may be adding to it.
         now_s: seconds since the first start.
         width: characters of the line.
-        ascii_only: True if the terminal shows no other characters.
+        ascii_only: True if the terminal only supports ASCII.
     """
     progress, best = progress_of(ledger), ledger.best()
     left_s = None if progress.end_s is None else max(0.0, progress.end_s - now_s)

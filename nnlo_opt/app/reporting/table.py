@@ -1,4 +1,4 @@
-"""Text about trials, printed when a search ends or by `nnlo-opt show`."""
+"""Text tables of trials, printed at the end of a search and by `nnlo-opt show`."""
 
 import io
 import re
@@ -15,22 +15,22 @@ from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, failures
 
-#: box of rich with a line below the header and no other lines, in characters that every terminal has
+#: box of rich with only a line below the header, in ASCII
 _HEAD_ONLY = "    \n    \n -- \n    \n    \n    \n    \n    \n"
-#: longest table unless all trials are asked for; a longer search shows its best trials only
+#: most rows unless all trials are requested; a longer search shows only its best trials
 MOST_ROWS = 40
-#: most reasons of failures below a table, and most trials that are named for each
+#: most reasons of failures below a table, and most trials listed for each
 _MOST_REASONS, _MOST_NAMED = 5, 8
 
 
 def trials_table(ledger: Ledger, width: int = WIDE, trials: Sequence[Trial] | None = None) -> str:
-    """Return trials as a text table, with the best one marked, and below it the reasons of those that have failed.
+    """Return trials as a text table with the best one marked, and the reasons of failures below it.
 
     Args:
         ledger: all trials.
-        width: most characters of a line; parameters that do not fit are named below the table, and then objectives
-            but the first.
-        trials: trials to show, in their order; None: all by their numbers, or the best ones of a long search.
+        width: most characters of a line; parameters that do not fit are listed below the table, then objectives except
+            the first.
+        trials: trials to show, in order; None for all by number, or the best ones of a long search.
     """
     best = ledger.best()
     if trials is None:
@@ -46,7 +46,7 @@ def trials_table(ledger: Ledger, width: int = WIDE, trials: Sequence[Trial] | No
 
 
 def ranked(ledger: Ledger) -> list[Trial]:
-    """Return all trials: feasible ones from best to worst, then infeasible ones, then others by their figure so far."""
+    """Return all trials: feasible ones, best first, then infeasible ones, then others by their figure so far."""
 
     def key(trial: Trial) -> tuple[int, float, int]:
         figures = trial.figure_of_merit if trial.feasible else None, trial.figure_of_merit, trial.figure_so_far
@@ -57,7 +57,7 @@ def ranked(ledger: Ledger) -> list[Trial]:
 
 
 def pareto_table(ledger: Ledger, width: int = WIDE) -> str:
-    """Return the Pareto set of several objectives as a text table, from best to worst in the first objective."""
+    """Return the Pareto set as a text table, sorted by the first objective, best first."""
     trials = [ledger.trials[number] for number in ledger.pareto.trials]
     what = ", ".join(map(str, ledger.objectives))
     first = f"; the first {MOST_ROWS} of them" * (len(trials) > MOST_ROWS)
@@ -89,7 +89,7 @@ def _table(ledger: Ledger, trials: Sequence[Trial], title: str, best: Trial | No
 
 
 def _reasons(trials: Sequence[Trial], width: int) -> str:
-    """Return every reason for which trials have failed, once, with their numbers."""
+    """Return every reason of failures once, with the numbers of its trials."""
     found, lines = failures(trials), []
     for failure in found[:_MOST_REASONS]:
         numbers, reason = failure.trials, for_terminal(" ".join(failure.reason.split()))
@@ -101,16 +101,16 @@ def _reasons(trials: Sequence[Trial], width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Return a sentence on lines of at most `width` characters, with every word whole."""
+    """Wrap text to lines of at most `width` characters, without splitting words."""
     return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 class Spare(NamedTuple):
-    """Columns of a table that may be left out if they do not fit."""
+    """Columns of a table that may be omitted if they do not fit."""
 
-    #: those of a group go before those of the next one
+    #: groups of columns, in the order in which they are omitted
     groups: Sequence[Sequence[int]]
-    #: sentence on where to find what is left out
+    #: remark on where to find omitted columns
     rest: str
 
 
@@ -126,25 +126,25 @@ def text_table(
     width: int = WIDE,
     spare: Spare = _NOTHING,
 ) -> str:
-    """Return rows under a header as text of at most `width` characters, in which no number is cut.
+    """Return rows under a header as text of at most `width` characters, without cutting numbers.
 
-    Columns are aligned to the right, unless `left` is set or the column has no header. If the table would be too wide,
-    columns are left out and named below it; if nothing more can be left out, its lines are longer.
+    Columns are right-aligned, unless `left` is set or the column has no header. If the table is too wide, columns are
+    omitted and listed below it; if no more can be omitted, the lines are longer.
 
     Args:
-        title: above the table; empty for none.
-        columns: heads.
+        title: title above the table, or empty.
+        columns: headers.
         rows: cells.
         left: align all columns to the left.
         width: most characters of a line.
-        spare: columns that may be left out.
+        spare: columns that may be omitted.
     """
     from rich.box import Box
     from rich.console import Console
     from rich.table import Table
 
     cells = [[row[i] for row in rows] for i in range(len(columns))]
-    # A text may be cut between its words, but not a figure from its spread, nor a list.
+    # Text may be wrapped between words, but a figure and its spread, or a list, may not.
     texts = [any(" " in cell and "±" not in cell and cell[0] != "[" for cell in column) for column in cells]
     words = [[w for cell in cells[i] for w in (cell.split() if texts[i] else [cell])] for i in range(len(columns))]
     least = [max(map(len, column), default=0) for column in words]
@@ -155,7 +155,7 @@ def text_table(
     least = [max(n, *map(len, head.split("\n"))) for n, head in zip(least, heads, strict=True)]
     for group in spare.groups:
         while sum(least[i] + gap for i in kept) > width and (spared := [i for i in kept if i in group]):
-            # What is the same in all rows goes first.
+            # Columns that are equal in all rows are omitted first.
             kept.remove(max(spared, key=lambda i: (len(set(cells[i])) == 1, i)))
     needed = max(width, sum(least[i] + gap for i in kept))
     table = Table(box=Box(_HEAD_ONLY, ascii=True), show_edge=False, padding=(0, gap - 1, 0, 0))
@@ -175,7 +175,7 @@ def text_table(
 
 
 def _folded(head: str, width: int) -> str:
-    """Return the head of a column on lines of `width` characters, or of a longer word of it."""
+    """Wrap the header of a column to `width` characters, or to its longest word."""
     lines = [""]
     for word in re.split(r"(?<=[._ ])", head):
         if lines[-1] and len((lines[-1] + word).rstrip()) > width:
@@ -199,7 +199,7 @@ def _figure(trial: Trial) -> str:
 
 
 def _effort(trial: Trial) -> tuple[str, str]:
-    """Return epochs and seconds of a trial: of its training if all folds are finished, else of its blocks so far."""
+    """Return epochs and seconds of a trial: of its training if all folds have finished, else of its blocks so far."""
     if trial.figure_of_merit is not None and trial.folds:
         results = trial.folds.values()
         return str(max(r.n_epochs for r in results)), f"{sum(r.train_s for r in results):.1f}"
@@ -214,9 +214,9 @@ def trial_page(run_directory: Path, events: Sequence[ev.Event], trial: Trial, wi
     """Return state, parameters, metrics, assignments, epochs, tracebacks and logs of a trial.
 
     Args:
-        run_directory: directory of the run; its logs are named.
+        run_directory: directory of the run, for the paths of logs.
         events: all events of the run.
-        trial: of the ledger of these events.
+        trial: trial in the ledger of these events.
         width: most characters of a line.
     """
     numbers = {assignment.number for assignment in trial.assignments}

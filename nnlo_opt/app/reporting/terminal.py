@@ -1,4 +1,4 @@
-"""Terminal on which a person reads, with a line at its bottom."""
+"""Terminal output: width, styles, and a status line at the bottom."""
 
 import os
 import sys
@@ -15,22 +15,22 @@ from typing import TextIO
 from nnlo_opt.core.base.errors import printable
 from nnlo_opt.engine.runtime.launched import is_rank
 
-#: characters of a line in a pipe or a file, which has no width
+#: line width for a pipe or a file
 WIDE = 200
 #: style of a line -> its parameter of the control sequence SGR (ECMA-48, section 8.3.117)
 STYLES = {"": "", "good": "32", "bad": "31", "faint": "2"}
-#: moves to the beginning of a line and erases it (ECMA-48, section 8.3.41)
+#: moves to the beginning of the line and erases it (ECMA-48, section 8.3.41)
 CLEAR = "\r\x1b[K"
-#: seconds between two drawings of the line at the bottom, and between other lines and the next one
+#: seconds between two drawings of the bottom line, and from other output to the next drawing
 DRAW_S, SETTLE_S = 0.25, 0.03
 
 
 class PrintableStream(TextIOWrapper):
-    """Standard output or standard error of a process, whose text is `printable`, whoever prints it."""
+    """Standard output or standard error that escapes control characters in everything printed."""
 
     def __init__(self, stream: TextIOWrapper) -> None:
         super().__init__(stream.buffer, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
-        #: the same place, for colours and moves of the cursor, which are ours
+        #: the unescaped stream, for our own colours and cursor movements
         self.whole = stream
 
     def write(self, text: str) -> int:
@@ -38,21 +38,21 @@ class PrintableStream(TextIOWrapper):
 
 
 def make_output_printable() -> None:
-    """Put a `PrintableStream` in the place of standard output and of standard error of this process."""
+    """Replace standard output and standard error of this process by a `PrintableStream`."""
     for name in ("stdout", "stderr"):
         if isinstance(stream := getattr(sys, name), TextIOWrapper):
             setattr(sys, name, PrintableStream(stream))
 
 
 def open_terminal(stream: TextIO) -> int | None:
-    """Return a new descriptor of the terminal that shows `stream`; None if it goes to a pipe or a file.
+    """Return a new descriptor of the terminal of `stream`; None if it is a pipe or a file.
 
     The output of a rank goes to mpirun, whose own output may go to a terminal.
     """
     terminal = None
     try:
         if is_rank():
-            # The terminal may be opened; a pipe or a file has no size.
+            # A terminal can be opened; a pipe or a file has no size.
             path = os.readlink(f"/proc/{_mpirun()}/fd/{stream.fileno()}")
             terminal = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
         else:
@@ -67,7 +67,7 @@ def open_terminal(stream: TextIO) -> int | None:
 
 
 def _mpirun() -> int:
-    """Return the process that hands on the output of this rank: its parent, or the parent of MPICH's proxy."""
+    """Return the process that forwards this rank's output: its parent, or the parent of MPICH's proxy."""
     parent = os.getppid()
     if Path(f"/proc/{parent}/comm").read_text().startswith("hydra_pmi"):
         return int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
@@ -75,7 +75,7 @@ def _mpirun() -> int:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Return the number of columns of the terminal that shows `stream`; None if it goes to a pipe or a file."""
+    """Return the number of columns of the terminal of `stream`; None if it is a pipe or a file."""
     if (terminal := open_terminal(stream)) is None:
         return None
     try:
@@ -85,7 +85,7 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def line_width(stream: TextIO | None = None) -> int:
-    """Return the most characters of a line: `COLUMNS`, else the width of the terminal of `stream`, else `WIDE`.
+    """Return the line width: `COLUMNS`, else the width of the terminal of `stream`, else `WIDE`.
 
     `stream`: None for standard output.
     """
@@ -94,9 +94,9 @@ def line_width(stream: TextIO | None = None) -> int:
 
 
 def fitted(text: str, stream: TextIO | None = None) -> str:
-    """Return `text` with its lines cut between words to the width of the terminal that shows `stream`, if one does.
+    """Wrap the lines of `text` to the width of the terminal of `stream`, if it is one.
 
-    Lines that begin with a space stay whole: they are commands to be copied. `stream`: None for standard output.
+    Lines that begin with a space are not wrapped: they are commands to copy. `stream`: None for standard output.
     """
     if (width := terminal_width(stream or sys.stdout)) is None:
         return text
@@ -105,18 +105,17 @@ def fitted(text: str, stream: TextIO | None = None) -> str:
 
 
 def styled(text: str, style: str, stream: TextIO) -> str:
-    """Return `text` in a style of `STYLES`; as it is if no terminal shows `stream`, or `NO_COLOR` is set."""
+    """Return `text` in a style of `STYLES`; unchanged if `stream` is not a terminal, or `NO_COLOR` is set."""
     if not style or os.environ.get("NO_COLOR") or terminal_width(stream) is None:
         return text
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
 
 
 class BottomLine:
-    """Line below all other lines of a terminal, which a thread draws again and again.
+    """Status line below all other lines of a terminal, redrawn by a thread.
 
-    The line is written to the terminal itself, as mpirun hands on whole lines only, and later. So it has no end, and
-    every other line begins with `CLEAR`: whichever of them comes first, the other line takes the place of this one,
-    which is drawn again below it.
+    The line is written directly to the terminal, because mpirun forwards only whole lines, and with delay. It has no
+    newline, and every other line begins with `CLEAR`: so other output replaces it, and it is redrawn below.
 
     Args:
         terminal: descriptor of the terminal, closed by `close`.
@@ -126,14 +125,14 @@ class BottomLine:
     def __init__(self, terminal: int, text: Callable[[int], str]) -> None:
         self._terminal = terminal
         self._text = text
-        #: set if other lines have come
+        #: set when other lines have been printed
         self._displaced = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._draw, name="bottom line", daemon=True)
         self._thread.start()
 
     def above(self, text: str) -> str:
-        """Return lines in the form in which they come to stand above this line."""
+        """Return text prepared to appear above this line."""
         self._displaced.set()
         return "\n".join(CLEAR + line for line in text.split("\n"))
 
@@ -148,7 +147,7 @@ class BottomLine:
 
     def _draw(self) -> None:
         while not self._is_closed:
-            # The ledger may change while the text is made; a terminal that is stopped (Ctrl-S) takes nothing.
+            # The ledger may change meanwhile; a stopped terminal (Ctrl-S) accepts nothing.
             with suppress(RuntimeError, OSError):
                 text = self._text(os.get_terminal_size(self._terminal).columns - 1)
                 os.write(self._terminal, f"{CLEAR}{printable(text)}".encode(errors="replace"))

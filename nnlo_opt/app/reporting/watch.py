@@ -1,4 +1,4 @@
-"""Live page about a run, in a terminal or as lines in a pipe, read from the run directory alone."""
+"""Live page of a run in a terminal, or lines in a pipe, read from the run directory only."""
 
 import os
 import sys
@@ -29,24 +29,24 @@ from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.core.trials.run_lock import may_be_at_work
 from nnlo_opt.core.trials.run_state import RunState
 
-#: seconds for which a start is awaited if nobody is at work on a run that is not finished; and the first one of a run
+#: seconds to wait for another start of an inactive, unfinished run; and for the first start
 GRACE_S, BEGIN_S = 60.0, 300.0
-#: looks in a row that may fail: files of a network may be gone, or half there, for a moment
+#: consecutive reads that may fail: on a network file system files may be missing or incomplete for a moment
 MOST_FAILED = 10
-#: width from which running folds have bars; most lines for the best trial, and for reasons of failures; least rows that
-#: are left for the last ends
+#: width from which running folds have bars; most lines for the best trial, and for reasons of failures; minimum rows
+#: for the last ends
 _WITH_BARS, _MOST_BEST, _MOST_REASONS, _LEAST_ENDS = 64, 3, 3, 3
 #: state of a run or a trial -> its style
 _STYLES = {"running": "green", "finished": "green", "failed": "red", "dead": "red", "interrupted": "yellow"}
 
 
 class RunWatch:
-    """Looks at a run again and again, and only reads.
+    """Polls a run; read-only.
 
     Args:
         run: the run directory.
         observe: called with each event and the ledger that has applied it.
-        clock: of this machine.
+        clock: clock of this machine.
     """
 
     def __init__(
@@ -55,25 +55,25 @@ class RunWatch:
         self._run = run
         self._clock = clock or SystemClock()
         self._follower = JournalFollower(run / JOURNAL_NAME, observe)
-        #: number of looks in a row that have failed
+        #: number of consecutive failed reads
         self._n_failed = 0
-        #: True until a look has read all that is there from the first line on
+        #: True until the whole journal has been read once
         self.is_behind = True
-        #: time of the last look at a run with a process at work; None if no look was
+        #: time when the run was last seen active; None if never
         self._alive_at_s: float | None = None
-        #: True if nothing more is awaited
+        #: True if nothing more is expected
         self.is_over = False
-        #: the last state that could be read; None before the first look
+        #: last status read; None before the first
         self._seen: Status | None = None
 
     def look(self) -> Status:
-        """Return the state of the run now, or the state before if its journal cannot be read for the moment.
+        """Return the current status of the run, or the previous one if its journal cannot be read at the moment.
 
         Raises:
-            ConfigurationError: the journal could not be read for `MOST_FAILED` looks.
+            ConfigurationError: the journal could not be read `MOST_FAILED` times in a row.
             JournalError: it is damaged.
         """
-        # Asked first, as a process ends after its last event.
+        # Check this first, because a process ends after its last event.
         now_s, at_work = self._clock.monotonic_s(), may_be_at_work(self._run)
         if self._read() or self._seen is None:
             self._seen = status_of(self._follower.ledger, self._run, self._clock.unix_s(), at_work=at_work)
@@ -87,7 +87,7 @@ class RunWatch:
         return self._seen
 
     def _read(self) -> bool:
-        """Take in what is new; return True if that was possible."""
+        """Read what is new; return True if successful."""
         try:
             self._follower.read()
         except (OSError, ValueError) as error:
@@ -110,10 +110,10 @@ class RunWatch:
 
 
 class Page:
-    """Page about a run that fits any width and height; every row is one line.
+    """Page about a run that adapts to any width and height; every row is one line.
 
     Args:
-        status: state of the run.
+        status: status of the run.
     """
 
     def __init__(self, status: Status) -> None:
@@ -161,7 +161,7 @@ class Page:
             yield Text(status.losses, "red")
 
     def _running(self, options: ConsoleOptions) -> list[Text]:
-        """Return the running folds under their head; empty without one."""
+        """Return the running folds with a header; empty if there are none."""
         folds = self._status.running
         has_folds, has_bars = any(fold["fold"] for fold in folds), options.max_width >= _WITH_BARS
         rows = [["trial", "block", *["fold"] * has_folds, "epoch", "figure", "time", ""]]
@@ -174,7 +174,7 @@ class Page:
         return _table(rows, ["" for _ in folds])
 
     def _ended(self) -> list[Text]:
-        """Return the last trials that have ended under their head; empty without one."""
+        """Return the last ended trials with a header; empty if there are none."""
         rows = [["trial", "figure", "ago", "state"]]
         for trial in self._status.ended:
             how = trial["state"] + f": {' '.join(trial['reason'].split())}" * bool(trial["reason"])
@@ -184,13 +184,13 @@ class Page:
 
 
 def _wrapped(text: str, width: int, most: int) -> list[str]:
-    """Return a text in at most so many lines of a width; an ellipsis stands for what is left out."""
+    """Wrap text to at most `most` lines; an ellipsis marks omitted text."""
     wrap = textwrap.TextWrapper(width, subsequent_indent="     ", max_lines=most, placeholder=" …")
     return wrap.wrap(text)
 
 
 def _table(rows: list[list[str]], styles: list[str]) -> list[Text]:
-    """Return rows in columns, the first row as their head; empty without another row."""
+    """Return rows in columns, the first row as header; empty without others."""
     lines = zip(texts.aligned(rows), ["dim", *styles], strict=True)
     return [Text(line, style) for line, style in lines] if styles else []
 
@@ -199,7 +199,7 @@ def _table(rows: list[list[str]], styles: list[str]) -> list[Text]:
 
 
 class Screen(Console):
-    """Console whose text is `printable`, while rich itself adds colours and moves of the cursor."""
+    """Console that escapes control characters in text, but not rich's own colours and cursor movements."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(file=getattr(stream, "whole", stream), highlight=False, markup=False, emoji=False)
@@ -210,9 +210,9 @@ class Screen(Console):
 
 
 def watch(run: Path, interval_s: float) -> RunState:
-    """Show a run until it is over; return its state then.
+    """Show a run until it is over; return its final state.
 
-    A terminal gets a page that follows its size, a pipe or a file one line for each change.
+    A terminal shows a page that adapts to its size, a pipe or a file gets one line per change.
     """
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         return _show_page(RunWatch(run), interval_s)
@@ -221,13 +221,13 @@ def watch(run: Path, interval_s: float) -> RunState:
 
 def _show_page(watched: RunWatch, interval_s: float) -> RunState:
     console = Screen(sys.stdout)
-    # The size is asked for before a page is shown: a change in between shows it again.
+    # Get the size before showing a page: a change in between triggers another one.
     status, size = watched.look(), console.size
     if not watched.is_over:
         with Live(Page(status), console=console, screen=True, auto_refresh=False) as live:
             while not watched.is_over:
                 until_s = time.monotonic() + interval_s
-                # SIGWINCH would be lost to the threads of a library.
+                # A library's threads would swallow SIGWINCH.
                 while time.monotonic() < until_s and console.size == size:
                     time.sleep(min(interval_s, 0.2))
                 status, size = watched.look(), console.size
@@ -237,18 +237,18 @@ def _show_page(watched: RunWatch, interval_s: float) -> RunState:
 
 
 class _Changes:
-    """Lines about a run: its state, then one for each change, as the driver prints them, then its last state."""
+    """Lines about a run: its state, one line per change like the driver's, then its final state."""
 
     def __init__(self, run: Path, sleep: Callable[[float], None] = time.sleep) -> None:
         self._watched = RunWatch(run, self._observe)
         self._sleep = sleep
         #: prints the events of the last start; None before the first start
         self._lines: ProgressLines | TrainingLines | None = None
-        #: lines of the last look, printed after it, so that an error of printing is not taken for one of reading
+        #: lines of the last read, printed afterwards, so that printing errors are not mistaken for reading errors
         self._said: list[str] = []
 
     def print(self, interval_s: float) -> RunState:
-        """Print the lines until the run is over; return its state then."""
+        """Print the lines until the run is over; return its final state."""
         status = self._watched.look()
         print(*texts.status_lines(status), sep="\n", flush=True)
         while not self._watched.is_over:
@@ -284,15 +284,15 @@ def _lines_of(ledger: Ledger, say: Callable[..., None]) -> ProgressLines | Train
 
 
 class SearchBar:
-    """Line about a search in the script that searches, in a terminal or a notebook; it stays when it is closed."""
+    """Progress line of a search in a script or notebook; it stays visible after `close`."""
 
     def __init__(self) -> None:
         self._console = Console()
         self._live = Live(console=self._console, auto_refresh=False)
-        #: of the cell of a notebook, in which rich needs ipywidgets; None in a terminal
+        #: display handle in a notebook, where rich would need ipywidgets; None in a terminal
         self._output: Any = None
         self._shown = ""
-        #: True if something else was drawn in the place of the line since
+        #: True if something else was drawn in place of the line
         self._is_covered = False
         if self._console.is_jupyter:
             self._output = import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
@@ -310,7 +310,7 @@ class SearchBar:
         self._draw(self._shown)
 
     def wait_for(self, what: str) -> None:
-        """Draw what is waited for in place of the line."""
+        """Show what is being waited for in place of the line."""
         self._is_covered = True
         self._draw(f"{what} …" if "utf" in self._console.encoding else f"{what} ...")
 
@@ -321,7 +321,7 @@ class SearchBar:
             self._live.update(Text(printable(text), no_wrap=True), refresh=True)
 
     def close(self) -> None:
-        """Leave the line as it is."""
+        """Finish the line, leaving it as it is."""
         if self._is_covered:
             self._draw(self._shown)
         self._live.stop()

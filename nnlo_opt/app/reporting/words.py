@@ -1,4 +1,4 @@
-"""Words for the figures of a run, as a person reads them."""
+"""Formats values of a run for users."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ MOST_CHARACTERS = 300
 
 
 def duration_text(seconds: float) -> str:
-    """Return a number of seconds as h:mm:ss."""
+    """Format seconds as h:mm:ss."""
     whole = max(0, round(seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
@@ -27,32 +27,32 @@ def point_text(point: Mapping[str, Any]) -> str:
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """Return metrics on one line, with four decimals; the value that an objective reports is a figure of merit."""
+    """Return metrics on one line with four decimals; an objective's reported value is called figure of merit."""
     return " ".join(f"figure of merit {v:.6g}" if name == "value" else f"{name} {v:.4f}" for name, v in metrics.items())
 
 
 def for_terminal(reason: str) -> str:
-    """Return a reason cut to the width of a terminal; the journal and results.csv hold the full text."""
+    """Shorten a reason for the terminal; the journal and results.csv have the full text."""
     return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun: 1 trial, 2 trials."""
+    """Return a number and its noun: 1 trial, 2 trials."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def counts_from_0_text(trial: int) -> str:
-    """Return a sentence on the epochs of a trial that begin with 0, without its end."""
+    """Return the beginning of a remark on a trial that counts epochs from 0."""
     return f"trial {trial} counts its epochs from 0: here each has 1 more, so that its epoch 0 is epoch 1"
 
 
 def figure_text(name: str, direction: str) -> str:
-    """Return the definition of the figure of merit in a sentence."""
+    """Return the definition of the figure of merit as text."""
     return f"Figure of merit: {'what the objective returns' if name == 'value' else name}, {direction}imised."
 
 
 def outcome_for_block(n_alive: int, n_ranks: int) -> str:
-    """Return the clause on a block that has `n_alive` ranks left, of them `n_ranks` that train."""
+    """Return a clause on a block with `n_alive` ranks left, of which `n_ranks` train."""
     if n_ranks:
         spare = f", {n_alive - n_ranks} spare" * (n_alive > n_ranks)
         return f"the block continues with {n_ranks} rank{'s' * (n_ranks > 1)}{spare}"
@@ -60,7 +60,7 @@ def outcome_for_block(n_alive: int, n_ranks: int) -> str:
 
 
 def losses_text(ledger: Ledger) -> str:
-    """Return a sentence on the ranks that died in the last session and on their blocks; empty if no rank died."""
+    """Return a remark on the dead ranks of the last session and their blocks; empty if none died."""
     session = ledger.sessions[-1]
     parts = [
         f"{ev.ranks_text(sorted(ranks))} of block {block} ({outcome_for_block(*session.ranks_left[block])})"
@@ -70,7 +70,7 @@ def losses_text(ledger: Ledger) -> str:
 
 
 def best_expected_text(ledger: Ledger) -> str:
-    """Return a sentence on the trial that is expected to be the best; empty unless figures are found to be noisy."""
+    """Return a remark on the best expected trial; empty unless figures are noisy."""
     expected, best = ledger.best_expected, ledger.best()
     if expected is None:
         return ""
@@ -82,14 +82,14 @@ def best_expected_text(ledger: Ledger) -> str:
 
 
 def constraints_text(ledger: Ledger) -> str:
-    """Return a sentence on how many complete trials keep the outcome constraints; empty if there are none."""
+    """Return a remark on how many complete trials are feasible; empty without outcome constraints."""
     known = [trial.feasible for trial in ledger.trials if trial.feasible is not None]
     keep = f"{sum(known) or 'none'} keep{'s' * (sum(known) < 2)} {' and '.join(map(str, ledger.constraints))}"
     return f"Of {counted(len(known), 'complete trial')}, {keep}." if ledger.constraints and known else ""
 
 
 def outcome(ledger: Ledger, *, at_work: bool = True) -> str:
-    """Return the number of trials in each state, on one line; `at_work`: a process may be at work on the run."""
+    """Return the number of trials in each state, on one line; `at_work`: True if the run may be active."""
     words = {} if at_work else {"running": "in progress when it was interrupted"}
     if n_infeasible := sum(trial.feasible is False for trial in ledger.trials):
         words["complete"] = f"complete ({n_infeasible} infeasible)"

@@ -1,1 +1,1 @@
-"""What every other module may use: errors, clocks, files, records."""
+"""Foundations for all other modules: errors, clocks, files, records."""

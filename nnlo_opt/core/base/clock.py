@@ -1,4 +1,4 @@
-"""Clocks as a dependency, so that a test or a simulation can control time."""
+"""Injectable clocks, so that tests and simulations can control time."""
 
 import time
 from typing import Protocol
@@ -8,7 +8,7 @@ from nnlo_opt.core.base.records import MOST_SECONDS, MOST_UNIX_SECONDS
 
 
 class Clock(Protocol):
-    """Clock with two times: `monotonic_s` for durations on this rank, `unix_s` for times that are written to files."""
+    """Clock: `monotonic_s` for durations on this rank, `unix_s` for times written to files."""
 
     def monotonic_s(self) -> float: ...
 
@@ -16,7 +16,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Clock of the machine."""
+    """The machine's clock."""
 
     def monotonic_s(self) -> float:
         return time.monotonic()
@@ -26,7 +26,7 @@ class SystemClock:
 
 
 def check_start(unix_s: float, since_s: float) -> None:
-    """Raise ConfigurationError for a start at a time that no journal takes.
+    """Raise ConfigurationError if the clock shows a time that the journal cannot store.
 
     Args:
         unix_s: time of this start.

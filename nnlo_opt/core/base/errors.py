@@ -1,17 +1,15 @@
 """Errors by their cause.
 
-    NnloError
-    ├── ConfigurationError   the request is wrong: one sentence, exit code 2, nothing was trained
-    ├── TrialError           this trial is wrong: contained in its block, recorded in the journal as a failed trial
-    ├── JournalError         the journal of a run cannot be trusted: exit code 2, the file is not changed
-    │   └── UnreadableEventError   one event of it has a value that no event has
-    ├── CheckpointError      a checkpoint cannot be trusted: an older checkpoint or a fresh start is used
-    ├── OutOfTimeError       a preempted job has no time left: it ends at once, exit code 75
-    ├── BrokenProcessError   code of a user has closed our files: the process ends at once
-    └── ProtocolError        a bug of this package: the job aborts at once
+    NnloError ├── ConfigurationError   invalid request: one sentence, exit code 2, nothing was trained ├── TrialError
+    this trial failed: recorded in the journal, and the search continues ├── JournalError         damaged or foreign
+    journal: exit code 2, the file is not changed │   └── UnreadableEventError   an event has a value that is never
+    written ├── CheckpointError      damaged checkpoint: an older one is used, or training starts afresh ├──
+    OutOfTimeError       a preempted job has no time left: exits at once, exit code 75 ├── BrokenProcessError   user
+    code has closed our files: the process exits at once └── ProtocolError        a bug of this package: the job aborts
+    at once
 
-A message states the rule, the value received and the remedy, in one sentence. What it quotes may come from a file that
-anybody has written, so no message holds a character on which a terminal would act.
+A message states the rule, the value received and the remedy. Quoted values may come from untrusted files, so control
+characters are escaped.
 """
 
 import importlib.util
@@ -21,30 +19,32 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
+from nnlo_opt.core.base.spelling import spelled
+
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_WRONG_REQUEST = 2
 EXIT_PREEMPTED = 75
-#: last line of a command that Ctrl-C ends before its run has begun
+#: last line of a command interrupted by Ctrl-C before its run began
 NOTHING_BEGUN = "Interrupted: no trial had begun."
-#: controls (C0, DEL, C1) but for tabs and ends of lines, overrides of the direction of text, halves of surrogate pairs
+#: control characters (C0, DEL, C1) except tab and newline, bidirectional overrides, lone surrogates
 _CONTROLS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """Return text for people, with an escape for each character on which a terminal would act.
+    """Escape the characters in `text` that a terminal would interpret; for anything that is printed.
 
-    JSON has the same escapes, so that printed JSON keeps its values.
+    The escapes are those of JSON, so printed JSON keeps its values.
     """
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-#: most characters of a value that a message quotes
+#: longest value that a message quotes, in characters
 _MOST_SHOWN = 200
 
 
 def shown(value: object) -> str:
-    """Return a value as a message quotes it: a table or an array by its shape, a long one without its middle."""
+    """Return a value as messages quote it: a table or array by its shape, a long value without its middle."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape and not isinstance(value, type):
         return f"a {type(value).__name__} of {' x '.join(map(str, shape))}"
@@ -53,13 +53,16 @@ def shown(value: object) -> str:
 
 
 class NnloError(Exception):
-    """Base class of all errors that this package raises on purpose.
+    """Base class of all errors that this package raises on purpose; catch it to handle any of them.
 
-    >>> issubclass(nnlo_opt.TrialError, nnlo_opt.NnloError)
-    True
+    >>> try:
+    ...     nnlo_opt.load_run("missing")
+    ... except nnlo_opt.NnloError as error:
+    ...     print(type(error).__name__)
+    ConfigurationError
     """
 
-    #: exit code of a command that ends with the error
+    #: exit code of a command that fails with this error
     exit_code: ClassVar[int] = EXIT_FAILURE
 
     def __str__(self) -> str:
@@ -67,7 +70,7 @@ class NnloError(Exception):
 
 
 class ConfigurationError(NnloError):
-    """Error for a request that cannot be fulfilled; its message is shown to the user, exit code 2.
+    """The request is invalid: a command prints the message and exits with code 2; nothing was trained.
 
     >>> try:
     ...     nnlo_opt.optimize(lambda p: 1.0, {"x": (0, 1)}, num_iterations=1)
@@ -80,7 +83,9 @@ class ConfigurationError(NnloError):
 
 
 class TrialError(NnloError):
-    """Error for a trial that cannot be trained; its message is the reason in the journal, and the search continues.
+    """A trial failed: the message is its reason in the journal, and the search continues with other trials.
+
+    `optimize` raises it only if no trial has a result.
 
     >>> try:
     ...     nnlo_opt.optimize(lambda p: None, {"x": Real(0, 1)}, num_iterations=1)
@@ -91,7 +96,9 @@ class TrialError(NnloError):
 
 
 class SearchWarning(UserWarning):
-    """Warning of a search in a script: a trial that has failed, an argument that does not do what it seems to.
+    """Warning from a search in a script: a failed trial, or an argument without its usual effect.
+
+    Silence these warnings if failed trials are expected:
 
     >>> import warnings
     >>> warnings.simplefilter("ignore", nnlo_opt.SearchWarning)
@@ -102,59 +109,61 @@ class SearchWarning(UserWarning):
 
 
 class MisuseError(TrialError):
-    """Error for code of a user that breaks a rule at any point: to try another point would not help."""
+    """User code breaks a rule at every point: trying other points would not help."""
 
 
 class LostAttemptError(TrialError):
-    """Error for an attempt at a trial that ended by chance: the trial is tried again, up to `--max-attempts` times."""
+    """An attempt at a trial was lost by chance: the trial is tried again, up to `--max-attempts` times."""
 
 
 class JournalError(NnloError):
-    """Error for a journal that is damaged or foreign; exit code 2, the file is not changed.
+    """The journal of a run is damaged or is not ours; the file is not changed, and commands exit with code 2.
 
-    >>> nnlo_opt.JournalError.exit_code
-    2
+    >>> try:
+    ...     run = nnlo_opt.load_run("checkpoints/CP")
+    ... except nnlo_opt.JournalError:
+    ...     print("damaged: see `nnlo-opt repair`")
     """
 
     exit_code = EXIT_WRONG_REQUEST
 
 
 class UnreadableEventError(JournalError):
-    """Error for an event of this version with a value that it never writes; `nnlo-opt repair` drops the event."""
+    """An event of this version has a value that is never written; `nnlo-opt repair` drops the event."""
 
 
 class CheckpointError(NnloError):
-    """Error for a checkpoint that is incomplete or damaged."""
+    """A checkpoint is incomplete or damaged."""
 
 
 class OutOfTimeError(NnloError):
-    """Error for a preempted job without time for an orderly end; it ends at once, and the files on disk suffice."""
+    """A preempted job has no time for an orderly end: it exits at once, and resumes from the files on disk."""
 
     exit_code = EXIT_PREEMPTED
 
 
 class BrokenProcessError(NnloError):
-    """Error for a process whose file descriptors were closed by code of a user; it ends at once, without MPI."""
+    """User code has closed file descriptors of this process, which exits at once, without finalizing MPI."""
 
     def __init__(self) -> None:
         super().__init__(
             "A model or an objective must close only file descriptors that it has opened. Received: a process whose "
             "journal, messages or MPI were closed, so that it cannot continue. Correct the code, then add "
-            "`--opt-restore` to resume: finished trials are in the journal."
+            f"`{spelled('opt_restore', True)}` to resume: finished trials are in the journal."
         )
 
 
 class ProtocolError(NnloError):
-    """Error for a message or transition that breaks the protocol: always a bug, never a mistake of the user."""
+    """A message or transition breaks the protocol: always a bug of this package, never a mistake of the user."""
 
 
 def require_package(asked: str, package: str, extra: str, remedy: str) -> None:
     """Raise ConfigurationError unless a package is installed.
 
     Args:
-        asked: request that needs the package; it begins the sentence.
-        package: name by which Python imports it.
-        extra: extra of this package that installs it.
+        asked: request that needs the package, the beginning of the message.
+        package: import name.
+        extra: extra of nnlo_opt that installs it.
         remedy: what to do without the package.
     """
     if importlib.util.find_spec(package) is None:
@@ -164,19 +173,19 @@ def require_package(asked: str, package: str, extra: str, remedy: str) -> None:
 
 
 def require_known(what: str, name: object, known: Iterable[str]) -> None:
-    """Raise ConfigurationError unless `name` is one of the `known` names; `what` begins the sentence."""
+    """Raise ConfigurationError unless `name` is one of the `known` names; `what` is the beginning of the message."""
     names = [*known]
     if name not in names:
         hint = did_you_mean(name, names)
         raise ConfigurationError(f"{what} must be one of {', '.join(names) or 'none'}. Received: {name!r}.{hint}")
 
 
-#: names of other things, although they are close to names of ours
+#: names of something else, although similar to names of ours
 _OTHER_THINGS = {"adamw", "adamax", "nadam", "n_iter", "n_random_starts", "resources", "validation_split"}
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return a sentence, after a space, that proposes the `known` name closest to `name`; empty if none is close."""
+    """Return " Did you mean ...?" for the `known` name closest to `name`; empty if none is close."""
     text = str(name)
     if text.lower().lstrip("-").replace("-", "_") in _OTHER_THINGS:
         return ""
@@ -186,7 +195,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def refuse_forked(pid: int, what: str, remedy: str) -> None:
-    """Raise ConfigurationError unless this is process `pid`, which has opened `what`."""
+    """Raise ConfigurationError in a forked child: unless this is process `pid`, which opened `what`."""
     if os.getpid() != pid:
         raise ConfigurationError(
             f"{what} belongs to the process that has opened it. Received: a call in process {os.getpid()}, which was "

@@ -1,4 +1,4 @@
-"""Safe access to files, which are written completely or not at all."""
+"""Atomic and durable file writes, and JSON with checksums."""
 
 import errno
 import hashlib
@@ -16,18 +16,18 @@ from typing import Any, TypeVar
 
 from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
 
-#: path that a user has named, or of a file of a run
+#: path given by the user, or path of a file of a run
 AnyPath = TypeVar("AnyPath", Path, SafePath)
-#: what a file system without locks answers: NFS without a lock service, Lustre without `-o flock`, FUSE
+#: errors of a file system without locks: NFS without a lock service, Lustre without `-o flock`, FUSE
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
-#: bytes of a file's name at most, on every common file system
+#: longest file name in bytes, on all common file systems
 MAX_NAME_BYTES = 255
-#: levels of nested data that are read; no file of ours or of Keras has 50, and Python functions cannot follow 1000
+#: most levels of nested data that are read; no file of ours or of Keras has 50, and Python's recursion limit is 1000
 MAX_DEPTH = 100
 
 
 def write_fully(fd: int, data: bytes) -> None:
-    """Write all of `data`; a full disk makes `os.write` short without an error, so the count is checked."""
+    """Write all of `data`: on a full disk `os.write` may write less without an error."""
     view = memoryview(data)
     while view:
         n_written = os.write(fd, view)
@@ -37,7 +37,7 @@ def write_fully(fd: int, data: bytes) -> None:
 
 
 def sync(path: Path | SafePath) -> None:
-    """Make the content of a file, or the entries of a directory (a rename, a new file), durable."""
+    """Flush a file's content, or a directory's entries (a rename, a new file), to disk."""
     if isinstance(path, SafePath):
         return path.sync()
     fd = os.open(path, os.O_RDONLY)
@@ -48,7 +48,7 @@ def sync(path: Path | SafePath) -> None:
 
 
 def make_directory(directory: Path | SafePath) -> None:
-    """Create `directory` and its missing parents durably; without a durable entry, files synced in it could be lost."""
+    """Create `directory` and its missing parents durably; otherwise files synced in it could be lost."""
     if directory.is_dir():
         return
     make_directory(directory.parent)
@@ -59,13 +59,13 @@ def make_directory(directory: Path | SafePath) -> None:
 
 @contextmanager
 def atomic_path(path: AnyPath, *, durable: bool = True) -> Iterator[AnyPath]:
-    """Yield a temporary path next to `path`, which the file gets after the block succeeds.
+    """Yield a temporary path next to `path`; when the block succeeds, the file is renamed to `path`.
 
     Args:
-        durable: also wait until the data and the name are on the disk.
+        durable: also wait until data and name are on disk.
     """
-    # The suffix stays last, because writers like numpy and keras choose the format by it. Both parts are cut, as a name
-    # that is as long as a name may be must not become longer.
+    # The suffix stays last, because NumPy and Keras choose the format by it. Both parts are cut, because a name of
+    # maximum length must not become longer.
     stem, suffix = os.path.splitext(path.name)
     temporary = path.with_name(f".{stem[:24]}.{uuid.uuid4().hex[:12]}{suffix[-24:]}")
     try:
@@ -80,16 +80,19 @@ def atomic_path(path: AnyPath, *, durable: bool = True) -> Iterator[AnyPath]:
 
 
 def atomic_write(path: AnyPath, data: bytes | str, *, durable: bool = True) -> None:
-    """Write `data` to `path` completely or not at all; `durable` as for `atomic_path`."""
+    """Write `data` to `path` atomically: a crash leaves the old file or the new one.
+
+    `durable`: also wait until data and name are on disk.
+    """
     if isinstance(data, str):
-        # A text may quote characters without an encoding, for example a file name that is not UTF-8.
+        # The text may contain lone surrogates, for example of a file name that is not UTF-8.
         data = data.encode(errors="backslashreplace")
     with atomic_path(path, durable=durable) as temporary:
         temporary.write_bytes(data)
 
 
 def short_name(stem: str, suffix: str) -> str:
-    """Return the name of a file: `stem`, with `_` for what no name holds and a hash for a long end, then `suffix`."""
+    """Return a file name: `stem` with `_` for invalid characters and a hash in place of a long end, then `suffix`."""
     name, n_bytes = re.sub(r"[/\0\ud800-\udc7f\udd00-\udfff]", "_", stem), MAX_NAME_BYTES - len(suffix)
     if len(encoded := os.fsencode(name)) > n_bytes:
         name = f"{encoded[: n_bytes - 13].decode(errors='ignore')}-{hashlib.sha256(encoded).hexdigest()[:12]}"
@@ -97,11 +100,11 @@ def short_name(stem: str, suffix: str) -> str:
 
 
 def regular(path: Path, most: int = MOST_BYTES) -> Path:
-    """Return `path` of a user's file, which may be a link.
+    """Return `path` of a user's file after checking it; it may be a link.
 
     Raises:
-        OSError: it does not exist, has more than `most` bytes, or is a FIFO, a socket or a device, which `open` might
-            wait for.
+        OSError: it does not exist, has more than `most` bytes, or is a FIFO, socket or device, on which `open` might
+            block.
     """
     about = path.stat()
     if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):  # `open` itself refuses a folder
@@ -112,7 +115,7 @@ def regular(path: Path, most: int = MOST_BYTES) -> Path:
 
 
 def with_checksum(data: dict[str, Any]) -> str:
-    """Return a line of JSON with the plain `data` and their checksum."""
+    """Return one line of JSON with the plain `data` and a checksum."""
     return json.dumps({"crc": _checksum(data), **data}) + "\n"
 
 
@@ -120,7 +123,7 @@ def without_checksum(text: str | bytes, unchecked: Set[str] | None = None) -> di
     """Return the data that `with_checksum` wrote; ValueError if `text` is damaged.
 
     Args:
-        unchecked: all names in the data of an earlier version, which wrote no checksum; such data is returned as it is.
+        unchecked: all names in data of an earlier version without a checksum, which is returned unchecked.
     """
     data = parse_object(text)
     if data.keys() != unchecked and data.pop("crc", None) != _checksum(data):
@@ -133,7 +136,7 @@ def _checksum(data: dict[str, Any]) -> str:
 
 
 def parse_object(text: str | bytes, **readers: Any) -> dict[str, Any]:
-    """Return the object of JSON; ValueError as of `parse_json`, or if `text` is JSON of something else."""
+    """Parse a JSON object; ValueError as for `parse_json`, or if `text` is another kind of JSON."""
     data = parse_json(text, **readers)
     if not isinstance(data, dict):
         raise ValueError("it is no object of JSON")
@@ -141,7 +144,7 @@ def parse_object(text: str | bytes, **readers: Any) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, **readers: Any) -> Any:
-    """Return the data of JSON; ValueError if `text` is no JSON, or is nested in more than `MAX_DEPTH` levels.
+    """Parse JSON; ValueError if `text` is not JSON, or nested more than `MAX_DEPTH` levels deep.
 
     Args:
         readers: further arguments of `json.loads`, for example `ALL_FINITE`.
@@ -162,7 +165,7 @@ def _finite(text: str) -> float:
     return number
 
 
-#: arguments of `parse_json` by which a number that is not finite is refused
+#: arguments of `parse_json` that refuse non-finite numbers
 ALL_FINITE: dict[str, Callable[[str], float]] = {"parse_float": _finite, "parse_constant": _finite}
 
 

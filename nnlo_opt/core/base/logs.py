@@ -1,4 +1,4 @@
-"""Logs that all ranks know: what they are called, and where they are."""
+"""Log levels, names and paths common to all ranks."""
 
 import logging
 from pathlib import Path
@@ -8,7 +8,7 @@ from nnlo_opt.core.base.safe_path import SafePath
 #: level of messages between ranks
 TRACE = 5
 logging.addLevelName(TRACE, "TRACE")
-#: takes what is shortened everywhere else; without a run, only if a script asks for it
+#: logger for texts that are shortened everywhere else; without a run, only active if a script configures it
 WHOLE = logging.getLogger("nnlo_opt.whole")
 
 

@@ -1,7 +1,7 @@
-"""Frozen values that travel or stay as JSON, read back with the type of every field checked.
+"""Frozen values that are stored or sent as JSON, and read back with every field's type checked.
 
-The standard library writes them, as msgspec writes floats in another form, a NaN as `null`, and bytes as text. msgspec
-reads them, straight into their classes.
+The standard library writes them, because msgspec writes floats in another form, NaN as `null`, and bytes as text.
+msgspec reads them directly into their classes.
 """
 
 import gc
@@ -16,23 +16,23 @@ import msgspec
 
 from nnlo_opt.core.base.files import ALL_FINITE, parse_json
 
-#: largest integer; beyond it neighbouring integers are the same float, in JSON readers and in surrogates
+#: largest integer; beyond it neighbouring integers round to the same float in JSON readers and surrogates
 MAX_INTEGER = 2**53
-#: number of something, -1 for none of them; how many there are; how many there are if there is one at least
+#: Number: an index, or -1 for none. The others: counts, from 0 and from 1
 Number = Annotated[int, msgspec.Meta(ge=-1, le=MAX_INTEGER)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
-#: seconds of three centuries: of times before and after a start, and of durations, whose sums calendars know
+#: three centuries in seconds: limit of durations and of times relative to a start, so that sums are valid dates
 MOST_SECONDS = 1e10
 Seconds = Annotated[float, msgspec.Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 Elapsed = Annotated[float, msgspec.Meta(ge=0.0, le=MOST_SECONDS)]
-#: times of a clock, before the year 8307
+#: limit of clock times: the year 8307
 MOST_UNIX_SECONDS = 2e11
 UnixSeconds = Annotated[float, msgspec.Meta(ge=0.0, le=MOST_UNIX_SECONDS)]
 T = TypeVar("T")
-#: gives a field its default; here for all modules, as this one alone imports msgspec
+#: default of a field; re-exported because only this module imports msgspec
 field = msgspec.field
-#: without the search for data that holds itself, which takes a tenth of the time: RecursionError finds it as well
+#: without the check for circular data, which takes a tenth of the time: RecursionError detects it as well
 _ENCODER = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, check_circular=False, default=msgspec.structs.asdict
 )
@@ -40,29 +40,29 @@ _ENCODER = json.JSONEncoder(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class _RecordType(msgspec.StructMeta):
-    """Makes every record keyword-only, which a subclass does not inherit from a `msgspec.Struct`."""
+    """Makes all records keyword-only, which subclasses of a `msgspec.Struct` do not inherit."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **settings: Any) -> Any:
         return super().__new__(cls, name, bases, namespace, frozen=True, **{"kw_only": True} | settings)
 
 
 class Frozen(msgspec.Struct, metaclass=_RecordType):
-    """Base of frozen values."""
+    """Base class of frozen values."""
 
     def replaced(self, **changes: Any) -> Self:
-        """Return a copy with other values of some fields, as `dataclasses.replace` does."""
+        """Return a copy with some fields changed, like `dataclasses.replace`."""
         return msgspec.structs.replace(self, **changes)
 
 
 class Record(Frozen, tag=True, forbid_unknown_fields=True):
-    """Base of the classes of one family; their JSON names the class under the `tag_field` of the family."""
+    """Base class of a family of records; the JSON has the class name under the family's `tag_field`."""
 
     def to_json(self) -> str:
-        """Return the record as JSON, its class first.
+        """Return the record as JSON, class name first.
 
         Raises:
-            ValueError: a number is not finite, or data holds itself.
-            TypeError: a value is no plain data.
+            ValueError: a number is not finite, or data is circular.
+            TypeError: a value is not plain data.
         """
         config = self.__struct_config__
         try:
@@ -72,7 +72,7 @@ class Record(Frozen, tag=True, forbid_unknown_fields=True):
 
 
 class Reader(Generic[T]):
-    """Reads the records of one family from JSON.
+    """Reads records of one family from JSON.
 
     Args:
         classes: all classes of the family.
@@ -87,18 +87,19 @@ class Reader(Generic[T]):
         """Return the record of `text`.
 
         Raises:
-            ValueError: `text` is no JSON, or holds a number that is not finite.
-            TypeError: `text` is JSON of something else: of another class, or with a field missing, unknown or mistyped.
+            ValueError: `text` is not JSON, or contains a non-finite number.
+            TypeError: `text` is another kind of JSON: another class, or a field that is missing, unknown or of the
+                wrong type.
         """
         return _read(self._one, text)
 
     def read_all(self, text: bytes) -> list[T]:
-        """Return the records of a JSON array; one call for many takes half the time. Raises as `read`."""
+        """Return the records of a JSON array, in half the time of single calls. Raises like `read`."""
         return _read(self._many, text)
 
 
 def checked(values: Any, kind: type[T]) -> T:
-    """Return plain data, as `json` reads it, as a `kind` with all its fields checked; TypeError if it is none."""
+    """Convert plain data, as `json` returns it, to a `kind`, checking all fields; TypeError if it does not fit."""
     try:
         return msgspec.convert(values, kind, str_keys=True)
     except msgspec.ValidationError as error:
@@ -111,7 +112,7 @@ def _read(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
     except msgspec.ValidationError as error:
         raise TypeError(str(error)) from error
     except msgspec.DecodeError:
-        # Names of files may hold half a surrogate pair, which `json` writes and reads, and msgspec does not.
+        # File names may contain lone surrogates, which `json` supports and msgspec does not.
         return checked(parse_json(text, **ALL_FINITE), decoder.type)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
@@ -119,7 +120,7 @@ def _read(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Disable the garbage collector: a long journal, or an import, makes many objects that are all kept."""
+    """Disable the garbage collector: a long journal or an import creates many objects that all stay alive."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

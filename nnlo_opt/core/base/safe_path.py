@@ -1,11 +1,11 @@
-"""Files that other users may change: a path on which no link is followed, checks of who can have written a file.
+"""Files that other users may tamper with: paths that follow no links, and checks of who can have written a file.
 
-Everybody who may write to a run directory may put a link, a FIFO or a huge file in the place of any file. So all files
-of a run are reached by a `SafePath`: each call opens the folder, then each folder below it by the descriptor of the one
-above. A path that is swapped for a link between two calls, or within one, is refused as well.
+Anyone who may write to a run directory can replace any file by a link, a FIFO or a huge file. So files of a run are
+accessed by a `SafePath`: each call opens the folder, then each folder below it relative to the descriptor of the one
+above. A path swapped for a link between two calls, or during one, is refused, too.
 
-A file whose code is executed, and the folder of `--cache-data`, are judged by their whole path: whoever may rename a
-folder on the way to a file can put another file in its place.
+For files whose code is executed, and for the folder of `--cache-data`, the whole path is checked: whoever can rename a
+folder on the path can replace the file.
 """
 
 import errno
@@ -22,23 +22,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
-#: bytes of a note at most, such as `run.owner`, and of any file that is read whole
+#: largest note, such as `run.owner`, and largest file that is read whole, in bytes
 NOTE_BYTES, MOST_BYTES = 2**20, 2**34
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class SafePath:
-    """Path of a file or a folder, with methods as of `pathlib.Path`, which raise OSError if there is a link."""
+    """Path of a file or folder with methods like those of `pathlib.Path`, which raise OSError on a link."""
 
-    #: folder that was named by the user or made by us: links may lead to it
+    #: folder given by the user or created by us; the path to it may contain links
     root: Path
     #: names below it
     parts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, path: Path) -> "SafePath":
-        """Return the safe path of a file in a folder that was named by the user or made by us."""
+        """Return the safe path of a file in a folder given by the user or created by us."""
         return cls(path.parent) / path.name
 
     def __truediv__(self, name: str) -> "SafePath":
@@ -63,7 +63,7 @@ class SafePath:
 
     @contextmanager
     def _within(self) -> Iterator[int]:
-        """Yield a descriptor of the folder that holds this path."""
+        """Yield a descriptor of the folder that contains this path."""
         fd = os.open(self.root, _FOLDER)
         try:
             for part in self.parts[:-1]:
@@ -81,7 +81,7 @@ class SafePath:
     # ------------------------------------------------------------ files
 
     def descriptor(self, flags: int) -> int:
-        """Open a regular file without waiting for anybody; return its descriptor."""
+        """Open a regular file without blocking (as on a FIFO); return its descriptor."""
         with self._within() as folder:
             flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             fd = os.open(self.name, flags, 0o666, dir_fd=folder)
@@ -95,7 +95,7 @@ class SafePath:
         return open(self.name, mode, opener=lambda _, flags: self.descriptor(flags), **keywords)
 
     def read_bytes(self, most: int = NOTE_BYTES) -> bytes:
-        """Return the content of a file of `most` bytes at most."""
+        """Return the content of a file of at most `most` bytes."""
         with self.open("rb") as file:
             if os.fstat(file.fileno()).st_size > most:
                 raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(self))
@@ -106,7 +106,7 @@ class SafePath:
             file.write(data)
 
     def touch(self) -> None:
-        """Set the time of a file to the present."""
+        """Set the modification time of a file to now."""
         with self._within() as folder:
             os.utime(self.name, dir_fd=folder, follow_symlinks=False)
 
@@ -115,12 +115,12 @@ class SafePath:
             os.unlink(self.name, dir_fd=folder)
 
     def symlink_to(self, target: str) -> None:
-        """Make this path a link, which the methods here do not follow."""
+        """Create a link at this path, which the methods here do not follow."""
         with self._within() as folder:
             os.symlink(target, self.name, dir_fd=folder)
 
     def readlink(self) -> str:
-        """Return where a link leads; OSError if this is none."""
+        """Return the target of a link; OSError if this is not a link."""
         with self._within() as folder:
             return os.readlink(self.name, dir_fd=folder)
 
@@ -131,7 +131,7 @@ class SafePath:
     # ------------------------------------------------------------ folders
 
     def mkdir(self, exist_ok: bool = False) -> None:
-        """Create a folder; with `exist_ok`, it may be there already, but nothing else of its name."""
+        """Create a folder; with `exist_ok`, an existing folder is accepted, but nothing else of that name."""
         if not self.parts:
             return self.root.mkdir(exist_ok=exist_ok)
         with self._within() as folder:
@@ -153,7 +153,7 @@ class SafePath:
                 os.close(fd)
 
     def glob(self, pattern: str) -> list["SafePath"]:
-        """Return the paths that match a pattern, sorted; none if there is no such folder, or a link in its place."""
+        """Return the paths that match a pattern, sorted; none if the folder does not exist or is a link."""
         first, _, rest = pattern.partition("/")
         try:
             found = [path for path in self.iterdir() if fnmatchcase(path.name, first)]
@@ -164,10 +164,10 @@ class SafePath:
         return [below for path in found if path.is_dir() for below in path.glob(rest)] if rest else found
 
     def walk(self, enters: Callable[["SafePath"], bool] = bool) -> Iterator["SafePath"]:
-        """Yield a path with all that is below it, however deep; a folder comes before what is in it.
+        """Yield this path and everything below it at any depth; a folder comes before its content.
 
         Args:
-            enters: returns False for a folder whose content is left out.
+            enters: returns False for folders not to descend into.
         """
         waiting = [self]
         while waiting:
@@ -176,11 +176,11 @@ class SafePath:
                 waiting += reversed(path.iterdir())
 
     def below(self, folder: "SafePath") -> str:
-        """Return the name of this path in `folder`, which it is in."""
+        """Return this path relative to `folder`, which contains it."""
         return "/".join(self.parts[len(folder.parts) :])
 
     def copy(self, target: "SafePath") -> None:
-        """Copy a file, or a folder with all that is in it, to `target`, which may be a folder already."""
+        """Copy a file, or a folder with its content, to `target`, which may be an existing folder."""
         for path in self.walk():
             copied = target / path.below(self)
             if path.is_dir():
@@ -190,7 +190,7 @@ class SafePath:
                     shutil.copyfileobj(source, file)
 
     def remove(self) -> None:
-        """Remove a file, a link, or a folder with all that is in it; nothing if it is not there."""
+        """Remove a file, a link, or a folder with its content; do nothing if it does not exist."""
         with suppress(FileNotFoundError), self._within() as folder:
             if stat.S_ISDIR(os.lstat(self.name, dir_fd=folder).st_mode):
                 _remove_folder(self.name, folder)
@@ -200,12 +200,12 @@ class SafePath:
     # ------------------------------------------------------------ both
 
     def stat(self) -> os.stat_result:
-        """Return what is known of the path, which may be a link."""
+        """Return the status of the path itself, which may be a link."""
         with self._within() as folder:
             return os.stat(self.name, dir_fd=folder, follow_symlinks=False)
 
     def exists(self) -> bool:
-        """Return True if there is a file or a folder, or a link, which no method follows."""
+        """Return True if there is a file, a folder or a link."""
         with suppress(FileNotFoundError):
             self.stat()
             return True
@@ -217,7 +217,7 @@ class SafePath:
         return False
 
     def sync(self) -> None:
-        """Make the content of a file, or the entries of a folder, durable."""
+        """Flush a file's content, or a folder's entries, to disk."""
         with self._within() as folder:
             fd = os.open(self.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
@@ -227,15 +227,15 @@ class SafePath:
 
 
 def discard(folder: Path) -> None:
-    """Remove a temporary folder with all that is in it, if possible."""
+    """Remove a temporary folder with its content, if possible."""
     with suppress(OSError):
         SafePath.of(folder).remove()
 
 
 def _remove_folder(name: str, above: int) -> None:
-    """Remove a folder with all that is in it, but for links, which are not followed.
+    """Remove a folder with its content; links are removed, not followed.
 
-    Folders within folders move up into this one: `shutil.rmtree` needs a call and a descriptor for each level.
+    Nested folders are first moved up into this one: `shutil.rmtree` needs a recursion and a descriptor per level.
     """
     top = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
@@ -248,7 +248,7 @@ def _remove_folder(name: str, above: int) -> None:
 
 
 def _remove_within(name: str, folder: int, top: int) -> None:
-    """Remove a file or an empty folder; empty another folder of `top`, or move one that is deeper up to `top`."""
+    """Remove a file or an empty folder; empty another folder in `top`, or move a deeper one up to `top`."""
     if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
         os.unlink(name, dir_fd=folder)
         return
@@ -275,10 +275,10 @@ def _remove_within(name: str, folder: int, top: int) -> None:
 
 
 def own_bytes(path: Path) -> bytes:
-    """Return the bytes of a file that this user alone can have written; links are followed first.
+    """Return the bytes of a file that only this user can have written; links are resolved first.
 
     Raises:
-        PermissionError: the file is another user's, or another user may write to it or replace it.
+        PermissionError: the file belongs to another user, or another user may write to it or replace it.
         OSError: it cannot be read.
     """
     place = path.resolve()
@@ -293,7 +293,7 @@ def own_bytes(path: Path) -> bytes:
 
 
 def _is_private(found: int) -> bool:
-    """Return True if the group of an open file is the one that many systems make for each user, with no other member.
+    """Return True if the group of an open file is a user-private group without other members.
 
     An access control list shows as rights of the group.
     """
@@ -305,7 +305,7 @@ def _is_private(found: int) -> bool:
 
 
 def private_directory(folder: Path) -> os.stat_result:
-    """Make `folder` unless it exists, and return its status; PermissionError unless it is this user's alone."""
+    """Create `folder` unless it exists, and return its status; PermissionError unless it is private to this user."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = folder.lstat()
@@ -315,16 +315,16 @@ def private_directory(folder: Path) -> os.stat_result:
 
 
 def mistrust(place: Path, status: os.stat_result, why: str) -> PermissionError:
-    """Return the error to raise for a file that another user may have made."""
+    """Return the error to raise for a file that another user may have written."""
     words = f"`{place}` is {stat.filemode(status.st_mode)} of user {status.st_uid}, {why}"
     return PermissionError(errno.EPERM, words)
 
 
 def check_way(folder: Path) -> None:
-    """Raise PermissionError if any user could replace a directory on the way to `folder`, a path without links.
+    """Raise PermissionError if any user could replace a directory on the path to `folder`, which has no links.
 
-    The owner of a directory may rename what is in it. So may everybody if all may write to it, unless it has the sticky
-    bit. Groups are trusted, as are owners of directories that not everybody could have made.
+    The owner of a directory can rename its entries. So can everybody if it is world-writable without the sticky bit.
+    Groups are trusted, and so are owners of directories that not everybody could have created.
     """
     is_public = False
     for place in (*reversed(folder.parents), folder):

@@ -1,6 +1,6 @@
-"""What a rank tells of its time: spans of a `Timeline`, which keeps nothing without `--timeline`.
+"""Interface for measuring spans of time on a rank; a plain `Timeline` records nothing.
 
-With `--timeline` it is a `engine.runtime.timeline.RankTimeline`.
+With `--timeline` a rank has an `engine.runtime.timeline.RankTimeline`.
 """
 
 from contextlib import AbstractContextManager
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _NoSpan:
-    """Span that measures nothing, faster than `nullcontext`; a single object serves all, as it has no state."""
+    """Span that measures nothing, faster than `nullcontext`; a single stateless object serves all."""
 
     __slots__ = ()
 
@@ -22,11 +22,11 @@ _NO_SPAN = _NoSpan()
 
 
 class Timeline:
-    """Timeline of a run without `--timeline`, which keeps nothing."""
+    """Timeline of a run without `--timeline`: records nothing."""
 
-    #: True if events are kept; to be asked before an argument is computed at some cost
+    #: True if events are recorded; check it before computing an expensive argument
     keeps: bool = False
-    #: directory of the run, from `open` on; always None if nothing is kept
+    #: directory of the run, set by `open`; always None if nothing is recorded
     directory: Path | None = None
 
     def span(self, name: str, /, category: str = "compute", **arguments: Any) -> AbstractContextManager[None]:
@@ -34,26 +34,26 @@ class Timeline:
         return _NO_SPAN
 
     def now(self) -> float:
-        """Return the present time for `add`, in seconds since the timeline began."""
+        """Return the current time for `add`, in seconds since the timeline began."""
         return 0.0
 
     def add(self, name: str, since: float, /, *, track: str, category: str = "wait", **arguments: Any) -> None:
-        """Add a span from `since` (`now` at its beginning) to the present, for work that is no `with` block.
+        """Add a span from `since` (a result of `now`) until now, for work that is not a `with` block.
 
-        The span goes to a track of its own: spans of one track must lie one after another or inside each other.
+        `track` must be separate from the rank's: spans of a track must not overlap, except nested ones.
         """
 
     def name(self, label: str) -> None:
-        """Set the name of the rank in the picture."""
+        """Set the label of the rank in the timeline."""
 
     def open(self, run_directory: Path) -> None:
-        """Set the directory of the run to which the part is written; until then it is only kept in memory."""
+        """Set the run directory to write to; until then events are only kept in memory."""
 
     def flush(self) -> None:
-        """Write the part at the end of an epoch, unless the last write is too recent; then the call is cheap."""
+        """Write the rank's events at the end of an epoch; returns at once if the last write is recent."""
 
     def close(self) -> None:
-        """Write the part for the last time."""
+        """Write the rank's events for the last time."""
 
 
 #: timeline of runs without `--timeline`

@@ -1,8 +1,8 @@
-"""Trees of arrays: the samples of a model with several inputs or outputs.
+"""Trees of arrays: samples of models with several inputs or outputs.
 
-A tree is a leaf or a list of trees. A model of one input takes a leaf, an array (n, ...). A model of several inputs
-takes a list of arrays, nested like the groups of an HDF5 file. A tree of shapes has the same lists, with tuples as
-leaves.
+A tree is a leaf or a list of trees. For a model with one input the tree is a leaf, an array (n, ...); for several
+inputs it is a list of arrays, nested like the groups of an HDF5 file. A tree of shapes has the same lists with tuples
+as leaves.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def n_samples(tree: Arrays) -> int:
-    """Return the number of samples in a tree of arrays; ValueError if its arrays differ."""
+    """Return the number of samples in a tree of arrays; ValueError if it differs between arrays."""
     counts = {len(array) for array in leaves(tree)}
     if len(counts) != 1:
         raise ValueError(f"All arrays must have one row for each sample. Received: {sorted(counts)} rows.")

@@ -1,4 +1,4 @@
-"""Code of users, seen from outside: what a function takes, and exceptions in words, with the line that raised them."""
+"""Inspects user code: signatures of functions, and exceptions with the line that raised them."""
 
 import inspect
 import os
@@ -11,12 +11,12 @@ from typing import Any
 import nnlo_opt
 from nnlo_opt.core.base.errors import NnloError
 
-#: folders of Python's own code and of this package
+#: folders of the standard library and of this package
 _FOREIGN = (os.path.join(os.path.dirname(os.__file__), ""), os.path.join(os.path.dirname(nnlo_opt.__file__), ""))
 
 
 def takes_arguments(function: Any, n: int = 1) -> bool:
-    """Return True if `function` can be called with `n` arguments; a function in C without a signature is trusted."""
+    """Return True if `function` accepts `n` arguments; C functions without a signature are assumed to."""
     try:
         inspect.signature(function).bind(*[{}] * n)
     except TypeError:
@@ -26,19 +26,19 @@ def takes_arguments(function: Any, n: int = 1) -> bool:
     return True
 
 
-#: most characters of a message in a sentence, the journal and the results; the log of the rank has all of them
+#: longest message in errors, journal and results, in characters; the rank's log has all of it
 LONGEST = 2000
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """Return `text` without its middle if it has more than `most` characters."""
+    """Cut the middle of `text` if it has more than `most` characters."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]} [{len(text) - most:,} characters left out] {text[-(most // 2) :]}"
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception on one line, shortened; code of a user, which may raise, makes the message."""
+    """Return the message of an exception on one line, shortened; guards against a `__str__` that raises."""
     try:
         text = str(error)
     except BaseException as raised:
@@ -47,14 +47,14 @@ def message_of(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception on one line: its type, and its message without a final dot."""
+    """Return type and message of an exception on one line, without a final full stop."""
     text = str(error.msg) if isinstance(error, SyntaxError) and error.msg else message_of(error)
     text = " ".join(text.split()).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception in one sentence: this package's own as they are, any other with type and line of the user."""
+    """Describe an exception in one sentence: ours by its message, others with their type and line in user code."""
     text = message_of(error)
     if isinstance(error, NnloError):
         return text
@@ -65,9 +65,9 @@ def reason_of(error: BaseException) -> str:
 
 
 def line_in(path: Path, error: BaseException) -> str:
-    """Return the innermost line of users' code that raised `error`, as ", line 12"; empty if there is none.
+    """Return the innermost line of user code that raised `error`, like ", line 12"; empty if there is none.
 
-    A file other than `path` is named: ", `layers.py`, line 3".
+    For a file other than `path` the name is included: ", `layers.py`, line 3".
     """
     own = str(path.resolve())
     file, line = _place(error, own)
@@ -75,13 +75,13 @@ def line_in(path: Path, error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the innermost line of users' code that raised `error`, as "`model.py`, line 12"; empty without one."""
+    """Return the innermost line of user code that raised `error`, like "`model.py`, line 12"; empty if none."""
     file, line = _place(error)
     return f"`{_shown(file)}`, line {line}" if line else ""
 
 
 def of_user(error: BaseException) -> TracebackType | None:
-    """Return the traceback of `error` from the first line of users' code on; the whole one if there is none."""
+    """Return the traceback of `error` from the first line of user code on, or the whole one if there is none."""
     trace = error.__traceback__
     while trace is not None and not _is_of_user(trace.tb_frame.f_code.co_filename, in_memory=True):
         trace = trace.tb_next
@@ -89,7 +89,7 @@ def of_user(error: BaseException) -> TracebackType | None:
 
 
 def _place(error: BaseException, own: str = "") -> tuple[str, int]:
-    """Return file and line of users' code that raised `error`, line 0 if there is none; `own` is a file of the user."""
+    """Return file and line of user code that raised `error`, line 0 if there is none; `own` is a file of the user."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         places.append((error.filename or "", error.lineno or 0))
@@ -97,9 +97,9 @@ def _place(error: BaseException, own: str = "") -> tuple[str, int]:
 
 
 def _is_of_user(file: str, *, in_memory: bool = False) -> bool:
-    """Return True if `file` is code that belongs neither to Python, nor to an installed package, nor to this one.
+    """Return True if `file` belongs neither to Python, nor to an installed package, nor to this one.
 
-    `in_memory`: also if it is in no file, as the code of a notebook.
+    `in_memory`: also accept code without a file, such as a notebook's.
     """
     path = Path(file)
     is_installed = file.startswith(_FOREIGN) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)

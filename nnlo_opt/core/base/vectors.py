@@ -1,6 +1,6 @@
-"""Buffers that start at a multiple of 64 bytes.
+"""Buffers aligned to 64 bytes.
 
-A framework that aliases NumPy memory (DLPack) aborts the process if the alignment is smaller.
+Frameworks that alias NumPy memory (DLPack) abort the process if the alignment is smaller.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ ALIGNMENT_BYTES = 64
 
 
 def aligned(n_bytes: int) -> int:
-    """Return the least multiple of `ALIGNMENT_BYTES` that is not below `n_bytes`."""
+    """Round `n_bytes` up to a multiple of `ALIGNMENT_BYTES`."""
     return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def offsets(sizes: Iterable[int]) -> list[int]:
-    """Return the first bytes of aligned parts of these sizes, one behind the other, and the end of the last."""
+    """Return the offsets of consecutive aligned parts of these sizes, and the end of the last."""
     return [0, *accumulate(map(aligned, sizes))]
 
 

@@ -1,1 +1,1 @@
-"""One distributed trainer: a master with its workers."""
+"""A distributed trainer: a master and its workers."""

@@ -1,4 +1,4 @@
-"""Answers of a rank to failures of a trial; its results until they are recorded."""
+"""Reports failures of a trial, and keeps results until they are recorded."""
 
 import logging
 import socket
@@ -16,14 +16,14 @@ from nnlo_opt.core.trials.trial import FoldResult, UnrecordedFold
 
 logger = logging.getLogger(__name__)
 
-#: exceptions that are no failure of a trial; everything else that code of a user raises is one
+#: exceptions that are not failures of a trial; everything else raised by user code is
 PASSED_ON = (KeyboardInterrupt, RanksLost, ProtocolError, BrokenProcessError)
-#: most characters of a traceback in the journal
+#: longest traceback in the journal, in characters
 LONGEST_TRACEBACK = 20_000
 
 
 def fold_failed(assignment: int | None, error: BaseException, world_rank: int) -> msg.FoldFailed:
-    """Return the message that `error` has ended an assignment; the log has the whole traceback."""
+    """Return the message that `error` has ended an assignment; log the whole traceback."""
     whole = "".join(traceback.format_exception(error.with_traceback(of_user(error))))
     WHOLE.info("assignment %s has failed: %s", assignment, whole)
     reason = reason_of(error)
@@ -41,13 +41,13 @@ def fold_failed(assignment: int | None, error: BaseException, world_rank: int) -
 
 
 class failures_to:
-    """Context in which a failure of the trial is handed to `take` instead of being raised.
+    """Context manager that passes a failure of the trial to `take` instead of raising it.
 
-    A failure of the trial is any exception but those in `PASSED_ON`: also a user's `sys.exit`, which must not take the
-    search with it. A value can be used again and again.
+    A failure of the trial is any exception except those in `PASSED_ON`, including a user's `sys.exit`, which must not
+    end the search. Reusable.
     """
 
-    # Not by `contextmanager`, which takes three times as long, and more behind a computation.
+    # Without `contextmanager`, which takes three times as long, and more after a computation.
     def __init__(self, take: Callable[[BaseException], None]) -> None:
         self._take = take
 
@@ -61,14 +61,14 @@ class failures_to:
 
 
 class Results:
-    """Results that this rank has sent and the coordinator has not recorded: kept in files if the coordinator dies."""
+    """Results sent but not yet recorded by the coordinator; written to files if the coordinator dies."""
 
     def __init__(self) -> None:
         #: assignment -> result, until FoldRecorded comes
         self._folds: dict[int, UnrecordedFold] = {}
 
     def add(self, order: msg.RunFold, finished: msg.FoldFinished) -> None:
-        """Add the result of `order`, which the coordinator is sent."""
+        """Add the result of `order` when it is sent to the coordinator."""
         self._folds[order.assignment] = UnrecordedFold(
             assignment=order.assignment,
             trial=order.trial,
@@ -80,11 +80,11 @@ class Results:
         )
 
     def forget(self, assignment: int) -> None:
-        """Forget the result of an assignment, which the journal has."""
+        """Forget the result of an assignment once it is in the journal."""
         self._folds.pop(assignment, None)
 
     def keep(self, run: Path) -> None:
-        """Write all results to the run directory `run`, as the coordinator is dead."""
+        """Write all results to the run directory `run`, because the coordinator has died."""
         for fold in self._folds.values():
             try:
                 unrecorded.keep(run, fold)

@@ -1,4 +1,4 @@
-"""Tasks of a worker: model, shard of the training samples, share of the validation samples of one fold."""
+"""Tasks of a worker: model, training shard and validation share for one fold."""
 
 import logging
 import math
@@ -23,32 +23,32 @@ from nnlo_opt.core.update_rules.layers import Layer, layers_of
 
 logger = logging.getLogger(__name__)
 
-#: validation needs no gradients, so small training batches are no reason for small validation batches
+#: validation needs no gradients, so its batches may be larger than training batches
 _SMALLEST_VALIDATION_BATCH = 128
 
 
 class FoldTask(Frozen):
-    """One worker's part of one fold: the model, its shard, its share of the validation samples."""
+    """One worker's part of a fold: the model, its training shard, its validation share."""
 
     adapter: ModelAdapter
     #: endless batches of the shard
     stream: Stream
-    #: makes the validation samples of this worker, part by part in order; possibly none
+    #: yields this worker's validation samples in parts, in order; possibly none
     validation: Callable[[], Iterator[Samples]]
     options: TrainingOptions
-    #: training samples of all workers and of this one; validation samples of all
+    #: training samples of all workers, and of this one; validation samples of all
     n_train: int
     n_shard: int
     n_validation: int
-    #: batches of a pass on the rank that has most; None: as follows from the samples and the size of a batch
+    #: batches per pass on the rank with the most; None to compute it from samples and batch size
     steps_a_pass: int | None = None
-    #: makes all validation samples, part by part in order; None if they cannot be read here
+    #: yields all validation samples in parts, in order; None if they cannot be read here
     all_validation: Callable[[], Iterator[Samples]] | None = None
     #: training options that the model brings, which are in `options`; see `TrainingOptions.with_steps`
     steps: Mapping[str, Any] = field(default_factory=dict)
 
     def ready(self, assignment: int) -> WorkerReady:
-        """Return the message that model and data are there."""
+        """Return the message that model and data are ready."""
         return WorkerReady(
             assignment=assignment,
             n_weights=self.adapter.n_weights,
@@ -63,7 +63,7 @@ class FoldTask(Frozen):
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The arrays of the model as update rules know them."""
+        """The arrays of the model, for update rules."""
         return layers_of((spec.name, spec.shape) for spec in self.adapter.layout.specs)
 
     def model_state(self) -> NDArray[np.float32]:
@@ -73,7 +73,7 @@ class FoldTask(Frozen):
         return state
 
     def write_model(self, weights_and_state: NDArray[np.float32] | None) -> None:
-        """Take over weights and float model state that lie in one vector; ProtocolError for another length."""
+        """Set weights and float model state from one vector; ProtocolError for a wrong length."""
         n_weights, n_state = self.adapter.n_weights, self.adapter.n_state
         if weights_and_state is None or len(weights_and_state) != n_weights + n_state:
             raise ProtocolError(f"{n_weights} weights and {n_state} numbers of state are expected beside the message.")
@@ -88,10 +88,10 @@ class FoldTask(Frozen):
         return model
 
     def validate(self, assignment: int, weights_and_state: NDArray[np.float32] | None) -> Validated:
-        """Evaluate this rank's validation samples at weights and float model state, which the adapter holds afterwards.
+        """Evaluate this rank's validation samples at weights and float model state, which the adapter keeps.
 
         Raises:
-            TrialError: a figure is not finite.
+            TrialError: a metric is not finite.
         """
         self.write_model(weights_and_state)
         metrics = Metrics()
@@ -105,13 +105,13 @@ class FoldTask(Frozen):
         return Validated(assignment=assignment, n_samples=metrics.n_samples, sums={**metrics.sums})
 
     def validation_batches(self, *, all_workers: bool = False) -> Iterator[tuple[Arrays, Arrays]]:
-        """Yield the validation samples in order, in batches without weights; `all_workers`: not only this worker's."""
+        """Yield the validation samples in order, in batches without weights; `all_workers`: those of all workers."""
         for samples in self.all_validation() if all_workers and self.all_validation else self.validation():
             yield from iterate(samples.x, samples.y, validation_batch(self.options))
 
 
 class TaskFactory(Protocol):
-    """Maker of the tasks of this rank."""
+    """Creates the tasks of this rank."""
 
     def open(self, start: StartFold) -> FoldTask:
         """Build model and data for `start`; any exception fails the trial."""
@@ -121,7 +121,7 @@ class TaskFactory(Protocol):
 
 
 def open_task(tasks: TaskFactory, start: StartFold, timeline: Timeline) -> FoldTask:
-    """Build model and data for `start`, which may take long."""
+    """Build model and data for `start`, with a longer time-out."""
     PULSE.expect(SLOW, "builds the model and reads its samples")
     with timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
         return tasks.open(start)

@@ -1,9 +1,8 @@
-"""Collective calls that the ranks of a user's program agree on before each of them.
+"""Agreement of the ranks of a user's program on each collective call.
 
-Before a call every rank adds a *head*, nine integers, to the heads of all other ranks. The sums say whether all ranks
-are at the same call, how many samples they have together, and which ranks have joined: they have no more data, but
-take part in the calls of the other ranks until these join, too. So two ranks at different calls get a sentence, and
-none of them waits for ever.
+Before a call all ranks sum a *head* of nine integers. The sums show whether all ranks make the same call, how many
+samples they have together, and which ranks have joined, that is, have no more data but take part in the calls of the
+others until these join, too. So ranks at different calls raise an error instead of hanging.
 """
 
 import re
@@ -16,31 +15,31 @@ from numpy.typing import NDArray
 
 from nnlo_opt.core.base.records import Frozen
 
-#: kinds of calls; `chunks` is a sum by parts that are sent as soon as they are ready
+#: kinds of calls; `chunks` is a sum by parts, each sent as soon as it is ready
 KINDS = ("sum", "min", "max", "product", "gather", "broadcast", "chunks", "float16", "bfloat16")
-#: dtypes of what travels; anything else travels as bytes, uint8
+#: dtypes that are sent as they are; anything else is sent as bytes, uint8
 DTYPES = ("float32", "float64", "int32", "int64", "uint64", "uint8")
-#: kinds of `Compression`: the sum travels in numbers of 16 bits
+#: kinds of `Compression`: the sum is sent in 16-bit numbers
 HALVES = ("float16", "bfloat16")
-#: characters of a call that a refusal shows
+#: characters of a call that an error shows
 _SHOWN = 300
-#: learning rates in the words of a call
+#: learning rates in the description of a call
 _RATES = re.compile(r", learning rate [^)]*")
 #: numbers of a chunk of float32: 1 MiB
 CHUNK = 1 << 18
 
 
 class Step(NamedTuple):
-    """Step of an optimizer, for which gradients are averaged; ranks have to agree on it."""
+    """Optimizer step for which gradients are averaged; all ranks must agree on it."""
 
     #: shape of each gradient; None for one that is missing
     shapes: Sequence[Sequence[int] | None]
-    #: learning rates, one of each group of parameters; empty if they are not known
+    #: learning rate of each parameter group; empty if unknown
     rates: Sequence[float] = ()
 
     @property
     def shown(self) -> str:
-        """The learning rates as people read them, to the precision of float32."""
+        """The learning rates as text, to the precision of float32."""
         return f"learning rate {', '.join(f'{rate:.6g}' for rate in self.rates)}" if self.rates else ""
 
 
@@ -49,20 +48,20 @@ class Call(NamedTuple):
 
     kind: str
     dtype: str
-    #: numbers; of a row if rows are gathered
+    #: count of numbers; of one row if rows are gathered
     n_numbers: int
     #: rank that broadcasts; else 0
     root: int = 0
-    #: the call as people read it: the operation, the shapes, the dtype of the user's arrays; ranks agree on it, too
+    #: description of the call: operation, shapes, dtype of the user's arrays; must be equal on all ranks
     words: str = ""
 
     def code(self) -> list[int]:
-        """Return the call as three numbers, without its words."""
+        """Return the call as three numbers, without its description."""
         return [KINDS.index(self.kind) * len(DTYPES) + DTYPES.index(self.dtype), self.n_numbers, self.root]
 
     @classmethod
     def of(cls, code: Iterable[int]) -> "Call":
-        """Return the call that `code` has made these three numbers of, without its words."""
+        """Return the call with this `code`, without a description."""
         first, n_numbers, root = map(int, code)
         kind, dtype = divmod(first, len(DTYPES))
         return cls(KINDS[kind], DTYPES[dtype], n_numbers, root)
@@ -71,32 +70,33 @@ class Call(NamedTuple):
 class Agreement(Frozen):
     """Sums of the heads of all ranks."""
 
-    #: ranks that make a call; that have left their program; the sum of the numbers of these from 1
+    #: number of ranks that make a call; number of ranks that have left their program; sum of the latter's numbers, from
+    #: 1
     n_active: int
     n_left: int
     left: int
-    #: samples of the ranks that make a call
+    #: samples of all ranks that make a call
     n_samples: int
-    #: the call without its words; None: the ranks make none, or different ones
+    #: the call without its description; None if there is none, or ranks make different calls
     call: Call | None
 
     @classmethod
     def of(cls, sums: NDArray[np.int64]) -> "Agreement":
         n_active, n_left, left, n_samples, *code, mark, square = sums.tolist()
-        # The sum of squares is least if all marks are equal (Cauchy and Schwarz).
+        # All marks are equal if and only if the sum of squares is minimal (Cauchy-Schwarz).
         is_same = n_active > 0 and square * n_active == mark * mark
         call = Call.of([number // n_active for number in code]) if is_same else None
         return cls(n_active=n_active, n_left=n_left, left=left, n_samples=n_samples, call=call)
 
 
 def head(call: Call, n_samples: int) -> NDArray[np.int64]:
-    """Return the head of a rank that makes `call` for `n_samples` samples."""
+    """Return the head of a rank that makes `call` with `n_samples` samples."""
     mark = zlib.crc32(repr(call).encode()) >> 8  # squares of 24 bits, of thousands of ranks, fit into the sum
     return np.array([1, 0, 0, n_samples, *call.code(), mark, mark * mark], np.int64)
 
 
 def idle_head(leaving: int | None = None) -> NDArray[np.int64]:
-    """Return the head of a rank that has joined; `leaving`: the number of a rank that has left its program."""
+    """Return the head of a rank that has joined; `leaving`: number of a rank that has left its program."""
     numbers = np.zeros(9, np.int64)
     if leaving is not None:
         numbers[1:3] = 1, leaving + 1
@@ -104,7 +104,7 @@ def idle_head(leaving: int | None = None) -> NDArray[np.int64]:
 
 
 def refusal(agreement: Agreement, calls: Sequence[str]) -> str:
-    """Return the sentence for ranks that wait for each other in vain; `calls`: words of each rank, if none has left."""
+    """Return the error message for mismatched calls; `calls`: description from each rank, if none has left."""
     if agreement.n_left:
         which = f"rank {agreement.left - 1}" if agreement.n_left == 1 else f"{agreement.n_left} ranks"
         return (
@@ -133,14 +133,14 @@ def refusal(agreement: Agreement, calls: Sequence[str]) -> str:
 
 
 def numbers_of(shape: Sequence[int], dtype: object, name: str | None = None) -> str:
-    """Return "2 x 3 numbers (float32)" for a shape and a dtype, with the name that ranks have to agree on."""
+    """Return "2 x 3 numbers (float32)" for a shape and a dtype, with the name that ranks must agree on."""
     n_each = " x ".join(map(str, shape)) or "one"
     numbers = f"{n_each} number{'s' * (n_each not in ('1', 'one'))} ({dtype})"
     return f'{numbers} named "{name}"' if name else numbers
 
 
 def chunks(count: int) -> list[slice]:
-    """Return the parts of a vector of `count` numbers, in the order in which they travel."""
+    """Return the parts of a vector of `count` numbers, in the order in which they are sent."""
     return [slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
 
 
@@ -148,9 +148,9 @@ def chunks(count: int) -> list[slice]:
 
 
 def halved(vector: np.ndarray, kind: str) -> NDArray[np.uint16]:
-    """Return `vector` in numbers of 16 bits, rounded to the nearest; `kind` is one of `HALVES`.
+    """Return `vector` in 16-bit numbers, rounded to nearest; `kind` is one of `HALVES`.
 
-    float16 has 11 bits and ends at 65,504; bfloat16 has 8 bits and the range of float32.
+    float16 has 11 significant bits and a maximum of 65,504; bfloat16 has 8 bits and the range of float32.
     """
     if kind == "float16":
         with np.errstate(over="ignore"):
@@ -161,7 +161,7 @@ def halved(vector: np.ndarray, kind: str) -> NDArray[np.uint16]:
 
 
 def doubled(halves: NDArray[np.uint16], kind: str) -> NDArray[np.float32]:
-    """Return the float32 numbers of what `halved` returns."""
+    """Convert the result of `halved` back to float32."""
     if kind == "float16":
         return halves.view(np.float16).astype(np.float32)
     return (halves.astype(np.uint32) << 16).view(np.float32)

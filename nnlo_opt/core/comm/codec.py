@@ -1,8 +1,8 @@
-"""Codec of messages: JSON, followed by at most one float32 vector. Nothing is pickled.
+"""Encodes messages as JSON, followed by at most one float32 vector. Nothing is pickled.
 
     | uint32 n_json | uint32 payload_offset (0: none) | n_json bytes of JSON | padding | float32 payload |
 
-The payload starts at a multiple of 64 bytes, so that its view in an aligned buffer is aligned, too.
+The payload starts at a multiple of 64 bytes, so its view in an aligned buffer is aligned, too.
 """
 
 import struct
@@ -16,7 +16,7 @@ from nnlo_opt.core.comm import objective_messages, run_messages  # noqa: F401  (
 from nnlo_opt.core.comm.messages import AssignmentMessage, Message
 
 _HEAD = struct.Struct("<II")
-#: bytes for head and JSON in front of a payload; longer JSON moves the payload back
+#: bytes reserved for head and JSON before a payload; longer JSON moves the payload back
 _USUAL_OFFSET = 512
 
 _READER = Reader[Message]({*Message.__subclasses__(), *AssignmentMessage.__subclasses__()} - {AssignmentMessage})
@@ -32,10 +32,10 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
     Args:
         message: the message.
         payload: float32, shape (n,); it is copied.
-        head: bytes in front of a message without payload. `decode` takes the buffer behind them.
+        head: bytes before a message without payload. Pass the buffer after them to `decode`.
 
     Raises:
-        ProtocolError: the message holds a number that is not finite, or other data than JSON has.
+        ProtocolError: the message contains a non-finite number, or data that is not JSON.
     """
     try:
         body = message.to_json().encode()
@@ -55,14 +55,14 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
 
 
 def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
-    """Decode a buffer, uint8, shape (n_bytes,). The payload is a view of the buffer, not a copy.
+    """Decode a buffer, uint8, shape (n_bytes,). The payload is a view of the buffer: copy it before reusing the buffer.
 
     >>> from nnlo_opt.core.comm.messages import Fence
     >>> decode(encode(Fence(assignment=7)))[0].assignment
     7
 
     Raises:
-        ProtocolError: the bytes are no message, or a field of the message is missing, unknown or of another type.
+        ProtocolError: the bytes are not a message, or a field is missing, unknown or of the wrong type.
     """
     try:
         n_json, offset = _HEAD.unpack_from(buffer.data)

@@ -1,6 +1,6 @@
-"""Transport without MPI: ends in one process, exact order, messages through the same codec.
+"""Transport between ends in one process, without MPI: deterministic order, same codec.
 
-It serves a team of one rank (master and worker in one process), a world of one rank, tests and simulation. Tests can
+Used for a team of one rank (master and worker in one process), a world of one rank, tests and simulation. Tests can
 lose an end, as if its rank had died.
 """
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Memory:
-    """Shared memory of ends in one process, which run in turn."""
+    """Shared memory of ends in one process, which take turns."""
 
     def __init__(self, n_bytes: int, place: tuple[int, int]) -> None:
         self.bytes = aligned_bytes(n_bytes)
@@ -37,19 +37,19 @@ class _Memory:
 
 
 class LoopbackNetwork:
-    """Ends in one process, joined by queues.
+    """Ends in one process, connected by queues.
 
     Args:
         size: number of ends.
-        shares: True if the ends can share memory.
+        shares: True if the ends support shared memory.
     """
 
     def __init__(self, size: int, *, shares: bool = False) -> None:
         self.shares = shares
-        #: shared memory by its number, as long as an end keeps it
+        #: number -> shared memory, as long as an end refers to it
         self.memories: WeakValueDictionary[int, _Memory] = WeakValueDictionary()
         self._numbers = count()
-        #: messages to each end: (source, encoded message), in the order of sending
+        #: for each end, (source, encoded message) in the order of sending
         self.queues: list[deque[tuple[int, np.ndarray]]] = [deque() for _ in range(size)]
         #: ends that are lost
         self.lost: set[int] = set()
@@ -60,17 +60,17 @@ class LoopbackNetwork:
         return len(self.queues)
 
     def share(self, n_bytes: int) -> SharedMemory:
-        """Return new memory for all ends."""
+        """Return new shared memory for all ends."""
         number = next(self._numbers)
         self.memories[number] = memory = _Memory(n_bytes, (number, n_bytes))
         return memory
 
     def end(self, rank: int, vital: Collection[int] = ()) -> "Loopback":
-        """Return the end numbered `rank`, which cannot continue without the `vital` ends."""
+        """Return end number `rank`, which cannot continue without the `vital` ends."""
         return Loopback(self, rank, vital)
 
     def lose(self, rank: int) -> None:
-        """Let the process of an end die; messages that it has sent still arrive."""
+        """Simulate the death of an end; messages that it has sent still arrive."""
         self.lost.add(rank)
         self.queues[rank].clear()
 

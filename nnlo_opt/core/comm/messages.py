@@ -1,7 +1,7 @@
 """Messages of an assignment, ordered by sender.
 
-A message holds plain data only. One float32 vector may travel beside it, the *payload*, which the docstring names.
-Every message about an assignment repeats its number, so that a late message is recognised and dropped.
+A message is plain data. It may carry one float32 vector, the *payload*, described in its docstring. Messages about an
+assignment repeat its number, so that late messages are recognised and dropped.
 
     coordinator -> a master      RunFold, GoOn, PauseFold, PreemptFold, StopFold, FoldRecorded
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldPaused, FoldFailed,
@@ -25,11 +25,11 @@ Json: TypeAlias = Any
 
 
 class Message(Record, tag_field="message"):
-    """Base of all messages."""
+    """Base class of all messages."""
 
 
 class AssignmentMessage(Message):
-    """Base of the messages about an assignment, which repeat its number."""
+    """Base class of messages about an assignment, identified by its number."""
 
     assignment: int
 
@@ -38,61 +38,62 @@ class AssignmentMessage(Message):
 
 
 class RunFold(AssignmentMessage):
-    """Train one fold of a trial; resume its last valid checkpoint if there is one."""
+    """Train one fold of a trial, from its last valid checkpoint if there is one."""
 
     trial: int
     fold: int
     attempt: int
     point: dict[str, Json]
-    #: True: after every epoch but the last, wait for GoOn, PauseFold or StopFold; if resumed, ask about the last epoch
+    #: True: after every epoch except the last, wait for GoOn, PauseFold or StopFold; after a resume, report the last
+    #: epoch again and wait
     waits_for_decision: bool = False
-    #: epochs that have a checkpoint at any interval, as PauseFold may follow
+    #: epochs that need a checkpoint regardless of the interval, because PauseFold may follow
     pause_epochs: list[int] = field(default_factory=list)
-    #: number of the first epoch as the code of the trial counts, 1 or 0; -1 before its first report
+    #: number of the first epoch in the objective's own counting, 1 or 0; -1 before its first report
     first: int = -1
 
 
 class GoOn(AssignmentMessage):
-    """Train the epoch after the reported one, which waits for a decision."""
+    """Train the next epoch; answers a report that waits."""
 
 
 class PauseFold(AssignmentMessage):
-    """End this assignment after the reported epoch, which waits for a decision; its checkpoint is needed."""
+    """End this assignment after the reported epoch, keeping its checkpoint; answers a report that waits."""
 
 
 class StopFold(AssignmentMessage):
-    """End this assignment now; the epochs that it has reached count."""
+    """End this assignment now; its completed epochs count."""
 
 
 class PreemptFold(AssignmentMessage):
-    """End this assignment at its next epoch fence, with a checkpoint; an objective that saves none continues."""
+    """End this assignment at the next epoch fence with a checkpoint; an objective without checkpoints continues."""
 
 
 class FoldRecorded(AssignmentMessage):
-    """Remove the checkpoints of this assignment if they are not needed, as the journal has its end."""
+    """Confirm that the journal has the end of this assignment; checkpoints no longer needed may be removed."""
 
 
 class TeamReformed(Message):
-    """Report that ranks of this team have died and the remaining ranks form a team; sent by the first of these."""
+    """Report that ranks of this team died and the remaining ones form a new team; sent by its first rank."""
 
     #: world ranks that are left, ascending
     alive: list[int]
-    #: remaining ranks that train, the master first; empty if they are too few
+    #: remaining ranks that train, the master first; empty if there are too few
     world_ranks: list[int]
-    #: masters of the team, as `Team.n_masters`
+    #: number of masters of the new team, see `Team.n_masters`
     n_masters: int
-    #: last assignment that this rank has had as a master, -1 for none: a later one is still on its way
+    #: last assignment that this rank received as a master, -1 for none; later ones are still in transit
     taken: int
-    #: assignment that continues at the point it had reached, -1 for none: any other assignment of the team is lost
+    #: assignment that continues where it was, -1 for none; any other assignment of the team is lost
     goes_on: int
-    #: how the process of its dead rank ended, in words; empty if that is not known
+    #: how the dead rank's process ended, as text; empty if unknown
     how: str = ""
 
 
 class FoldStarted(AssignmentMessage):
     """Report that all workers are ready; `epoch` epochs are already done (from a checkpoint).
 
-    `waited_s`: seconds for which this team was idle between its last assignment and this order; None for its first.
+    `waited_s`: idle seconds of this team between its last assignment and this one; None for the first.
     """
 
     epoch: int = 0
@@ -100,7 +101,7 @@ class FoldStarted(AssignmentMessage):
 
 
 class EpochReported(AssignmentMessage):
-    """Report that `epoch` epochs are done, with the metrics and the figure of merit of the last, all finite."""
+    """Report that `epoch` epochs are done, with the finite metrics and figure of merit of the last one."""
 
     epoch: int
     metrics: dict[str, float]
@@ -108,45 +109,45 @@ class EpochReported(AssignmentMessage):
     checkpointed: bool = False
     #: True if the next epoch waits for GoOn, PauseFold or StopFold
     waits: bool = False
-    #: False: nothing is saved by which the fold could go on after a PauseFold
+    #: False if there is no checkpoint to resume from after a PauseFold
     can_pause: bool = True
-    #: True: the code of the trial calls this epoch by the number before
+    #: True if the objective counts epochs from 0
     counts_from_0: bool = False
 
 
 class FoldFinished(AssignmentMessage):
-    """Report a trained fold: its figure of merit, finite, and the metrics of the epoch which gave that figure."""
+    """Report a trained fold: its finite figure of merit, and the metrics of the epoch it comes from."""
 
     figure_of_merit: float
     metrics: dict[str, float]
     n_epochs: int
     train_s: float
     reason: str = ""
-    #: value of every objective by name, if there are several
+    #: objective -> value, if there are several
     objectives: dict[str, float] = field(default_factory=dict)
 
 
 class FoldStopped(AssignmentMessage):
-    """Report that the fold ended because of a StopFold; it has no result."""
+    """Report that the fold ended after a StopFold, without a result."""
 
 
 class FoldPaused(AssignmentMessage):
-    """Report that the fold ended because of a PauseFold, after `epoch` epochs."""
+    """Report that the fold ended after a PauseFold, after `epoch` epochs."""
 
     epoch: int
 
 
 class FoldFailed(AssignmentMessage):
-    """Report that the fold cannot be trained: the reason in a sentence, rank, host, text of the traceback.
+    """Report that the fold cannot be trained, with reason, rank, host and traceback.
 
-    A rank that trains sends it to its master, which sends it on to the coordinator.
+    A training rank sends it to its master, which forwards it to the coordinator.
     """
 
     reason: str
     traceback: str = ""
     world_rank: int = -1
     host: str = ""
-    #: the attempt is lost for a reason that says nothing of the trial, so that it is tried again
+    #: True if the attempt was lost for a reason unrelated to the trial, which is then tried again
     by_chance: bool = False
 
 
@@ -161,7 +162,7 @@ class StartFold(AssignmentMessage):
     point: dict[str, Json]
     worker: int
     n_workers: int
-    #: True: compute the next batch while the master answers; False if both are in one process
+    #: True: compute the next batch while the master answers; False if both share a process
     overlap: bool = False
 
 
@@ -174,11 +175,11 @@ class WorkerReady(AssignmentMessage):
     n_train: int
     n_shard: int
     has_validation: bool
-    #: the model makes its own steps: updates are made of differences of its weights
+    #: True if the model trains itself: updates are differences of its weights
     trains_itself: bool = False
     #: training options that the model itself brings, for `TrainingOptions.with_steps`
     steps: dict[str, Json] = field(default_factory=dict)
-    #: name and shape of each array of the model, in their order in the vector of weights
+    #: (name, shape) of each array of the model, in the order of the vector of weights
     layers: list[Json] = field(default_factory=list)
 
 
@@ -186,47 +187,47 @@ class Train(AssignmentMessage):
     """Adopt the answer and continue training. Payload: see `adopt`; at an epoch's start also the float model state.
 
     `adopt`: "weights" (the central weights), "difference" (the worker's own update comes back, see
-    `core.update_rules.easgd`), or "nothing". If a checkpoint is resumed, `position` is the position that the worker
-    handed in at the fence, and `restore` the folder of the checkpoint, which has the state of the worker's update rule.
-    In a message to a sub-master, `position` holds the positions of its workers by number.
+    `core.update_rules.easgd`), or "nothing". When a checkpoint is resumed, `position` is the worker's position at the
+    fence, and `restore` the folder of the checkpoint, which has the state of the worker's update rule. For a
+    sub-master, `position` maps the numbers of its workers to their positions.
     """
 
     version: int
-    #: training samples of all workers over all epochs, as far as the master knows
+    #: training samples of all workers so far, over all epochs, as known to the master
     n_samples: int = 0
     adopt: Answer = Answer.WEIGHTS
     position: dict[str, Json] | None = None
     restore: str = ""
-    #: True if `restore` is a checkpoint of the middle of an epoch, which also has each worker's float model state
+    #: True if `restore` is a checkpoint within an epoch, which also has each worker's float model state
     mid_epoch: bool = False
-    #: factor of the learning rates that a user's callbacks ask for from now on; None: as before
+    #: learning rate factor requested by the user's callbacks; None: unchanged
     rate_factor: float | None = None
-    #: handle of the weights that a worker updates itself (`core.block.exchange.shared_weights`), or of the weights that
-    #: the members of a worker group read; empty: as before
+    #: handle of the shared weights that a worker updates (`core.block.exchange.shared_weights`) or the members of a
+    #: worker group read; empty: unchanged
     shared: list[int] = field(default_factory=list)
 
 
 class PushUpdate(AssignmentMessage):
-    """Push an update of weights of `base_version`. Payload: the update (`core.update_rules.rule.WorkerHalf`).
+    """Push an update computed at weights of `base_version`. Payload: the update (`core.update_rules.rule.WorkerHalf`).
 
-    Without a payload: report all updates that the worker has applied itself since `Train`, as it has to stop.
+    Without a payload: report the updates that the worker has applied itself since `Train`, because it stops.
     """
 
     base_version: int
     n_samples: int
-    #: sums over the samples of the update; a sub-master reports the sums of its workers at the fence
+    #: sums of the metrics over the samples of the update; a sub-master reports those of its workers at the fence
     sums: dict[str, float]
-    #: True if the worker has passed over its whole shard
+    #: True if the worker has completed a pass over its shard
     end_of_pass: bool
-    #: staleness of the updates that the worker has applied itself (`StalenessStatistics.to_json`); empty: none
+    #: staleness of the updates that the worker has applied itself (`StalenessStatistics.to_json`)
     applied: dict[str, int] = field(default_factory=dict)
 
 
 class Fence(AssignmentMessage):
-    """End the epoch: push the update that is computed, then hand in the float model state and the position.
+    """End the epoch: push the current update, then hand in the float model state and the position.
 
     Payload: the answer to the last push if `adopt` is "difference". `checkpoint`: folder for the state of the update
-    rule; empty if no checkpoint is due. `mid_epoch`: the epoch may not be full, and continues later.
+    rule; empty if no checkpoint is due. `mid_epoch`: the epoch may be incomplete, and continues later.
     """
 
     adopt: Answer = Answer.NOTHING
@@ -237,34 +238,35 @@ class Fence(AssignmentMessage):
 class FenceReached(AssignmentMessage):
     """Hand in the state of a worker at a fence. Payload: float model state.
 
-    `position`: data position and discrete model state. `load`: CPU, memory and GPU of the worker's process since the
-    epoch began, if measured (`engine.runtime.monitor`). `n_samples` and `sums` are of batches trained since the last
-    push, if the update rule does not push at a fence. A sub-master hands in the messages of its `workers` by number,
-    with the figures of the whole epoch, which are not in its pushes; its own `n_samples` were in no push.
+    `position`: data position and discrete model state. `load`: CPU, memory and GPU of the worker's process in this
+    epoch, if measured (`engine.runtime.monitor`). `n_samples` and `sums` cover the batches since the last push, if the
+    update rule does not push at a fence. A sub-master hands in the messages of its `workers` by number, with the
+    metrics of the whole epoch, which its pushes do not contain; its own `n_samples` counts samples that were not
+    pushed.
     """
 
     position: dict[str, Json]
     n_samples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    #: files that the worker has written, name -> fingerprint, for the checkpoint's manifest
+    #: name -> fingerprint of the files that the worker has written, for the checkpoint's manifest
     files: dict[str, Json] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
     workers: "dict[int, FenceReached]" = field(default_factory=dict)
 
     def by_worker(self, sender: int) -> "dict[int, FenceReached]":
-        """Return the message of each worker by number: of the `sender`, or of the workers that it leads."""
+        """Return worker -> message: of the `sender` itself, or of the workers that it leads."""
         return self.workers or {sender: self}
 
 
 class GroupStep(AssignmentMessage):
     """Compute the next gradient; from the leader of a worker group to its members.
 
-    Payload: weights, unless they are the weights of the last step, or in memory of all members (`Train.shared`).
+    Payload: weights, unless they are unchanged since the last step or in shared memory (`Train.shared`).
     """
 
 
 class Halt(AssignmentMessage):
-    """End the epoch with the present step: sent to one worker, which tells all workers in this step (allreduce)."""
+    """End the epoch with the current step (allreduce); sent to one worker, which tells all others in this step."""
 
 
 class Validate(AssignmentMessage):
@@ -272,22 +274,22 @@ class Validate(AssignmentMessage):
 
 
 class Validated(AssignmentMessage):
-    """Report sums over the validation samples of a worker; a sub-master sends the messages of its `workers`."""
+    """Report metric sums over the validation samples of a worker; a sub-master sends the messages of its `workers`."""
 
     n_samples: int
     sums: dict[str, float]
     workers: "dict[int, Validated]" = field(default_factory=dict)
 
     def by_worker(self, sender: int) -> "dict[int, Validated]":
-        """Return the message of each worker by number: of the `sender`, or of the workers that it leads."""
+        """Return worker -> message: of the `sender` itself, or of the workers that it leads."""
         return self.workers or {sender: self}
 
 
 class CallBack(AssignmentMessage):
     """Call the user's callbacks; sent to worker 1. Payload: central weights, then float model state.
 
-    `epoch` epochs are done, the last with these metrics (None: the training begins); `is_last`: no epoch follows.
-    `rate_factor`: present factor of the learning rates.
+    `epoch` epochs are done, the last with these metrics (None before the first); `is_last`: no epoch follows.
+    `rate_factor`: current learning rate factor.
     """
 
     epoch: int
@@ -297,7 +299,7 @@ class CallBack(AssignmentMessage):
 
 
 class CalledBack(AssignmentMessage):
-    """Report the requests of the callbacks. Payload if they changed the model: weights, then float model state."""
+    """Report what the callbacks request. Payload if they changed the model: weights, then float model state."""
 
     rate_factor: float
     #: True: end the training
@@ -311,14 +313,14 @@ class Judge(AssignmentMessage):
 
 
 class Judged(AssignmentMessage):
-    """Report the number that the user's figure of merit returned; it is finite."""
+    """Report the finite number that the user's figure of merit returned."""
 
     figure_of_merit: float
 
 
 class EndFold(AssignmentMessage):
-    """Release the model, as the assignment is over."""
+    """Release the model: the assignment has ended."""
 
 
-#: messages from workers to their master; all other messages between them go the other way
+#: messages from workers to their master; all other messages between them go from the master to the workers
 FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, FoldFailed)

@@ -1,7 +1,7 @@
-"""Messages between ranks that run code of a user: an objective, or a controller with its workers.
+"""Messages between ranks that run user code: an objective, or a controller with its workers.
 
-root -> another rank    CallObjective, ObjectiveProceed; FoldFailed if the call cannot succeed any more
-another rank -> root    ObjectiveArrived, ObjectiveReturned; FoldFailed if the objective raised
+root -> another rank    CallObjective, ObjectiveProceed; FoldFailed if the call can no longer succeed another rank ->
+root    ObjectiveArrived, ObjectiveReturned; FoldFailed if the objective raised
 
 worker -> controller    ControlRequest, ShareParams, Leave
 controller -> worker    ControlAnswer, ParamsShared, ParamsRefused, Dismissed
@@ -14,8 +14,8 @@ from nnlo_opt.core.comm.messages import AssignmentMessage, Json, Message
 class CallObjective(AssignmentMessage):
     """Call the objective at this point, together with all ranks of the block; `names`: all parameters of the space.
 
-    `saved`: name of the last save, whose epoch is `epoch` by the trial's own count; empty if there is none.
-    `first`: number of its first epoch by that count, 1 or 0; -1 before its first report or save.
+    `saved`: name of the last save, or empty; `epoch`: its epoch in the objective's own counting. `first`: number of the
+    first epoch in that counting, 1 or 0; -1 before its first report or save.
     """
 
     point: dict[str, Json]
@@ -28,14 +28,14 @@ class CallObjective(AssignmentMessage):
 
 
 class ObjectiveArrived(AssignmentMessage):
-    """Report that this rank has arrived at the collective call `at`, and waits for all ranks; `own`: what it brings."""
+    """Report that this rank has reached the collective call `at` and waits for the others; `own`: its contribution."""
 
     at: str
     own: Json = None
 
 
 class ObjectiveProceed(AssignmentMessage):
-    """Make the collective call at which all ranks have arrived; `answer` is the same for all."""
+    """Perform the collective call that all ranks have reached; `answer` is the same on all ranks."""
 
     answer: Json = None
 
@@ -50,7 +50,7 @@ class ObjectiveReturned(AssignmentMessage):
 class ControlRequest(Message):
     """Ask the controller to handle a request; ControlAnswer is the reply.
 
-    Requests and answers are JSON in text, as a user's numbers need not be finite.
+    Requests and answers are JSON text, because a user's numbers need not be finite.
     """
 
     request: str
@@ -64,9 +64,9 @@ class ControlAnswer(Message):
 
 
 class ShareParams(Message):
-    """Ask for shared parameters; with the bytes of the worker's own parameters, filled up, as the payload.
+    """Request shared parameters. Payload: bytes of the worker's own parameters, padded.
 
-    `layout`: type and shape of each array. `is_first`: the shared parameters begin as this worker's.
+    `layout`: type and shape of each array. `is_first`: this worker's parameters initialise the shared ones.
     """
 
     layout: Json
@@ -74,21 +74,21 @@ class ShareParams(Message):
 
 
 class ParamsShared(Message):
-    """Join the memory at `place`; with the bytes with which the shared parameters begin as the payload."""
+    """Join the memory at `place`. Payload: bytes of the initial shared parameters."""
 
     place: list[int]
 
 
 class ParamsRefused(Message):
-    """Report that no parameters can be shared. `is_reported`: another worker reports the reason."""
+    """Report that parameters cannot be shared. `is_reported`: another worker reports the reason."""
 
     reason: str
     is_reported: bool
 
 
 class Leave(Message):
-    """Report that this worker makes no more requests."""
+    """Report that this worker will make no more requests."""
 
 
 class Dismissed(Message):
-    """Allow a worker to leave MPI, as every worker has left or died."""
+    """Allow a worker to leave MPI: every worker has left or died."""

@@ -1,4 +1,4 @@
-"""Messages about a run as a whole.
+"""Messages about the run as a whole.
 
 coordinator -> every rank    OpenRun, Shutdown
 coordinator -> a trainer     Check, Inspect, ExportModel
@@ -15,20 +15,20 @@ class OpenRun(Message):
     """Open the run on this rank."""
 
     directory: str
-    #: a trial is a call of the user's objective
+    #: True if True if a trial is a call of the user's objective
     is_objective: bool = False
     #: names of the parameters of a search
     parameters: list[str] = field(default_factory=list)
-    #: JSON of those of them that have tuples among their categories
+    #: JSON of the parameters with tuples among their categories
     with_tuples: list[dict[str, Json]] = field(default_factory=list)
     #: folds of each trial, and the seed of the run
     n_fold: int = 1
     seed: int = 0
-    #: workers that a master must still have for its update rule when ranks have died
+    #: fewest workers per master that the update rule needs after ranks have died
     least_children: int = 1
-    #: the directory is removed when the search has ended
+    #: True if the directory is removed after the search
     is_temporary: bool = False
-    #: where scripts start
+    #: starting folders of scripts
     scripts: ScriptFolders = ScriptFolders()
 
 
@@ -39,9 +39,9 @@ class Shutdown(Message):
 
 
 class Check(Message):
-    """Look at model, space and data before a framework is imported; answered by Inspected.
+    """Check model, space and data before a framework is imported; answered by Inspected.
 
-    `space` and `follows_compile`: as of Inspect.
+    `space` and `follows_compile`: as for Inspect.
     """
 
     space: Json = None
@@ -49,9 +49,9 @@ class Check(Message):
 
 
 class Inspect(Message):
-    """Read the model module and the data. `report`: send the findings (one rank); otherwise only get ready.
+    """Load the model module and the data. `report`: send the findings (one rank only); otherwise only get ready.
 
-    `space`: the search space, if it does not come from the model module. `follows_compile`: False for a run begun by a
+    `space`: search space, if it does not come from the model module. `follows_compile`: False for a run begun by a
     version that took nothing from the `compile` of a model.
     """
 
@@ -61,13 +61,13 @@ class Inspect(Message):
 
 
 class Prepared(Message):
-    """Report that this rank has imported what training needs; sent in answer to Inspect, before anything else."""
+    """Report that this rank has imported what training needs; the first answer to Inspect."""
 
 
 class Inspected(Message):
-    """Report the findings of a trainer rank as plain data, or `error`, the sentence for the user.
+    """Report the findings of a trainer rank as plain data, or `error`, the message for the user.
 
-    After Check there is no figure of merit in them, or they are {}.
+    After Check the findings lack the figure of merit, or are {}.
     """
 
     findings: dict[str, Json] = field(default_factory=dict)
@@ -75,21 +75,21 @@ class Inspected(Message):
 
 
 class PreemptionHeard(Message):
-    """Report that this rank received SIGUSR1; sent by any rank at any time, once."""
+    """Report that this rank received SIGUSR1; sent once, by any rank at any time."""
 
 
 class SharedFilesChanged(Message):
-    """Report that files and folders of the starting folder, to which all trials have links, changed during a trial."""
+    """Report that entries of the starting folder, which all trials link to, changed during a trial."""
 
     trial: int
-    #: names at the top of the starting folder
+    #: names of the changed entries
     names: list[str]
 
 
 class ExportModel(Message):
     """Build the model at `point`, load `weights_path` into it and save it as `path`.
 
-    `measure`: then measure it on the test data, if there are any.
+    `measure`: also evaluate it on the test data, if there are any.
     """
 
     point: dict[str, Json]

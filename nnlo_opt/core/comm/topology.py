@@ -1,4 +1,4 @@
-"""Topology: the roles of all ranks. It is pure; every world size has a plan.
+"""Topology: the roles of all ranks, for any world size. Pure functions.
 
 World rank 0 coordinates; all other ranks form contiguous blocks. With k folds a block of at least 2k ranks is cut into
 k sub-blocks that train the folds at the same time. A *team* trains one fold: it is a sub-block, or a whole block that
@@ -6,7 +6,7 @@ is not cut. The first rank of a team is its master; all other ranks are its work
 a worker in one process.
 
 With M masters a team is a tree. Its first rank is the top master, followed by M-1 *groups*, each a sub-master and the
-workers that it leads, as equal in size as possible. Ranks of a group are neighbours, and mostly on one node.
+workers that it leads, as equal in size as possible. Ranks of a group are consecutive, and so mostly on one node.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,6 +16,7 @@ from typing import TypedDict, Unpack
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 
 
 def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:
@@ -23,7 +24,7 @@ def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: i
 
     `every_rank`: the master trains, too, as in allreduce.
 
-    A team of one rank has one worker, in the master's own process.
+    A team of one rank has one worker, in the master's process.
     """
     if n_ranks == 1:
         return 1
@@ -33,20 +34,20 @@ def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: i
 class Group(Frozen):
     """A sub-master and the workers that it leads."""
 
-    #: number from 1; to the top master the group is the worker of this number
+    #: number of the group from 1; the top master treats the group as the worker of this number
     number: int
     #: position of the sub-master in its team; the ranks of its workers follow
     head: int
     #: numbers of its workers among all workers of the team, from 1
     workers: range
-    #: number of its ranks, the sub-master included
+    #: number of ranks, sub-master included
     n_ranks: int
 
 
 def plan_groups(n_ranks: int, n_masters: int, ranks_per_worker: int = 1) -> tuple[Group, ...]:
     """Return the groups of a team of `n_ranks` with `n_masters` masters, the top master included.
 
-    Returns () for one master, and also if a sub-master would have no worker: the caller refuses this request.
+    Returns () for one master, and if a sub-master would have no worker, which the caller must refuse.
     """
     n_groups = n_masters - 1
     n_workers = (n_ranks - n_masters) // ranks_per_worker
@@ -61,7 +62,7 @@ def plan_groups(n_ranks: int, n_masters: int, ranks_per_worker: int = 1) -> tupl
 
 
 class TeamOptions(TypedDict, total=False):
-    """Options that all teams of a world have, under the names of fields of `Team`."""
+    """Options common to all teams of a world, named like the fields of `Team`."""
 
     n_masters: int
     ranks_per_worker: int
@@ -69,7 +70,7 @@ class TeamOptions(TypedDict, total=False):
 
 
 class Team(Frozen):
-    """Ranks that train one fold: a block, or a sub-block."""
+    """Ranks that train one fold: a block or a sub-block."""
 
     #: position in `Topology.teams`
     index: int
@@ -77,10 +78,10 @@ class Team(Frozen):
     block: int
     #: world ranks, ascending and contiguous; the first is the master
     world_ranks: tuple[int, ...]
-    #: number of masters that was asked for, top master and sub-masters; see `groups`
+    #: requested number of masters, the top master and sub-masters; see `groups`
     n_masters: int = 1
     ranks_per_worker: int = 1
-    #: the master trains, too, as in allreduce
+    #: True if the master trains, too, as in allreduce
     every_rank_trains: bool = False
 
     @property
@@ -111,7 +112,7 @@ class Team(Frozen):
 
     @property
     def n_workers(self) -> int:
-        """the number of workers of all groups; without groups as `count_workers`."""
+        """Number of workers in all groups; without groups, as in `count_workers`."""
         if self.groups:
             return self.groups[-1].workers[-1]
         n_ranks = len(self.world_ranks)
@@ -119,7 +120,7 @@ class Team(Frozen):
 
     @property
     def n_children(self) -> tuple[int, ...]:
-        """Numbers of workers or sub-masters that may update the weights of each master, the top master first."""
+        """Number of workers or sub-masters below each master, the top master first."""
         if self.groups:
             return (len(self.groups), *(len(group.workers) for group in self.groups))
         return (count_workers(len(self.world_ranks), ranks_per_worker=self.ranks_per_worker),)
@@ -141,16 +142,15 @@ class Team(Frozen):
 
 
 def reformed(team: Team, alive: Sequence[int], least_children: int = 1) -> Team | None:
-    """Return the team that the remaining ranks form, or None if they are too few.
+    """Return the team that the remaining ranks form; None if there are too few.
 
-    The lowest rank leads. The team has as many masters as before if every sub-master still has a worker, otherwise
-    fewer. Its workers have fewer ranks than before only if there would be too few workers otherwise. Ranks that make no
-    whole worker do not train.
+    The lowest rank leads. The number of masters is kept if every sub-master still has a worker, and reduced otherwise.
+    The number of ranks per worker is reduced only if there would be too few workers. Ranks left over do not train.
 
     Args:
         team: the team before ranks died.
         alive: world ranks that are left, ascending.
-        least_children: number of workers that a master must have for the update rule.
+        least_children: fewest workers per master that the update rule needs.
     """
     for per_worker, n_masters in product(range(team.ranks_per_worker, 0, -1), range(team.n_masters, 0, -1)):
         n_whole = max(0, len(alive) - n_masters) // per_worker * per_worker
@@ -164,12 +164,12 @@ def reformed(team: Team, alive: Sequence[int], least_children: int = 1) -> Team 
 
 
 class Topology(Frozen):
-    """Plan of a world: the coordinator and the teams of its blocks."""
+    """Roles of all ranks of a world: the coordinator and the teams of its blocks."""
 
     world_size: int
-    #: teams in the order of their ranks; teams of one block are neighbours
+    #: teams in the order of their ranks; teams of one block are consecutive
     teams: tuple[Team, ...]
-    #: one sentence for the log if the world does not divide into equal blocks, otherwise empty
+    #: remark for the log if the blocks are not equal in size, else empty
     remark: str
 
     @property
@@ -194,12 +194,13 @@ class Topology(Frozen):
         """
         if block_size < 1:
             raise ConfigurationError(
-                f"`--block-size` must be at least 1, the number of ranks that train one trial. Received: {block_size}."
+                f"`{spelled('block_size')}` must be at least 1, the number of ranks that train one trial. Received: "
+                f"{block_size}."
             )
         if world_size == 1:
             return cls(
                 world_size=1,
-                # The one process plays two ranks, joined by a loopback transport.
+                # The single process plays two ranks, connected by a loopback transport.
                 teams=(Team(index=0, block=1, world_ranks=(1,)),),
                 remark="One rank: it coordinates and trains, one trial after another.",
             )
@@ -208,15 +209,15 @@ class Topology(Frozen):
 
 
 def plan_single_block(world_size: int, n_fold: int = 1, **of_teams: Unpack[TeamOptions]) -> Topology:
-    """Plan a world that is one block, in which no rank only coordinates, as in `TrainingDriver`.
+    """Plan a world of one block without a rank that only coordinates, as in `TrainingDriver`.
 
-    `n_fold` folds are trained at the same time if each can have two ranks; `of_teams` are fields of every `Team`.
+    `n_fold` folds are trained at the same time if there are two ranks for each; `of_teams` are fields of every `Team`.
     """
     return Topology(world_size=world_size, teams=_teams([range(world_size)], n_fold, of_teams), remark="")
 
 
 def _teams(blocks: Sequence[range], n_fold: int, of_teams: TeamOptions) -> tuple[Team, ...]:
-    """Return the teams of blocks of these world ranks; a block that is large enough is cut into `n_fold` teams."""
+    """Return the teams of blocks of these world ranks; a large enough block is cut into `n_fold` teams."""
     parts = [
         (number, part)
         for number, ranks in enumerate(blocks, start=1)
@@ -246,9 +247,10 @@ def _cut_evenly(ranks: range, n_parts: int) -> list[range]:
 
 
 def rank_label(world_rank: int, team: Team | None, *, coordinates: bool) -> str:
-    """Return the label of a rank, as "rank 3 (worker 1 of block 1)".
+    """Return the label of a rank, for example "rank 3 (worker 1 of block 1)".
 
-    `coordinates`: the rank is the coordinator, too, or only. Ranks of one worker are labelled worker 1.1, 1.2, …
+    `coordinates`: the rank is the coordinator, possibly besides another role. Ranks of one worker are labelled worker
+    1.1, 1.2, etc. …
     """
     roles = ["coordinator"] if coordinates else []
     if team is None:

@@ -1,10 +1,10 @@
-"""Transport of messages between numbered ends, with a single way to wait.
+"""Interface of transports, which carry messages between numbered ends, and the only function that waits.
 
-Sending never blocks; messages between two ends arrive in the order in which they were sent. The payload of a received
-message is a view that is valid until the next `poll` of the same transport.
+Sending never blocks; messages between two ends arrive in the order of sending. The payload of a received message is a
+view that is valid until the next `poll` of the same transport.
 
-If ranks may outlive ranks that die (ULFM), a transport knows which ends are *lost*, and which ends are vital to it.
-Messages that came before a loss are handed out first. When none is left, every `poll` raises `RanksLost`.
+If ranks can survive the death of other ranks (ULFM), a transport knows which ends are *lost*, and which ends are vital
+to it. Messages from before a loss are delivered first; after them, every `poll` raises `RanksLost`.
 """
 
 import time
@@ -19,23 +19,23 @@ from nnlo_opt.core.comm.messages import Message
 
 
 class RanksLost(BaseException):
-    """Ranks have died without which this rank cannot continue, or another rank has noticed such deaths.
+    """Ranks that this rank depends on have died, or another rank has noticed such deaths.
 
-    This is control flow, not an error of a trial. No handler of trial errors, ours or a user's, may catch it, so it is
-    no `Exception`. `app.run.rank.server` and the entry points catch it.
+    This is control flow, not an error of a trial: it derives from BaseException so that no handler of trial errors,
+    ours or a user's, catches it. Only `app.run.rank.server` and the entry points do.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Message with its sender and the float32 vector beside it.
+    """Message with its sender and payload, as `Transport.poll` returns it.
 
     >>> from nnlo_opt.core.comm.messages import Fence
     >>> Received(source=0, message=Fence(assignment=7), payload=None).message.assignment
     7
 
     Raises:
-        ProtocolError: by `vector`, if the message came without one.
+        ProtocolError: by `vector`, if the message has no payload.
     """
 
     source: int
@@ -44,29 +44,29 @@ class Received:
 
     @property
     def vector(self) -> np.ndarray:
-        """Return the payload; ProtocolError if the message came without it."""
+        """Return the payload; ProtocolError if there is none."""
         if self.payload is None:
             raise ProtocolError(f"{type(self.message).__name__} came without its vector.")
         return self.payload
 
 
 class SharedMemory(Protocol):
-    """Memory to which the ends of a transport write in turn."""
+    """Memory shared by ends of a transport, with locks."""
 
     #: the memory, uint8, one-dimensional
     bytes: np.ndarray
-    #: handle by which other ends join the memory
+    #: handle for `Transport.join` on other ends
     place: tuple[int, int]
 
     def acquire(self, lock: int) -> None:
-        """Wait until this end alone has the lock of this number; an end may not ask for a lock that it has."""
+        """Wait for lock number `lock`. Locks are not reentrant: acquiring one twice deadlocks."""
 
     def release(self, lock: int) -> None:
-        """Give the lock back. If an end that has a lock dies, the lock is given back, too."""
+        """Release the lock. If an end dies, its locks are released, too."""
 
 
 class Transport(Protocol):
-    """One end of a group of numbered ends.
+    """One end of a group of numbered ends; a custom transport implements all of it.
 
     >>> from nnlo_opt.core.comm.loopback import LoopbackNetwork
     >>> from nnlo_opt.core.comm.messages import Fence
@@ -79,92 +79,94 @@ class Transport(Protocol):
     True
 
     Raises:
-        ProtocolError: by `send`, for a message or a vector that may not travel.
-        RanksLost: by `poll`, if a vital end is lost; only with ULFM.
+        ProtocolError: by `send`, for a message or vector that cannot be encoded.
+        RanksLost: by `poll`, if a vital end is lost (only with ULFM).
     """
 
     #: number of this end
     rank: int
     #: number of ends
     size: int
-    #: number of processes they are in
+    #: number of processes that the ends are in
     n_processes: int
 
     @property
     def rings(self) -> bool:
-        """True if every end wakes this one from a `pause` when it sends."""
+        """True if a message from any end wakes this one from `pause`."""
         return False
 
     @property
     def lost(self) -> Set[int]:
-        """Ends whose processes have died, as far as this end knows; the set only grows."""
+        """Ends known to have died; the set only grows."""
         return frozenset()
 
     def blame(self, error: BaseException) -> None:
-        """Raise RanksLost if the death of a rank has caused `error`, which a call to MPI outside this class raised."""
+        """Raise RanksLost if the death of a rank caused `error`, which an MPI call outside this class raised."""
         return
 
     def pause(self, seconds: float) -> None:
-        """Sleep at most `seconds`; a message from an end that can ring ends the sleep."""
+        """Sleep for at most `seconds`, or until a message arrives from an end that can wake this one."""
         time.sleep(seconds)
 
     def share(self, n_bytes: int, ends: Iterable[int] | None = None) -> SharedMemory | None:
-        """Return new memory of zeros, which `ends` (None: all) may join while it is kept; None if an end cannot."""
+        """Return new zeroed memory that `ends` (None: all) can join while this end keeps it; None if an end cannot."""
         return None
 
     def join(self, source: int, place: tuple[int, int]) -> SharedMemory:
-        """Return the memory that the end `source` shares at `place`; raises OSError if `source` no longer keeps it."""
+        """Return the memory that end `source` shares at `place`; OSError if `source` has released it."""
         raise OSError("the ends of this transport share no memory")
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
-        """Send to end `dest`; does nothing if `dest` is lost. The payload is copied before the call returns."""
+        """Send to end `dest` without blocking; ignored if `dest` is lost. The payload may be overwritten afterwards."""
 
     def poll(self) -> Received | None:
-        """Return the next message that has arrived, or None at once.
+        """Return the next message that has arrived; None if there is none. Never waits.
 
         Raises:
             RanksLost: a vital end is lost, and no message is left.
         """
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all messages have left, at most `timeout_s` seconds; here they have when they are sent."""
+        """Wait until all sent messages have left, for at most `timeout_s` seconds; called before a process exits.
+
+        This default returns at once, for transports whose messages leave in `send`.
+        """
         return
 
 
 class Collective(Protocol):
-    """Group of ranks that make the same calls in the same order."""
+    """Group of ranks whose members make the same calls in the same order."""
 
     def sum_in_place(self, vector: np.ndarray) -> None:
-        """Replace `vector` (float32, one-dimensional) by the sum over all ranks, with the same bits on each rank.
+        """Replace `vector` (float32, one-dimensional) by the sum over all ranks, bit for bit the same on each rank.
 
-        Collective: every rank of the group. The call blocks until all ranks have made it, and raises RanksLost if a
-        rank has died.
+        Collective: every rank of the group must call it. Blocks until all have, and raises RanksLost if one has died.
         """
 
     def check(self) -> None:
-        """Raise RanksLost if a rank of the group has died; for a rank that waits in another way."""
+        """Raise RanksLost if a rank of the group has died; for code that waits by other means."""
 
 
-#: seconds of spinning, enough for a prompt answer: a look costs 1-2 us, a sleep at least 60 us
+#: spin time in seconds, enough for a prompt answer: a check takes 1-2 us, a sleep at least 60 us
 SPIN_S = 50e-6
-#: longest pause between two looks, seconds; measured: 1 ms costs 2 % of a core and 1.7 ms of latency
+#: longest pause between two checks, seconds; measured: 1 ms costs 2 % of a core and 1.7 ms of latency
 LONGEST_PAUSE_S = 1e-3
-#: seconds of waiting after which the longest pause doubles, which halves the CPU time
+#: after so many seconds of waiting the longest pause doubles, which halves the CPU time
 QUIET_S = 1.0
 LONGEST_QUIET_PAUSE_S = 2e-3
-#: if every message rings, a look is only needed for signals, deadlines, failures, and messages that MPI has held back:
-#: the pause is this part of the time already waited, up to the longest, seconds
+#: if every message wakes the rank, checks only serve signals, deadlines, failures, and messages that MPI has held back:
+#: a pause is this fraction of the time already waited, up to the longest, seconds
 _RUNG_PART, LONGEST_RUNG_PAUSE_S = 1 / 8, 64e-3
 _FIRST_PAUSE_S = 20e-6
 
 
 def wait_until(look: Callable[[], bool], timeout_s: float | None = None, transport: Transport | None = None) -> bool:
-    """Call `look` until it returns True, and return True; return False if `timeout_s` has passed before.
+    """Call `look` until it returns True; return False if `timeout_s` seconds pass before.
 
-    This is the only waiting primitive. It spins shortly, then sleeps between looks, ever longer up to a millisecond.
-    Whatever a rank has to notice while it waits (messages, signals, deadlines, failures) belongs in `look`. Messages of
-    `transport` end a sleep if its ends can ring; if all of them can, there is no need to spin. What `look` raises ends
-    the wait.
+    This is the only waiting primitive. It spins briefly, then sleeps between calls, up to a millisecond. `look` must
+    check everything that the rank has to notice while it waits: messages, signals, deadlines, failures. A message of
+    `transport` ends a sleep if its sender can wake this end; if all ends can, there is no spinning. An exception of
+    `look` ends the wait.
 
     >>> wait_until(lambda: False, timeout_s=0.01)
     False
@@ -197,7 +199,7 @@ def receive(
     True
 
     Raises:
-        RanksLost: a vital end of one of them is lost, and no message is left.
+        RanksLost: a vital end of one transport is lost, and no message is left.
     """
     found: list[tuple[Transport, Received]] = []
 
@@ -209,7 +211,7 @@ def receive(
                 return True
         return until is not None and until()
 
-    # All transports of a process share one bell. If a transport does not ring, the wait must not rely on rings.
+    # All transports of a process share one wake-up. If one of them lacks it, the wait must not rely on it.
     least = min(transports, key=lambda transport: transport.rings)
     wait_until(look, timeout_s, least)
     return found[0] if found else None

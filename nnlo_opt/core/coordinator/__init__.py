@@ -1,1 +1,1 @@
-"""Search side of a run: a pure state machine in a shell on world rank 0."""
+"""Search side of a run: a pure state machine and its shell on world rank 0."""

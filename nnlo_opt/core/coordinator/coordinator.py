@@ -1,4 +1,4 @@
-"""Shell of the coordinator: hands messages to `CoordinatorState`, carries out its instructions."""
+"""Shell of the coordinator: passes messages to `CoordinatorState` and carries out its instructions."""
 
 import time
 from collections import deque
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.run_messages import PreemptionHeard, Prepared, SharedFilesChanged
 from nnlo_opt.core.comm.transport import Received, Transport
@@ -22,15 +23,15 @@ from nnlo_opt.core.trials.journal import Journal
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import UnrecordedFold
 
-#: seconds between two looks at the limits of time while no message comes
+#: seconds between two checks of time limits while no message arrives
 TICK_S = 0.5
-#: most messages taken in before their consequences are written to the journal: one write to the disk costs as much for
-#: all of them as for one
+#: most messages handled before their consequences are written to the journal: one write costs the same for all of them
+#: as for one
 MOST_AT_ONCE = 256
 
 
 class Search(Protocol):
-    """Search as the coordinator uses it; it minimises."""
+    """The coordinator's interface of a search; values are minimised."""
 
     def record(self, trials: Sequence[TrialRecord]) -> None: ...
 
@@ -42,7 +43,7 @@ class Search(Protocol):
 
 
 class Observer(Protocol):
-    """Sees every event after it was applied to the ledger."""
+    """Called with every event after it was applied to the ledger."""
 
     def observe(self, event: Event, ledger: Ledger) -> None: ...
 
@@ -50,22 +51,22 @@ class Observer(Protocol):
 class CoordinatorSetup(Frozen):
     """Parts around the coordinator of one start of the run."""
 
-    #: its decisions
+    #: state machine that decides
     state: CoordinatorState
     journal: Journal
     #: transport of rank 0 to all ranks
     ranks: Transport
     search: Search
     clock: Clock
-    #: see each event after the ledger
+    #: called with each event after the ledger has applied it
     observers: Sequence[Observer] = ()
     #: called when a rank reports that it has been preempted
     on_preemption: Callable[[], None] = lambda: None
-    #: called with what a trial has changed that all trials share
+    #: called when a trial has changed shared files
     on_shared: Callable[[SharedFilesChanged], None] = lambda changed: None
-    #: returns the requests of users that have come since its last call; all consequences of earlier ones are written
+    #: returns the users' requests since its last call; all consequences of earlier ones have been written
     requests: Callable[[], Sequence[ins.CoordinatorEvent]] = tuple
-    #: called with a point that was enqueued and that the search will not suggest, and with a sentence that says why
+    #: called with an enqueued point that the search refuses, and the reason
     on_declined: Callable[[Point, str], None] = lambda point, why: None
 
 
@@ -73,25 +74,25 @@ class Coordinator:
     """World rank 0 while trials run; `step` never waits.
 
     Args:
-        setup: the parts around it.
+        setup: parts around it.
     """
 
     def __init__(self, setup: CoordinatorSetup) -> None:
         self._setup = setup
         self._state, self._clock = setup.state, setup.clock
-        #: seconds since the first start of the run at second 0 of the monotonic clock: the other one may be set anew
+        #: seconds since the first start of the run at second 0 of the monotonic clock; the Unix clock may be reset
         self._zero_s = self._clock.unix_s() - self._state.ledger.first_start_unix_s - self._clock.monotonic_s()
         #: number of ranks that are known to be dead
         self._n_lost = 0
-        #: reason for which the search is over; empty while it is not
+        #: why the search has ended; empty while it runs
         self.finished_because = ""
-        #: True if the search was over then, False if only the time of this start was
+        #: True if the search is complete, False if only this start has ended
         self.is_complete = False
-        #: True if every team had stopped by then; a team that had not can be asked for nothing
+        #: True if every team had stopped by then; others do not respond
         self.all_stopped = True
-        #: time of the next look at the limits of time, in monotonic seconds
+        #: monotonic time of the next check of time limits
         self._tick_at_s = self._clock.monotonic_s()
-        #: the last messages taken in, each with its rank, as notes for the error if the coordinator fails
+        #: the last (rank, message) handled, for the error report if the coordinator fails
         self._story: deque[tuple[int, Message]] = deque(maxlen=40)
 
     @property
@@ -105,34 +106,34 @@ class Coordinator:
         return self._state.membership
 
     def begin(self, last_end: ins.LastEnd = ins.WAS_ENDED, finished: Sequence[UnrecordedFold] = ()) -> None:
-        """Give out the first assignments.
+        """Send the first assignments.
 
         Args:
             last_end: known causes of the end of the previous start.
             finished: folds of earlier starts whose results are not in the journal.
         """
         begin, requests = ins.Begin(last_end=last_end, finished=tuple(finished)), self._setup.requests()
-        # The first suggestions are points that are in the inbox already.
+        # Points already in the inbox are suggested first.
         points = [request for request in requests if isinstance(request, ins.Enqueue)]
         others = [request for request in requests if not isinstance(request, ins.Enqueue)]
         self._carry_out([todo for event in (*points, begin, *others) for todo in self._decide(event)])
 
     def preempt(self, reason: str, grace_s: float) -> None:
-        """Have this start end within `grace_s` seconds; a second call changes nothing."""
+        """End this start within `grace_s` seconds; a second call is ignored."""
         if not self._state.ending.preempting:
             self._carry_out(self._decide(ins.Preempt(reason=reason, grace_s=grace_s)))
 
     def step(self) -> bool:
-        """Take in what has come; return True if anything had.
+        """Handle what has arrived; return True if there was anything. Never waits.
 
-        All decisions come first, then one write to the journal, then the instructions are carried out.
+        First all decisions are made, then written to the journal at once, then carried out.
         """
         todo: list[ins.Instruction] = []
         if len(self._setup.ranks.lost) > self._n_lost:
             self._n_lost = len(self._setup.ranks.lost)
             todo += self._decide(ins.RanksDied(ranks=frozenset(self._setup.ranks.lost)))
         if requests := self._setup.requests():
-            # At once: a point that is enqueued comes before what the search suggests next.
+            # Immediately: an enqueued point precedes the next suggestion of the search.
             self._carry_out([*todo, *(one for request in requests for one in self._decide(request))])
             todo = []
         n_taken = 0
@@ -159,13 +160,13 @@ class Coordinator:
         return bool(n_taken) or suggestion is not None
 
     def expect(self, number: int) -> None:
-        """Record that trial `number` is expected to be the best by all that is known, or none for -1."""
+        """Record that trial `number` is the best expected one; -1 for none."""
         if (event := self._state.ledger.named(number, self.now_s)) is not None:
             self._state.ledger.apply(event)
             self._write([event], durable=True)
 
     def complete(self, test: Mapping[str, float] | None = None) -> None:
-        """Record that the search is over, with the metrics of its best model on test data, or this start of it."""
+        """Record the end of the search, with the best model's metrics on test data, or of this start."""
         kind = RunCompleted if self.is_complete else RunPreempted
         event = kind(time_s=self.now_s, reason=self.finished_because, coordinator_cpu_s=round(time.process_time(), 3))
         if isinstance(event, RunCompleted) and test:
@@ -195,7 +196,7 @@ class Coordinator:
             self._write(events, durable=any(append.durable for append in appends))
 
     def _carry_out(self, todo: Sequence[ins.Instruction]) -> None:
-        """Write all events, which justify the other instructions; carry these out in order."""
+        """Write all events first, because they justify the other instructions; then carry these out in order."""
         self._write_ahead(todo)
         for instruction in todo:
             match instruction:
@@ -233,7 +234,8 @@ class Coordinator:
         except OSError as error:
             raise NnloError(
                 f"`{self._setup.journal.path}` cannot be written ({error.strerror or error}). The search stops here, "
-                "nothing is lost. Make the run directory writable again, then add `--opt-restore` to resume."
+                f"nothing is lost. Make the run directory writable again, then add `{spelled('opt_restore', True)}` "
+                "to resume."
             ) from error
         for observer in self._setup.observers:
             for event in events:

@@ -1,7 +1,7 @@
-"""Ending of a search: the phase of the run, the reason to begin no new trial, the times of a preemption.
+"""End of a search: phase of the run, why no new trial begins, times of a preemption.
 
 A search *drains* when no new trial begins: enough trials have begun, the target is reached, a limit is reached. It is
-*preempted* when trials under way have to write a checkpoint before they end, as this start has no more time.
+*preempted* when running trials must write a checkpoint and end, because this start has no more time.
 """
 
 import math
@@ -10,15 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.coordinator.instructions import Budget, FinishRun, SearchPlan
 from nnlo_opt.core.coordinator.outcomes import trial_losses
 from nnlo_opt.core.trials.ledger import Ledger, Session
 from nnlo_opt.core.trials.objectives import Objective, ParetoSet
 from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, TrialState, cause_of
 
-#: a trial is expected to last as long as this share of the complete trials did not exceed
+#: the expected duration of a trial is this quantile of the complete trials' durations
 QUANTILE = 0.9
-#: shares of a grace period: for folds to write a checkpoint, then for the other folds to stop; the rest is for reports
+#: shares of a grace period: for folds to write a checkpoint, then for others to stop; the rest is for reports
 PAUSE_PART, STOP_PART = 0.75, 0.15
 #: share of the end of a walltime for folds to write a checkpoint; the other folds have as long again to stop
 WALLTIME_PAUSE_PART = 0.25
@@ -35,7 +36,7 @@ class Phase(Enum):
 
 
 class Ending:
-    """Decides when no new trial begins; keeps the times at which preempted assignments have to stop.
+    """Decides when no new trial begins; has the times at which preempted assignments must stop.
 
     Args:
         plan: goal of the search.
@@ -43,22 +44,22 @@ class Ending:
 
     def __init__(self, plan: SearchPlan) -> None:
         self._plan = plan
-        #: goes one way only
+        #: only moves forward
         self.phase = Phase.OPENING
         #: reason to begin no new trial; empty while searching
         self.reason = ""
-        #: True if the time of this start ends before the search is over
+        #: True if this start ends before the search is complete
         self.cut_short = False
-        #: True if paused trials may be promoted: until the target, or a limit of time or patience is reached
+        #: True while paused trials may be promoted: until the target, or a limit of time or patience is reached
         self.promotes = True
-        #: True once assignments under way have to pause or stop; no other assignment begins
+        #: True once running assignments have to pause or stop; no other assignment begins
         self.preempting = False
         #: reason of the preemption; empty without one
         self.preempted_because = ""
-        #: while preempting: time at which assignments that have not paused are ordered to stop (inf: they have been),
-        #: and time at which teams that have not stopped are no longer waited for
+        #: while preempting: time at which assignments that have not paused are told to stop (inf once done), and time
+        #: at which teams that have not stopped are abandoned
         self._stop_at_s = self._abandon_at_s = math.inf
-        #: False: preempted teams that did not stop in time are no longer waited for
+        #: False if preempted teams that did not stop in time are abandoned
         self.all_stopped = True
         self._forget()
 
@@ -67,12 +68,12 @@ class Ending:
         self._durations: list[float] = []
         #: number of trials since the last improvement
         self._progress = Progress(self._plan.objectives, self._plan.direction)
-        #: True if a trial has ended otherwise than by a failure
+        #: True if a trial has ended without failing
         self._has_success = False
         self._forget_failures()
 
     def _forget_failures(self) -> None:
-        #: number of failed trials; their reasons without what differs from point to point
+        #: number of failed trials, and the set of their causes
         self._n_failed, self._causes = 0, set[str]()
 
     # ------------------------------------------------------------ no new trial begins
@@ -82,19 +83,19 @@ class Ending:
         self.phase = Phase.SEARCHING
 
     def drain(self, reason: str) -> None:
-        """Begin no new trial; only the first reason is kept."""
+        """Begin no new trial; keeps only the first reason."""
         if self.phase is Phase.SEARCHING:
             self.phase, self.reason = Phase.DRAINING, reason
 
     def stop(self, reason: str) -> None:
-        """Begin and promote no trial in this start, as its user wishes; the search is not over by that."""
+        """Begin and promote no trial in this start, at a user's request; the search is not complete."""
         self.promotes = False
         if self.phase is Phase.SEARCHING:
             self.cut_short = True
             self.drain(reason)
 
     def replay(self, ledger: Ledger) -> None:
-        """Take in all trials that have ended so far, in the order in which they ended."""
+        """Process all ended trials, in the order of their ends."""
         self._forget()
         for trial in ledger.ended:
             self.take(trial)
@@ -103,7 +104,7 @@ class Ending:
             self.check_target(best)
 
     def take(self, trial: Trial) -> None:
-        """Take in a trial that has ended: its duration, and if it is an improvement."""
+        """Process an ended trial: its duration, and whether it is an improvement."""
         if (lasted_s := duration_s(trial)) is not None:
             insort(self._durations, lasted_s)
         self._progress.take(trial)
@@ -128,7 +129,7 @@ class Ending:
             self.drain(f"the target of {target:g} is reached: trial {trial.number} has {figure:g}")
 
     def check_count(self, n_trials: int, *, is_used_up: bool, n_adopted: int = 0) -> None:
-        """Drain if as many trials have begun as were asked for, or if the search has no other point.
+        """Drain if all requested trials have begun, or if the search has no other point.
 
         Args:
             n_trials: trials begun.
@@ -143,23 +144,25 @@ class Ending:
             self.drain(f"the search has no new point: all its {n_points}points have been tried{which}")
 
     def only_fails(self, trials: Iterable[Trial]) -> bool:
-        """Return True if too many trials have failed for the same reason, and no other of `trials` shows a result."""
+        """Return True if too many trials have failed for the same reason, and none of `trials` has a result."""
         most = self._plan.budget.n_alike_failures
         if not most or self._n_failed < most or len(self._causes) > 1 or self._has_success:
             return False
         return not any(trial.reports for trial in trials if not trial.state.ended)
 
     def check_failures(self, trials: Iterable[Trial]) -> None:
-        """Drain if `only_fails`; to be called when no trial is under way."""
+        """Drain if `only_fails`; call when no trial is running."""
         if self.only_fails(trials):
-            self.drain(f"{self._n_failed} trials failed for the same reason, and none succeeded (`--max-failures`)")
+            self.drain(
+                f"{self._n_failed} trials failed for the same reason, and none succeeded (`{spelled('max_failures')}`)"
+            )
 
     def check_time(self, sessions: Sequence[Session], now_s: float) -> None:
         """Drain if the time allows no further trial."""
         budget = self._plan.budget
         if budget.is_timed_out(sessions, now_s):
             self.promotes = False
-            self.drain(f"`--timeout` of {budget.timeout_s:g} s is reached")
+            self.drain(f"`{spelled('timeout')}` of {budget.timeout_s:g} s is reached")
         elif self.phase is Phase.SEARCHING and budget.leaves_no_trial(expected_s(self._durations), now_s):
             self.cut_short = True
             self.drain("the walltime leaves no time for another trial")
@@ -167,37 +170,37 @@ class Ending:
     # ------------------------------------------------------------ assignments under way end too
 
     def preempt(self, reason: str, stop_at_s: float, abandon_at_s: float) -> None:
-        """Have assignments under way end as well.
+        """Also end the running assignments.
 
         Args:
-            reason: cause of the preemption, for people.
-            stop_at_s: time at which assignments that have not paused have to stop.
-            abandon_at_s: time at which teams that have not stopped are no longer waited for.
+            reason: reason of the preemption, for users.
+            stop_at_s: time at which assignments that have not paused must stop. abandon_at_s: time at which teams that
+                have not stopped are abandoned.
         """
         self.preempting, self.preempted_because = True, reason
         self._stop_at_s, self._abandon_at_s = stop_at_s, abandon_at_s
         self.drain(reason)
 
     def stops(self, now_s: float) -> bool:
-        """Return True, once, when assignments that have not paused have to stop."""
+        """Return True once, when assignments that have not paused must stop."""
         if now_s < self._stop_at_s:
             return False
         self._stop_at_s = math.inf
         return True
 
     def abandons(self, now_s: float) -> bool:
-        """Return True when teams that have not stopped are no longer to be waited for."""
+        """Return True when teams that have not stopped are to be abandoned."""
         if now_s < self._abandon_at_s:
             return False
         self.all_stopped = False
         return True
 
     def is_complete(self, *, is_left: bool) -> bool:
-        """Return True if the search is over, rather than only this start; `is_left`: a trial was to continue."""
+        """Return True if the search is complete, not only this start; `is_left`: a trial was to continue."""
         return not (self.cut_short or is_left or self.reason == self.preempted_because)
 
     def finish(self, *, is_left: bool) -> FinishRun:
-        """Enter the phase OVER, as no assignment is under way; `is_left`: as in `is_complete`."""
+        """Enter the phase OVER; no assignment is running. `is_left`: as in `is_complete`."""
         self.phase = Phase.OVER
         reason = self.preempted_because if self.preempting and is_left else self.reason
         return FinishRun(reason=reason, complete=self.is_complete(is_left=is_left), all_stopped=self.all_stopped)
@@ -220,9 +223,9 @@ def walltime_times(budget: Budget) -> tuple[float, float]:
 
 
 def duration_s(trial: Trial) -> float | None:
-    """Return the seconds for which a complete trial held its block, without the time for which it was paused.
+    """Return the seconds that a complete trial occupied its block, without pauses.
 
-    None for a trial that is not complete, or that an end of the run interrupted.
+    None for a trial that is not complete, or was interrupted by the end of a start.
     """
     interrupted = any(a.end in (AssignmentEnd.LOST, AssignmentEnd.PREEMPTED) for a in trial.assignments)
     if trial.state is not TrialState.COMPLETE or trial.ended_at_s is None or not trial.assignments or interrupted:
@@ -235,9 +238,9 @@ def duration_s(trial: Trial) -> float | None:
 
 
 def expected_s(durations: Sequence[float]) -> float | None:
-    """Return the duration of the next trial: the shortest that the share QUANTILE of the trials did not exceed.
+    """Return the expected duration of the next trial: the quantile QUANTILE of earlier ones.
 
-    None before there is a trial; `durations` are sorted.
+    None before there is a trial; `durations` must be sorted.
     """
     return durations[math.ceil(QUANTILE * len(durations)) - 1] if durations else None
 
@@ -246,9 +249,9 @@ def expected_s(durations: Sequence[float]) -> float | None:
 class Progress:
     """Counts the trials since the last improvement.
 
-    With one objective, a trial is an improvement if it is better than all trials before it. With several objectives,
-    it is one if it enters the Pareto set and no trial before it had the same losses. Failed, pruned and infeasible
-    trials are no improvements; trials that were left paused at the end of a search do not count.
+    With one objective, a trial is an improvement if it is better than all earlier ones. With several, it is one if it
+    enters the Pareto set and no earlier trial had the same losses. Failed, pruned and infeasible trials are not
+    improvements; trials left paused at the end of a search do not count.
 
     Args:
         objectives: the objectives if there are several, else none.
@@ -260,11 +263,11 @@ class Progress:
     #: number of trials that have ended since the last improvement
     n_without: int = field(default=0, init=False)
     _pareto: ParetoSet = field(default_factory=ParetoSet, init=False)
-    #: losses that were in the set, so that another trial with the same losses is no improvement
+    #: losses that were in the set: another trial with the same losses is not an improvement
     _seen: set[tuple[float, ...]] = field(default_factory=set, init=False)
 
     def take(self, trial: Trial) -> None:
-        """Take in a trial that has ended."""
+        """Process an ended trial."""
         if trial.state is TrialState.PRUNED and trial.assignments[-1].end is AssignmentEnd.PAUSED:
             return
         self.n_without += 1

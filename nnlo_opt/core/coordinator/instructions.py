@@ -1,4 +1,4 @@
-"""Values that the coordinator's state machine takes or returns: the plan of a search, events, instructions."""
+"""Inputs and outputs of the coordinator's state machine: search plan, events, instructions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from nnlo_opt.core.trials.ledger import Session
 from nnlo_opt.core.trials.objectives import Objective
 from nnlo_opt.core.trials.trial import UnrecordedFold
 
-#: part of a walltime that is kept to stop trials, save the best model, write the reports; in seconds at most
+#: share of a walltime reserved to stop trials, save the best model and write reports; at most so many seconds
 END_PART, END_S = 0.1, 30.0
 
 
@@ -29,24 +29,24 @@ class Budget:
     timeout_s: float | None = None
     #: time at which this start must have ended; seconds since the first start of the run
     deadline_s: float | None = None
-    #: time before the deadline that is kept for ending in good order
+    #: time before the deadline reserved for a clean end
     end_s: float = 0.0
-    #: number of trials that may end in a row without an improvement
+    #: most trials in a row without an improvement
     n_without_improvement: int | None = None
-    #: number of trials that may fail for the same reason while none has succeeded; 0 as well: no limit
+    #: most trials that may fail for the same reason while none has succeeded; 0 means no limit, too
     n_alike_failures: int | None = None
-    #: time of one fold since its assignment; a trial that takes longer fails
+    #: time limit of a fold since its assignment; a trial that takes longer fails
     trial_timeout_s: float | None = None
 
     def of_start(self, walltime_s: float | None, began_at_s: float) -> "Budget":
-        """Return the budget of a start with this walltime (None without) that began so long after the first start."""
+        """Return the budget of a start with this walltime (None without one) that began at `began_at_s`."""
         if walltime_s is None:
             return self
         return replace(self, deadline_s=began_at_s + walltime_s, end_s=min(END_S, END_PART * walltime_s))
 
     @property
     def has_time(self) -> bool:
-        """True if time alone may end the search or a trial."""
+        """True if there is a time limit of the search or a trial."""
         return any(time_s is not None for time_s in (self.timeout_s, self.deadline_s, self.trial_timeout_s))
 
     def is_overdue(self, assigned_at_s: float, now_s: float) -> bool:
@@ -54,7 +54,7 @@ class Budget:
         return self.trial_timeout_s is not None and now_s - assigned_at_s > self.trial_timeout_s
 
     def is_timed_out(self, sessions: Sequence[Session], now_s: float) -> bool:
-        """Return True if `timeout_s` is spent; the last of the sessions is the one under way."""
+        """Return True if `timeout_s` has passed; the last session is the current one."""
         return self.timeout_s is not None and searched_s(sessions, now_s) >= self.timeout_s
 
     def leaves_no_trial(self, expected_s: float | None, now_s: float) -> bool:
@@ -66,21 +66,21 @@ class Budget:
         return self.deadline_s is not None and now_s + (expected_s or 0.0) > self.deadline_s - self.end_s
 
     def is_over(self, now_s: float) -> bool:
-        """Return True if trials under way have to stop for this start to end in time."""
+        """Return True if running trials must stop for this start to end in time."""
         return self.deadline_s is not None and now_s >= self.deadline_s - self.end_s
 
 
 def searched_s(sessions: Sequence[Session], now_s: float) -> float:
-    """Return the seconds of searching so far; time between two starts does not count. Needs at least one session."""
+    """Return the search time so far in seconds, without the time between starts. Needs at least one session."""
     *before, current = sessions
     return sum(session.last_at_s - session.started_at_s for session in before) + now_s - current.started_at_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPlan:
-    """Goal of a search, with the rules by which its trials are repeated or given up."""
+    """Plan of a search: its goal, and when trials are repeated or given up."""
 
-    #: number of trials in the journal at the end of the run, failed ones included; 0: any, as many as time allows
+    #: number of trials of the run, failed ones included; 0 for as many as time allows
     num_iterations: int
     n_fold: int = 1
     #: "min" or "max"
@@ -91,28 +91,28 @@ class SearchPlan:
     objectives: tuple[Objective, ...] = ()
     #: limits of time and patience
     budget: Budget = Budget()
-    #: number of attempts at a fold whose ranks die
+    #: value of `--max-attempts`
     max_attempts: int = 3
-    #: rules by which trials are pruned or paused between epochs; None: every trial is trained to its end
+    #: how trials are pruned or paused; None to train every trial to its end
     pruning: PruningPlan | None = None
-    #: prune a trial whose first folds are worse than the same folds of the best trial
+    #: True to prune a trial whose first folds are worse than those of the best trial
     fold_racing: bool = False
 
     def allows(self, n_trials: int) -> bool:
-        """Return True if a further trial may begin after so many."""
+        """Return True if another trial may begin after `n_trials`."""
         return not self.num_iterations or n_trials < self.num_iterations
 
 
 class LastEnd(Frozen):
-    """Known causes of the end of the previous start; `outcomes.loss_of` draws the consequences."""
+    """Known causes of the end of the previous start, used by `outcomes.loss_of`."""
 
-    #: team -> its rank that died first, in words, and how
+    #: team -> description of its first dead rank
     died: Mapping[int, str] = field(default_factory=dict)
-    #: the job ended by itself for an unknown reason
+    #: True if the job ended by itself for an unknown reason
     unexplained: bool = False
 
 
-#: somebody has ended the job, as far as is known
+#: the job was ended on purpose, as far as is known
 WAS_ENDED = LastEnd()
 
 
@@ -136,7 +136,7 @@ class FromMaster(Frozen):
 
 
 class RanksDied(Frozen):
-    """World ranks that are known to be dead, in any team; earlier ones included."""
+    """World ranks known to be dead, in any team, including earlier ones."""
 
     ranks: frozenset[int]
 
@@ -153,20 +153,20 @@ class Preempt(Frozen):
 
 
 class Enqueue(Frozen):
-    """A user wants a trial of this point, or of a part of it, before other points; may come at any time."""
+    """A user requests a trial of this full or partial point before others; may come at any time."""
 
     point: Point
 
 
 class StopTrial(Frozen):
-    """A user wants a trial to end without its result; nothing happens if it has ended, or if there is none."""
+    """A user requests to stop a trial without a result; ignored if it has ended or does not exist."""
 
     trial: int
     reason: str
 
 
 class Drain(Frozen):
-    """A user wants this start to end when the trials under way have ended."""
+    """A user requests to end this start when the running trials have ended."""
 
     reason: str
 
@@ -194,8 +194,8 @@ class Send(Frozen):
 class Tell(Frozen):
     """Report a trial to the search: its figure of merit as returned, with the standard error.
 
-    A paused trial is reported as "pruned" with the value that it has so far; it is reported again after it resumes.
-    A complete trial that breaks an outcome constraint is reported as "failed" with its value.
+    A paused trial is reported as "pruned" with its value so far, and again after it has resumed. A complete trial that
+    violates an outcome constraint is reported as "failed" with its value.
     """
 
     trial: int
@@ -203,18 +203,18 @@ class Tell(Frozen):
     state: str
     value: float | None = None
     std: float | None = None
-    #: (number of epochs, figure of merit as returned) as far as all folds have come; empty without a pruner
+    #: (epochs, figure of merit as returned) up to the last epoch that all folds have reached; empty without a pruner
     curve: tuple[tuple[int, float], ...] = ()
     #: None without a pruner
     progress: TrialProgress | None = None
-    #: values to be minimised, one for each of several objectives, in their order; None for a single objective
+    #: losses in the order of the objectives; None for a single objective
     losses: tuple[float, ...] | None = None
-    #: finite values that outcome constraints bound, by name; empty unless it is complete
+    #: name -> finite value bounded by an outcome constraint; empty unless it is complete
     outcomes: Mapping[str, float] = field(default_factory=dict)
 
 
 class Propose(Frozen):
-    """Have the search suggest this point, or one with this part, before any other."""
+    """Let the search suggest this point, or one that completes this partial point, before any other."""
 
     point: Point
 
@@ -226,16 +226,16 @@ class Ask(Frozen):
 
 
 class FinishRun(Frozen):
-    """The search is over, or only this start of it (`complete` is False), which can be resumed."""
+    """The search has ended, or only this start (`complete` is False), and the run can be resumed."""
 
     reason: str
     complete: bool = True
-    #: False: some teams did not stop in time; they are no longer waited for
+    #: False if some teams did not stop in time and are abandoned
     all_stopped: bool = True
 
 
 class GiveUp(Frozen):
-    """This start cannot continue, for a reason that only a restart can remove."""
+    """This start cannot continue; only a restart can help."""
 
     reason: str
 

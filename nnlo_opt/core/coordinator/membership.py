@@ -1,16 +1,14 @@
-"""Membership of ranks, trials, assignments in the teams of a search.
+"""Keeps track of the ranks, trials and assignments of teams and blocks.
 
 A team has one of these states:
 
-    READY    trains, or may be given a fold
-    BROKEN   ranks of it have died; the ranks that are left have not reported yet how they continue
-    SPARE    too few ranks are left to train; they stay idle
-    LOST     no rank is left
+    READY    trains, or may be assigned a fold BROKEN   ranks have died; the remaining ones have not yet reported how
+    they continue SPARE    too few ranks are left to train; they stay idle LOST     no rank is left
 
 A team only ever becomes smaller. The lowest rank that is left leads it, so a rank that no longer leads is dead.
 
-A block holds a trial, or is idle, or is out: none of its teams can train, as ranks of them have died. A block that
-holds a trial keeps it while any of its teams works on it. Nothing is decided here.
+A block has a trial, or is idle, or is out: none of its teams can train, because ranks have died. A block keeps its
+trial while any of its teams works on it. Nothing is decided here.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,7 +21,7 @@ from nnlo_opt.core.trials.trial import Assignment
 
 
 class TeamState(Enum):
-    """State of a team; the docstring of the module defines the four."""
+    """State of a team; see the module's docstring."""
 
     READY = auto()
     BROKEN = auto()
@@ -40,30 +38,30 @@ class Membership:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        #: by team index: the team as it trains, or last did
+        #: team index -> team as it trains, or last did
         self.teams: list[Team] = list(topology.teams)
         #: by team index
         self.states = [TeamState.READY] * len(topology.teams)
-        #: by team index: its ranks that are not known to be dead
+        #: team index -> ranks not known to be dead
         self._alive: list[set[int]] = [set(team.world_ranks) for team in topology.teams]
         #: world rank -> index of its team, as planned
         self.team_of = {rank: team.index for team in topology.teams for rank in team.world_ranks}
-        #: number of teams that train, or may train after they have reformed
+        #: number of teams that train, or may after reforming
         self.n_may_train = len(topology.teams)
-        #: team -> ranks of it that have died and are not in the journal yet
+        #: team -> dead ranks that are not in the journal yet
         self._unrecorded: dict[int, set[int]] = {}
         #: block -> number of the trial it holds
         self.trial_of_block: dict[int, int] = {}
         #: same keys as `trial_of_block`: block -> time at which the trial came to it
         self._since_s: dict[int, float] = {}
-        #: heap of the blocks that hold no trial and may be given one: the lowest number is given work first
+        #: heap of the blocks without a trial that may get one, lowest number first
         self.idle = list(range(1, topology.n_blocks + 1))
-        #: blocks that hold no trial and cannot train
+        #: blocks without a trial that cannot train
         self.out: set[int] = set()
-        #: team -> assignment under way; a team not in it is idle
+        #: team -> current assignment; teams not in it are idle
         self.assignment_of_team: dict[int, Assignment] = {}
-        #: team whose trial took too long -> time at which it was ordered to stop. A team stays in it until it sends
-        #: another message than that it has stopped, as a master can say so while its workers are stuck.
+        #: team whose trial took too long -> time at which it was told to stop. A team stays here until it sends another
+        #: message than that it has stopped, because a master can report that while its workers hang
         self.suspects: dict[int, float] = {}
 
     # ------------------------------------------------------------ teams
@@ -75,7 +73,7 @@ class Membership:
 
     @property
     def responsive(self) -> list[Team]:
-        """Teams that can train now, and that have not been too long in a trial."""
+        """Teams that can train now, and whose trial has not taken too long."""
         return [t for t in self.teams if self.states[t.index] is TeamState.READY and t.index not in self.suspects]
 
     def may_train(self, block: int) -> bool:
@@ -92,9 +90,9 @@ class Membership:
     # ------------------------------------------------------------ deaths
 
     def died(self, ranks: Collection[int]) -> list[int]:
-        """Take in the dead ranks, known ones included; return the teams that have lost ranks by this.
+        """Record dead ranks, including known ones; return the teams that have newly lost ranks.
 
-        A team without any rank left is LOST then, any other is BROKEN.
+        A team without any rank left becomes LOST, others BROKEN.
         """
         affected: dict[int, None] = {}
         for rank in ranks:
@@ -107,7 +105,7 @@ class Membership:
         return list(affected)
 
     def reformed(self, index: int, alive: Sequence[int], world_ranks: Sequence[int], n_masters: int) -> None:
-        """Take in that a team has reformed; it is still BROKEN if more ranks have died since.
+        """Record that a team has reformed; it stays BROKEN if more ranks have died since.
 
         Args:
             index: the team.
@@ -156,19 +154,19 @@ class Membership:
         return [team for team in self.ready(block) if team.index not in self.assignment_of_team]
 
     def place(self, trial: int, now_s: float) -> int:
-        """Have the first idle block hold a trial; return that block."""
+        """Give a trial to the first idle block; return the block."""
         block = heappop(self.idle)
         self.trial_of_block[block], self._since_s[block] = trial, now_s
         return block
 
     def release(self, block: int, now_s: float) -> float:
-        """Have a block hold its trial no longer; return the seconds for which it did."""
+        """Take the trial from a block; return for how many seconds the block had it."""
         del self.trial_of_block[block]
         self._set_aside(block)
         return now_s - self._since_s.pop(block)
 
     def update_free(self, block: int) -> None:
-        """Sort a block without a trial into `idle` or `out` again, after its teams have changed."""
+        """Move a block without a trial to `idle` or `out`, after its teams have changed."""
         self.out.discard(block)
         if block in self.idle:
             self.idle.remove(block)

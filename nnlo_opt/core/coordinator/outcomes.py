@@ -1,12 +1,12 @@
-"""Translations of messages, trials, lost ranks into journal events or reports to the search: pure functions.
+"""Converts messages, trials and lost ranks to journal events and reports to the search: pure functions.
 
 `--max-attempts`: the loss of ranks that train a fold counts against its trial if one of them is known to have died,
-as the trial may have killed it. It counts whether the assignment is lost with these ranks or continues with the ranks
-that are left: else a trial could kill all ranks of a block, one after another. If a job ended by itself for an unknown
-reason, the attempts under way count if the whole start has brought nothing that lasts: nothing else would ever end
-the restarts. All other losses (somebody ends the job, a rank of another team dies, a node crashes in a search that
-makes progress) count against no trial. After an epoch that no attempt has reached before, the count begins anew: a
-trial that takes many starts is not given up. The loss of a script that a signal has killed counts like that of ranks.
+because the trial may have killed it. It counts whether the assignment is lost or continues with the remaining ranks:
+otherwise a trial could kill all ranks of a block, one after another. If a job ended by itself for an unknown reason,
+the running attempts count if that start achieved nothing: otherwise the restarts would never end. Other losses (the job
+was ended on purpose, a rank of another team died, a node crashed in a search that makes progress) do not count. An
+epoch that no earlier attempt has reached resets the count, so that a trial that needs many starts is not given up. A
+script killed by a signal counts like lost ranks.
 """
 
 import math
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan, Tell
 from nnlo_opt.core.search.base import TrialProgress
@@ -29,7 +30,7 @@ _EVENT_OF: dict[type[msg.Message], type[ev.Event]] = {
     msg.FoldFinished: ev.AssignmentFinished, msg.FoldPaused: ev.AssignmentPaused,
 }
 # fmt: on
-#: names of the fields that these events copy, all but the time; looked up once
+#: names of the fields that these events copy, all except the time; cached
 _FIELDS = {kind: tuple(name for name in kind.__struct_fields__ if name != "time_s") for kind in _EVENT_OF.values()}
 
 
@@ -39,7 +40,7 @@ _FIELDS = {kind: tuple(name for name in kind.__struct_fields__ if name != "time_
 def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: float) -> ev.Event:
     """Return the event that records a master's message about its assignment.
 
-    No result is recorded for a trial that has ended: its folds are stopped. A fold that failed by chance is lost.
+    No result is recorded for an ended trial: its folds are stopped. A fold that failed by chance is lost.
 
     Raises:
         ProtocolError: no master sends this type of message.
@@ -57,7 +58,7 @@ def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: 
 
 
 def recorded_late(fold: UnrecordedFold, assignment: Assignment, trial: Trial, now_s: float) -> ev.Event:
-    """Return the event that records a fold which had finished when the coordinator died; see `event_of`."""
+    """Return the event for a fold that finished after the coordinator died; see `event_of`."""
     message = msg.FoldFinished(assignment=fold.assignment, reason=fold.reason, **asdict(fold.result))
     return event_of(message, assignment, trial, now_s)
 
@@ -84,10 +85,10 @@ def completion(trial: Trial, plan: SearchPlan, now_s: float) -> ev.TrialComplete
 def report_of(trial: Trial, plan: SearchPlan, *, taken: bool = False) -> Tell:
     """Return the report of a trial to the search.
 
-    A paused trial counts as pruned, with its figure so far; an infeasible one as failed, but with its figure.
+    A paused trial is reported as pruned with its figure so far, an infeasible one as failed with its figure.
 
     Args:
-        taken: True if a paused trial does not wait any more: it is about to go on.
+        taken: True if a paused trial is about to resume.
     """
     paused = TrialState.PENDING if trial.figure_so_far is None else TrialState.PRUNED
     state = trial.state if trial.state.ended else paused
@@ -105,14 +106,14 @@ def report_of(trial: Trial, plan: SearchPlan, *, taken: bool = False) -> Tell:
 
 
 def curve_of(trial: Trial, n_fold: int) -> tuple[tuple[int, float], ...]:
-    """Return (number of epochs, mean over the folds) as far as all folds have reported."""
+    """Return (epochs, mean over the folds) up to the last epoch that all folds have reported."""
     folds = [trial.reports.get(fold, {}) for fold in range(n_fold)]
     epochs = [epoch for epoch in folds[0] if all(epoch in fold for fold in folds)]
     return tuple((epoch, mean_and_std([fold[epoch] for fold in folds])[0]) for epoch in epochs)
 
 
 def progress_of(trial: Trial, *, waits: bool) -> TrialProgress:
-    """Return how far a trial has come, from what its assignments took; `waits`: True if it may go on once paused."""
+    """Return the progress and cost of a trial; `waits`: True if it is paused and may resume."""
     begun = [a for a in trial.assignments if a.started_at_s is not None and a.ended_at_s is not None]
     return TrialProgress(
         waits=waits and trial.state is TrialState.PAUSED,
@@ -124,7 +125,7 @@ def progress_of(trial: Trial, *, waits: bool) -> TrialProgress:
 
 
 def trial_losses(trial: Trial, objectives: Sequence[Objective], direction: str) -> tuple[float, ...] | None:
-    """Return the values of a trial that are minimised, one for each objective; None unless it is complete."""
+    """Return the losses of a trial, one per objective; None unless it is complete."""
     if trial.figure_of_merit is None:
         return None
     if objectives:
@@ -136,12 +137,12 @@ def trial_losses(trial: Trial, objectives: Sequence[Objective], direction: str) 
 
 
 def loss_of(last_end: LastEnd, assignment: Assignment, *, fruitless: bool) -> tuple[str, bool]:
-    """Return why an assignment that the previous start left open was lost, and True if that counts.
+    """Return why an assignment left open by the previous start was lost, and whether that counts.
 
     Args:
         last_end: known causes of the end of that start.
-        assignment: under way when that start ended.
-        fruitless: True if that start has brought nothing that lasts.
+        assignment: assignment that was running when that start ended.
+        fruitless: True if that start achieved nothing lasting.
     """
     if how := last_end.died.get(assignment.team):
         return how, True
@@ -151,7 +152,7 @@ def loss_of(last_end: LastEnd, assignment: Assignment, *, fruitless: bool) -> tu
 
 
 def losses_without_progress(trial: Trial, fold: int) -> list[Loss]:
-    """Return the losses since the fold got further than ever before."""
+    """Return the losses since the fold last reached a new epoch."""
     found: list[Loss] = []
     furthest = 0
     for assignment in (attempt for attempt in trial.assignments if attempt.fold == fold):
@@ -165,12 +166,12 @@ def losses_without_progress(trial: Trial, fold: int) -> list[Loss]:
 
 
 def fold_to_give_up(trial: Trial, max_attempts: int) -> tuple[int, str] | None:
-    """Return a fold whose attempts were lost too often, with the reason for which its trial fails; None without one."""
+    """Return a fold with too many lost attempts, and the reason why its trial fails; None if there is none."""
     for fold in sorted({a.fold for a in trial.assignments} - trial.folds.keys()):
         found = losses_without_progress(trial, fold)
         if len(found) >= max_attempts:
             times = "once" if len(found) == 1 else f"{len(found)} times in a row"
             whose = "ranks that trained it were" if not found[-1].of_script else "its script was"
-            reason = f"{whose} lost {times} (`--max-attempts`); the last time: {found[-1].reason}"
+            reason = f"{whose} lost {times} (`{spelled('max_attempts')}`); the last time: {found[-1].reason}"
             return fold, reason
     return None

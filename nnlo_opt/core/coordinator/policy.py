@@ -1,7 +1,7 @@
-"""Pruning policy: verdicts of the pruner, verdicts of the race between folds, about trials in the ledger.
+"""Pruning policy: verdicts of the pruner and of the race between folds.
 
-The state asks the policy, which never acts. All that the policy knows comes from the ledger: at the start from its
-trials, then from every event that is applied to it.
+The state machine asks the policy, which never acts. It learns from the ledger only: at the start from its trials, then
+from every applied event.
 """
 
 from nnlo_opt.core.coordinator.instructions import SearchPlan
@@ -15,20 +15,20 @@ from nnlo_opt.core.trials.trial import Trial
 
 
 class Policy:
-    """Judges reports; decides which folds a trial may run now, which paused trial is promoted next.
+    """Judges reports, and decides which folds a trial may run and which paused trial is promoted next.
 
     Args:
-        plan: goal of the search, with its pruning plan.
-        ledger: trials so far; only read here, its later events come by `take`.
-        pruner: the user's own; None for the one that the plan names.
+        plan: plan of the search, including pruning.
+        ledger: trials so far; read-only, later events come by `take`.
+        pruner: custom pruner; None for the one in the plan.
     """
 
     def __init__(self, plan: SearchPlan, ledger: Ledger, pruner: Pruner | None = None) -> None:
         self._plan = plan
         self._ledger = ledger
-        #: None: no epoch is judged
+        #: None if epochs are not judged
         self.pruner = pruner or (None if plan.pruning is None else make_pruner(plan.pruning))
-        #: epochs, folds, rungs, ends of the trials in the ledger, in the form that a pruner reads
+        #: epochs, folds, rungs and ends of the trials in the ledger, for the pruner
         self.reports = Reports(plan.n_fold, plan.direction)
         for trial in ledger.trials:
             for fold, curve in trial.reports.items():
@@ -42,7 +42,7 @@ class Policy:
                 self.reports.end(trial.number)
 
     def take(self, event: ev.Event) -> None:
-        """Take in an event that was just applied to the ledger."""
+        """Process an event that was just applied to the ledger."""
         match event:
             case ev.EpochEnded() if event.figure_of_merit is not None:
                 assignment = self._ledger.assignments[event.assignment]
@@ -67,7 +67,7 @@ class Policy:
         return [] if self.pruner is None else list(self.pruner.pause_epochs(trial, self.reports))
 
     def folds_to_run(self, trial: Trial) -> list[int]:
-        """Return the folds that are neither finished nor waiting at a rung, in their order."""
+        """Return the folds that have neither finished nor are waiting at a rung, in order."""
         rung = next(iter(self.pause_epochs(trial.number)), None)
         return [
             fold
@@ -78,40 +78,40 @@ class Policy:
     # ------------------------------------------------------------ paused trials
 
     def promotion(self, *, alone: bool) -> int | None:
-        """Return the paused trial that is promoted next; None if none may be.
+        """Return the paused trial to promote next; None if there is none.
 
         Args:
-            alone: False if the search decides too (`freeze-thaw`), so that the pruner has its turns only.
+            alone: False if the search also decides (`freeze-thaw`), so that the pruner only has its turns.
         """
         if self.pruner is None or not (alone or self.pruner.has_turn(self.reports)):
             return None
         return self.pruner.promotion(self.reports)
 
     def rungs_behind(self, trial: Trial) -> int:
-        """Return the rungs that a paused trial has passed once it goes on: one more, and all that it has gone beyond.
+        """Return the rungs that a paused trial has passed once it resumes: one more, and all that it has overrun.
 
-        Code of a user may stop some epochs later than it should.
+        User code may stop some epochs later than it should.
         """
         reached = min(self.reports.curve(trial.number, fold).last_epoch for fold in range(self._plan.n_fold))
         return trial.n_rungs + 1 + sum(rung <= reached for rung in self.pause_epochs(trial.number)[1:])
 
     def last_resort(self) -> int | None:
-        """Return the paused trial that resumes when no other can, lest the search end without a result."""
+        """Return the paused trial to resume when nothing else can run, so that the search gets a result."""
         if self.pruner is None or self._ledger.best(self._plan.direction) is not None:
             return None
         return self.pruner.last_resort(self.reports)
 
     def why_left(self, trial: int) -> str:
-        """Return the reason for which a paused trial was never promoted."""
+        """Return why a paused trial was never promoted."""
         return f"not promoted: {self.place(trial, self.pause_epochs(trial)[0])}"
 
     def place(self, trial: int, epoch: int) -> str:
-        """Return the rank of a trial among all that have reached its rung after `epoch` epochs."""
+        """Describe the rank of a trial among all at its rung after `epoch` epochs."""
         assert self.pruner is not None
         return self.pruner.place(trial, epoch, self.reports)
 
     def goal(self, trial: int, n_rungs: int) -> str:
-        """Return how far a trial is trained that has passed `n_rungs` rungs, and its rank at the last of them."""
+        """Describe how far a trial trains after `n_rungs` rungs, and its rank at the last of them."""
         assert self.pruner is not None
         rungs = self.pruner.rungs(trial)
         goal = f"to epoch {rungs[n_rungs]}" if n_rungs < len(rungs) else "to its last epoch"

@@ -4,9 +4,9 @@
 instructions for the shell to carry out in order. It is the only mutator. Every event is recorded before the messages
 that it justifies: an `Append` precedes every `Send`.
 
-The state alone holds the parts, and no part knows another: `membership` has teams, blocks, assignments;
-`suggestions` has points for trials to come; `ending` has the phase of the run; `policy` judges trials. `outcomes`
-translates what has happened into events and reports.
+Only the state has references to the parts, which do not know each other: `membership` has teams, blocks and
+assignments; `suggestions` has points for future trials; `ending` has the phase of the run; `policy` judges trials.
+`outcomes` converts what has happened to events and reports.
 """
 
 import logging
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.topology import Team, Topology
 from nnlo_opt.core.coordinator import instructions as ins
@@ -31,43 +32,43 @@ from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, Trial, TrialSt
 
 logger = logging.getLogger(__name__)
 
-#: events that the coordinator accepts before it begins, and from then on
+#: events allowed before the coordinator begins, and afterwards
 _TO_OPEN: frozenset[type] = frozenset({ins.Begin, ins.Preempt, ins.Enqueue})
 _ONCE_OPEN: frozenset[type] = frozenset(
     {Suggestion, ins.FromMaster, ins.RanksDied, ins.Tick, ins.Preempt, ins.Enqueue, ins.StopTrial, ins.Drain}
 )
-#: events that justify no message: a crash that loses them loses nothing, so nobody waits for the disk
+#: events that no message depends on: losing them in a crash does no harm, so they are not synced
 _NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
 
 
 class CoordinatorState:
-    """Assigns folds of trials to teams, one trial a block at a time; asks the search ahead of the blocks.
+    """Assigns folds of trials to teams, one trial per block at a time; requests suggestions ahead of need.
 
     Args:
         plan: goal of the search.
         topology: blocks and teams of this start of the run.
-        ledger: trials of earlier starts; from now on changed by this state alone.
-        pruner: as of `Policy`.
+        ledger: trials of earlier starts. From now on only this state may change it.
+        pruner: as for `Policy`.
     """
 
     def __init__(self, plan: SearchPlan, topology: Topology, ledger: Ledger, pruner: Pruner | None = None) -> None:
         self.plan = plan
         self.topology = topology
-        #: all trials; changed only by the events that `_record` makes
+        #: all trials. Do not set from outside: changed only by the events of `_record`
         self.ledger = ledger
         #: teams, blocks, assignments
         self.membership = Membership(topology)
-        #: suggestions not yet given to a block
+        #: suggestions not yet used
         self.suggestions = SuggestionBuffer(topology.n_blocks)
-        #: the phase, with the reasons to enter the next one
+        #: the phase, and the reasons to enter the next one
         self.ending = Ending(plan)
-        #: verdicts about trials; has seen every event that the ledger has
+        #: verdicts about trials; has processed the same events as the ledger
         self.policy = Policy(plan, ledger, pruner)
         #: trials that could not be paused at their rung
         self._unpaused = set[int]()
-        #: trials begun and not ended that no block holds, the first to resume first; paused trials are not among them
+        #: trials begun but not ended, without a block, in the order in which they resume; without paused trials
         self.to_resume: deque[int] = deque()
-        #: time of the decision under way, in seconds since the first start; its events, its instructions so far
+        #: time of the current decision, in seconds since the first start; its events and instructions so far
         self._now_s = 0.0
         self._events: list[ev.Event] = []
         self._instructions: list[ins.Instruction] = []
@@ -80,10 +81,10 @@ class CoordinatorState:
     # ------------------------------------------------------------ the one mutator
 
     def handle(self, event: ins.CoordinatorEvent, now_s: float) -> list[ins.Instruction]:
-        """Take in `event`; return the instructions that follow from it, to be carried out in order.
+        """Handle `event`; return the instructions to carry out, in order.
 
         Args:
-            event: allowed in the phase of the run.
+            event: event allowed in the phase of the run.
             now_s: seconds since the first start of the run.
 
         Raises:
@@ -127,7 +128,7 @@ class CoordinatorState:
     # ------------------------------------------------------------ the decision under way
 
     def _record(self, event: ev.Event) -> None:
-        """Write an event; ledger and policy know it at once. ProtocolError if it contradicts the ledger."""
+        """Record an event, and apply it to ledger and policy. ProtocolError if it contradicts the ledger."""
         self.ledger.apply(event)
         self.policy.take(event)
         self._events.append(event)
@@ -144,7 +145,7 @@ class CoordinatorState:
         self.ending.begin()
         self._end_left_open(last_end, finished)
         for trial in self.ledger.trials:
-            # The end of a fold and its consequences are one write, of which a crash may have kept the beginning.
+            # The end of a fold and its consequences are one write, of which a crash may have kept only the beginning.
             failed = next((a for a in trial.assignments if a.end is AssignmentEnd.FAILED), None)
             if not trial.state.ended and failed is not None:
                 self._fail(trial, failed.fold, failed.reason)
@@ -164,7 +165,7 @@ class CoordinatorState:
             self.ending.drain(self.ending.preempted_because)
 
     def _end_left_open(self, last_end: LastEnd, finished: dict[int, UnrecordedFold]) -> None:
-        """End the assignments that an earlier start has left open: some had finished, the rest are lost."""
+        """End the assignments left open by an earlier start: some had finished, the others are lost."""
         fruitless = len(self.ledger.sessions) > 1 and not self.ledger.sessions[-2].n_lasting
         for assignment in [a for a in self.ledger.assignments if a.end is None]:
             kept, trial = finished.get(assignment.number), self.ledger.trials[assignment.trial]
@@ -187,7 +188,7 @@ class CoordinatorState:
             self._instructions.append(ins.Tell(trial=number, point=suggestion.point, state="pending"))
 
     def _ask_ahead(self) -> None:
-        """Keep a suggestion for every idle block, with some in reserve, as far as the number of trials allows."""
+        """Request suggestions for every idle block and some in reserve, up to the number of trials."""
         n_known = len(self.ledger.trials) + self.suggestions.n_new
         may_ask = self.phase is Phase.SEARCHING and self.plan.allows(n_known)
         if may_ask and self.suggestions.is_short(len(self.membership.idle)):
@@ -211,7 +212,7 @@ class CoordinatorState:
             case msg.FoldStopped() if preempting and not trial.state.ended:
                 self._end_preempted(team_index)
             case msg.FoldFailed() if preempting and not trial.state.ended:
-                # The signal may have ended a process of the user: the next start will show if the trial fails.
+                # The signal may have killed a process of the user: the next start will show whether the trial fails.
                 logger.warning("trial %d failed while it was preempted: %s", trial.number, message.reason)
                 self._end_preempted(team_index)
             case msg.FoldFinished() | msg.FoldPaused() | msg.FoldStopped() | msg.FoldFailed():
@@ -223,7 +224,7 @@ class CoordinatorState:
 
     def _take_report(self, team_index: int, assignment: Assignment, message: msg.EpochReported) -> None:
         trial = self.ledger.trials[assignment.trial]
-        # After a resume from a checkpoint, a master reports its epoch again, which the journal has already.
+        # After a resume from a checkpoint, a master reports an epoch again that the journal already has.
         if message.epoch not in trial.reports.get(assignment.fold, ()) or message.epoch > assignment.epoch:
             self._record(event_of(message, assignment, trial, self._now_s))
         if not message.waits or trial.state.ended or self.ending.preempting:
@@ -247,7 +248,7 @@ class CoordinatorState:
                 self._prune(trial, decision.reason)
 
     def _end_assignment(self, team_index: int, assignment: Assignment, message: msg.Message) -> None:
-        """Record how an assignment has ended, with the consequences for its trial."""
+        """Record the end of an assignment, and the consequences for its trial."""
         trial = self.ledger.trials[assignment.trial]
         self._record(event_of(message, assignment, trial, self._now_s))
         del self.membership.assignment_of_team[team_index]
@@ -279,7 +280,7 @@ class CoordinatorState:
         self._end(trial, ev.TrialPruned(time_s=self._now_s, trial=trial.number, figure_of_merit=figure, reason=reason))
 
     def _end(self, trial: Trial, event: ev.Event) -> None:
-        """End a trial without its result; its folds under way stop, as their results are not needed."""
+        """End a trial without a result, and stop its running folds."""
         self._record(event)
         self._instructions.append(report_of(trial, self.plan))
         self.ending.take(trial)
@@ -287,7 +288,7 @@ class CoordinatorState:
             self._send(assignment.team, msg.StopFold(assignment=assignment.number))
 
     def _stop(self, number: int, reason: str) -> None:
-        """End a trial as its user wishes: pruned if it has a figure of merit by now, else failed."""
+        """End a trial at a user's request: pruned if it has a figure of merit, else failed."""
         if not 0 <= number < len(self.ledger.trials) or (trial := self.ledger.trials[number]).state.ended:
             return
         if number in self.to_resume:
@@ -298,7 +299,7 @@ class CoordinatorState:
             self._end(trial, ev.TrialFailed(time_s=self._now_s, trial=number, reason=reason))
 
     def _pause(self, trial: Trial) -> None:
-        """Leave a trial at its rung."""
+        """Pause a trial at its rung."""
         figure = self.policy.reports.figure_so_far(trial.number)
         assert figure is not None, "a trial waits at a rung before it had reported"
         self._record(ev.TrialPaused(time_s=self._now_s, trial=trial.number, figure_of_merit=figure))
@@ -309,7 +310,7 @@ class CoordinatorState:
         self._record(ev.AssignmentLost(time_s=self._now_s, assignment=number, reason=reason, counts=counts))
 
     def _gives_up(self, trial: Trial) -> bool:
-        """Fail a trial if attempts at a fold of it were lost too often; return True if so."""
+        """Fail a trial if attempts at one of its folds were lost too often; return True if so."""
         found = None if trial.state.ended else fold_to_give_up(trial, self.plan.max_attempts)
         if found is not None:
             self._fail(trial, *found)
@@ -318,32 +319,32 @@ class CoordinatorState:
     # ------------------------------------------------------------ dead ranks
 
     def _take_deaths(self, ranks: frozenset[int]) -> None:
-        """Wait for the rest of each team to reform; do without a team that has no rank left."""
+        """Wait for the rest of each team to reform; give up a team without ranks."""
         for team_index in self.membership.died(ranks):
             if self.membership.states[team_index] is TeamState.LOST:
                 self._take_losses(team_index, self.membership.teams[team_index], continued=-1)
             self._place_block(self.membership.block_of(team_index))
 
     def _take_reformed(self, team_index: int, message: msg.TeamReformed) -> None:
-        """Take in that a team has reformed without some of its ranks."""
+        """Handle that a team has reformed without some of its ranks."""
         before = self.membership.teams[team_index]
         self.membership.reformed(team_index, message.alive, message.world_ranks, message.n_masters)
         assignment = self.membership.assignment_of_team.get(team_index)
         continued = message.goes_on
-        # An order that a living master has not taken yet is on its way to it.
+        # An order that a live master has not received yet is still in transit.
         if assignment is not None and before.master_rank in message.world_ranks and assignment.number > message.taken:
             continued = assignment.number
         self._take_losses(team_index, before, continued, message.how)
         self._place_block(self.membership.block_of(team_index))
 
     def _take_losses(self, team_index: int, before: Team, continued: int, how: str = "") -> None:
-        """Record the ranks that a team has lost, with the loss of its assignment unless the team continues it.
+        """Record the ranks that a team has lost, and the loss of its assignment unless the team continues it.
 
         Args:
             team_index: the team.
             before: the team as it trained when the ranks died.
             continued: number of the assignment that the team continues; -1 for none.
-            how: as of `TeamReformed`.
+            how: as in `TeamReformed`.
         """
         assignment = self.membership.assignment_of_team.get(team_index)
         ranks = self.membership.take_unrecorded(team_index)
@@ -371,12 +372,12 @@ class CoordinatorState:
         self._gives_up(self.ledger.trials[assignment.trial])
 
     def _blames(self, assignment: Assignment, ranks: Sequence[int], team: Team) -> bool:
-        """Return True if the trial may have killed `ranks` of the `team`: some trained it, no other cause is known."""
+        """Return True if the trial may have killed `ranks` of `team`: some trained it, and no other cause is known."""
         is_wanted = not (self.ending.preempting or self.ledger.trials[assignment.trial].state.ended)
         return is_wanted and (not ranks or not set(ranks).isdisjoint(team.world_ranks))
 
     def _place_block(self, block: int) -> None:
-        """Have a block continue with its remaining teams, or hand its trial to another block if none can train."""
+        """Continue a block with its remaining teams, or move its trial to another block if none can train."""
         if block not in self.membership.trial_of_block:
             self.membership.update_free(block)
         elif self.membership.is_busy(block) or self.membership.may_train(block):
@@ -396,7 +397,7 @@ class CoordinatorState:
 
     @property
     def _has_more(self) -> bool:
-        """True if a trial would begin or be promoted, were there a block for it."""
+        """True if a trial would begin or be promoted if a block were free."""
         return self.phase is Phase.SEARCHING or (self.phase is Phase.DRAINING and self._next_promotion() is not None)
 
     def _next_promotion(self) -> int | None:
@@ -445,7 +446,7 @@ class CoordinatorState:
         return number
 
     def _promoted(self) -> int | None:
-        """Return a paused trial that resumes on an idle block; one that its block is about to leave resumes there."""
+        """Return a paused trial to resume on an idle block; one that its block is about to leave resumes there."""
         while (number := self._next_promotion()) is not None:
             trial = self.ledger.trials[self._promote(number)]
             if not trial.running:
@@ -505,7 +506,7 @@ class CoordinatorState:
     # ------------------------------------------------------------ time
 
     def _check_time(self) -> None:
-        """Begin no trial that the time does not allow; when it is over, stop the trials under way."""
+        """Begin no trial that time does not allow; when time is up, stop the running trials."""
         budget = self.plan.budget
         self._check_count()
         if budget.trial_timeout_s is not None:
@@ -524,8 +525,9 @@ class CoordinatorState:
             self.ending.check_failures(self.ledger.trials)
 
     def _check_trials(self, timeout_s: float) -> None:
-        """Fail trials whose fold takes too long; give up if its team does not stop either."""
+        """Fail trials whose folds take too long; give up if a team does not stop, either."""
         budget, now_s, suspects = self.plan.budget, self._now_s, self.membership.suspects
+        limit = f"`{spelled('trial_timeout')}`, {timeout_s:g} s"
         for team_index, assignment in self.membership.assignment_of_team.items():
             if not budget.is_overdue(assignment.assigned_at_s, now_s):
                 continue
@@ -534,13 +536,13 @@ class CoordinatorState:
                 suspects[team_index] = now_s
                 trial = self.ledger.trials[assignment.trial]
                 if not trial.state.ended:  # else the team has an order to stop this fold already
-                    self._fail(trial, assignment.fold, f"it took longer than `--trial-timeout`, {timeout_s:g} s")
+                    self._fail(trial, assignment.fold, f"it took longer than {limit}")
             elif budget.is_overdue(ordered_at_s, now_s):
                 self._give_up(
-                    f"Block {assignment.block} is stuck in code of the model: its trial took longer than "
-                    f"`--trial-timeout`, {timeout_s:g} s, and has not stopped for as long again. The trial has failed. "
-                    "The search ends here, as a rank cannot be freed from outside; add `--opt-restore` to resume it "
-                    "without this trial (`nnlo-opt launch` does so by itself)."
+                    f"Block {assignment.block} is stuck in code of the model: its trial took longer than {limit}, "
+                    "and has not stopped for as long again. The trial has failed. The search ends here, as a rank "
+                    f"cannot be freed from outside; add `{spelled('opt_restore', True)}` to resume it without this "
+                    "trial (`nnlo-opt launch` does so by itself)."
                 )
                 return
 
@@ -548,7 +550,7 @@ class CoordinatorState:
         self._instructions.append(ins.GiveUp(reason=reason))
 
     def _preempt(self, reason: str, stop_at_s: float, abandon_at_s: float) -> None:
-        """Have every assignment reach a checkpoint before `stop_at_s`, from which the next start resumes."""
+        """Tell every assignment to write a checkpoint before `stop_at_s`, from which the next start resumes."""
         is_over = self.ending.preempting or self.phase is Phase.OVER
         if is_over or (self.phase is Phase.DRAINING and not (self._has_trial or self._has_more)):
             return
@@ -558,7 +560,7 @@ class CoordinatorState:
                 self._send(team_index, msg.PreemptFold(assignment=assignment.number))
 
     def _hurry(self) -> None:
-        """Stop assignments that have not reached a checkpoint in time; abandon teams that do not stop either."""
+        """Stop assignments without a checkpoint in time; abandon teams that do not stop, either."""
         under_way = self.membership.assignment_of_team
         if self.ending.stops(self._now_s):
             for team_index, assignment in under_way.items():
@@ -568,7 +570,7 @@ class CoordinatorState:
                 self._end_preempted(team_index)
 
     def _end_preempted(self, team_index: int) -> None:
-        """End an assignment for want of time. Its master gets no FoldRecorded, so it keeps its checkpoints."""
+        """End an assignment for lack of time. Its master gets no FoldRecorded, so it keeps its checkpoints."""
         number = self.membership.assignment_of_team.pop(team_index).number
         reason = self.ending.preempted_because
         self._record(ev.AssignmentPreempted(time_s=self._now_s, assignment=number, reason=reason))
@@ -576,19 +578,19 @@ class CoordinatorState:
     # ------------------------------------------------------------ the end
 
     def _settle(self) -> None:
-        """Enter the next phase when nothing more can begin, or nothing is under way."""
+        """Enter the next phase when nothing more can begin, or nothing is running."""
         self._check_count()
         ending, is_left = self.ending, self._has_trial
         if not (self.membership.n_may_train or ending.preempting) and (is_left or self._has_more):
             self._give_up(
                 "No block can train any more, as ranks of every block have died. The search ends here; add "
-                "`--opt-restore` to resume it (`nnlo-opt launch` does so by itself)."
+                f"`{spelled('opt_restore', True)}` to resume it (`nnlo-opt launch` does so by itself)."
             )
             return
         is_busy = bool(self.membership.assignment_of_team)
         if self.phase is not Phase.DRAINING or is_busy or (is_left and not ending.preempting):
             return
-        # The preempted assignments may have been all there was.
+        # The preempted assignments may have been the last ones.
         is_left = is_left or (ending.preempting and self._next_promotion() is not None)
         if ending.is_complete(is_left=is_left):
             for trial in self.ledger.trials:

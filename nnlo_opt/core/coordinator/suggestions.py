@@ -1,6 +1,6 @@
-"""Buffer of suggestions that the search has made ahead of the blocks that will need them.
+"""Buffer of suggestions requested ahead of need.
 
-It holds few, as each knows less than one made later, but enough that no block waits.
+It is small, because a suggestion made earlier knows less, but large enough that blocks do not wait.
 """
 
 import math
@@ -12,45 +12,45 @@ from functools import partial
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.search.base import Suggestion
 
-#: share of the blocks that become free and may find no suggestion ready
+#: acceptable share of freed blocks that find no suggestion ready
 SHORTAGE = 0.05
-#: number of latest suggestions and trials over which mean durations are taken
+#: number of latest suggestions and trials for mean durations
 N_LATEST = 16
 
 
 @dataclass(slots=True)
 class SuggestionBuffer:
-    """Holds suggestions; learns how long suggestions and trials take.
+    """Keeps suggestions, and learns how long suggestions and trials take.
 
-    Blocks that become free take from the buffer, which the search fills with one suggestion after another: a
-    make-to-stock queue (Buzacott and Shanthikumar, 1993, Stochastic Models of Manufacturing Systems, section 4.2).
-    With rho suggestions wanted in the time that one takes, a buffer of s is empty for a share rho^s of these blocks.
+    Freed blocks take from the buffer, which the search fills with one suggestion after another: a make-to-stock queue
+    (Buzacott and Shanthikumar, 1993, Stochastic Models of Manufacturing Systems, section 4.2). If rho suggestions are
+    needed in the time that one takes, a buffer of size s is empty for a share rho^s of these blocks.
 
     Args:
         n_blocks: number of blocks of the run.
     """
 
     n_blocks: int
-    #: suggestions not yet given to a block, oldest first
+    #: unused suggestions, oldest first
     ready: deque[Suggestion] = field(default_factory=deque, init=False)
     #: True while the search owes an answer
     asked: bool = field(default=False, init=False)
     #: True if the search has no point left to suggest
     exhausted: bool = field(default=False, init=False)
-    #: seconds that the latest suggestions took, and for which the latest trials held their blocks
+    #: durations of the latest suggestions, and of the latest trials on their blocks
     _suggestions_s: deque[float] = field(default_factory=partial(deque, maxlen=N_LATEST), init=False)
     _trials_s: deque[float] = field(default_factory=partial(deque, maxlen=N_LATEST), init=False)
 
     def reopen(self) -> None:
-        """Ask the search again, though it had no point left: it has been given one."""
+        """Ask the search again although it had no point left, because it has been given one."""
         self.exhausted = False
 
     def ask(self) -> None:
-        """Note that the search owes an answer from now on."""
+        """Record that the search owes an answer."""
         self.asked = True
 
     def add(self, suggestion: Suggestion) -> None:
-        """Take in the answer of the search; ProtocolError if it owes none."""
+        """Add the answer of the search; ProtocolError if it owes none."""
         if not self.asked:
             raise ProtocolError("A suggestion came that nobody asked for.")
         self.asked = False
@@ -61,7 +61,7 @@ class SuggestionBuffer:
             self.ready.append(suggestion)
 
     def add_trial(self, seconds: float) -> None:
-        """Take in that a trial has left its block after `seconds`."""
+        """Record that a trial has left its block after `seconds`."""
         self._trials_s.append(seconds)
 
     @property
@@ -75,12 +75,12 @@ class SuggestionBuffer:
         return self.exhausted and not self.ready
 
     def is_short(self, n_idle: int) -> bool:
-        """Return True if the search has to be asked for a suggestion while `n_idle` blocks are idle."""
+        """Return True if the search should be asked for a suggestion while `n_idle` blocks are idle."""
         return not (self.asked or self.exhausted) and len(self.ready) < n_idle + self.target
 
     @property
     def target(self) -> int:
-        """Number of suggestions to hold beside those for idle blocks: 1 while little is known, at most one a block."""
+        """Number of suggestions to keep besides those for idle blocks: 1 while little is known, at most one each."""
         if not self._suggestions_s or not self._trials_s:
             return 1
         wanted = self.n_blocks * statistics.fmean(self._suggestions_s)

@@ -1,1 +1,1 @@
-"""Samples as a block sees them: sources, folds, batches, their order and weights."""
+"""Samples: sources, folds, batches, their order and weights."""

@@ -1,7 +1,7 @@
-"""Batches of endless passes over a shard, each in a new order that only the number of the pass decides.
+"""Batches from endless passes over a shard, each pass in a new order that depends only on its number.
 
-`BatchStream` cuts windows (`core.data.order`) into batches. The windows come from a shard in memory, or from files that
-are read while earlier batches are trained (`engine.data.streaming`).
+`BatchStream` cuts windows (`core.data.order`) into batches. The windows come from a shard in memory, or from files read
+ahead while earlier batches are trained (`engine.data.streaming`).
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from nnlo_opt.core.data.source import Indices
 
 
 class Batch(NamedTuple):
-    """Batch of n <= batch size samples; the last batch of a pass may be smaller.
+    """Batch of n samples; only the last batch of a pass may have fewer than the batch size.
 
     x and y are arrays (n, ...), or nested lists of arrays for several inputs or outputs. Sequences of variable length
     are padded with 0 to the longest one of the batch.
@@ -26,9 +26,9 @@ class Batch(NamedTuple):
 
     x: Arrays
     y: Arrays
-    #: True if the batch ends a pass, so that all samples of the shard were seen equally often
+    #: True if the batch ends a pass: all samples of the shard have been seen equally often
     end_of_pass: bool
-    #: factor of the loss of each sample, float32 (n,); None for 1
+    #: weight of each sample in the loss, float32 (n,); None for 1
     weights: NDArray[np.float32] | None = None
 
 
@@ -38,7 +38,7 @@ class Samples:
 
     x: Arrays
     y: Arrays
-    #: factor of the loss of each sample, float32 (n,); None for 1
+    #: weight of each sample in the loss, float32 (n,); None for 1
     weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
@@ -53,14 +53,14 @@ class Samples:
 class Window:
     """Consecutive samples of a pass."""
 
-    #: trees of arrays (m, ...) that hold the samples
+    #: trees of arrays (m, ...) with the samples
     tree: list[Any]
     #: rows of the samples in the tree, in the order of the pass
     rows: NDArray[np.int64] | slice
 
 
 class Windows(Protocol):
-    """Windows of a shard in every pass."""
+    """Windows of a shard, for every pass."""
 
     #: number of samples of the shard, at least 1
     n_samples: int
@@ -69,10 +69,10 @@ class Windows(Protocol):
         """Return the number of samples before each window of the pass, and their total, (n_windows + 1,)."""
 
     def get(self, pass_number: int, number: int) -> Window:
-        """Return window `number` of a pass, mostly called in ascending order; `TrialError` if it cannot be read."""
+        """Return window `number` of a pass; usually called in ascending order. `TrialError` if it cannot be read."""
 
     def close(self) -> None:
-        """Free threads and memory; `get` still works afterwards."""
+        """Release threads and memory; `get` still works afterwards."""
 
 
 class WindowsInMemory:
@@ -100,30 +100,30 @@ class WindowsInMemory:
         return Window(self._tree, np.take(samples, order))
 
     def close(self) -> None:
-        """Do nothing, because other objects may still use the samples."""
+        """Do nothing: other objects may still use the samples."""
 
 
 class Stream(Protocol):
-    """Endless passes over a shard; after `seek` to a position, the same batches follow as the first time."""
+    """Endless passes over a shard; after `seek` to a position the same batches follow."""
 
     @property
     def position(self) -> tuple[int, int]:
-        """Number of completed passes and offset in the current pass, as `seek` takes them."""
+        """Number of completed passes and offset in the current pass: the arguments of `seek`."""
 
     def seek(self, pass_number: int, offset: int) -> None:
-        """Go to a `position`."""
+        """Continue from a `position`."""
 
     def next(self) -> Batch:
         """Return the next batch; `TrialError` if it cannot be read."""
 
     def close(self) -> None:
-        """Free what was read ahead; the stream can still be used."""
+        """Discard what was read ahead; the stream can still be used."""
 
 
 class BatchStream:
-    """Endless passes over all samples of a shard; batches extend over the ends of windows.
+    """Endless passes over all samples of a shard; batches cross the ends of windows.
 
-    Going back to a position is exact. Batches may share memory with the shard, so they must not be changed.
+    `seek` is exact. Do not modify batches: they may share memory with the shard.
 
     Args:
         windows: windows of the shard.
@@ -146,11 +146,11 @@ class BatchStream:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Number of completed passes and of samples returned in the current pass, as `seek` takes them."""
+        """Number of completed passes, and of samples returned in the current pass: the arguments of `seek`."""
         return self._pass, self._offset
 
     def seek(self, pass_number: int, offset: int) -> None:
-        """Go to a `position`; the same batches follow as the first time."""
+        """Continue from a `position`; the same batches follow as the first time."""
         if pass_number < 0 or not 0 <= offset < self._n_samples:
             raise ValueError(
                 f"A position must be a pass >= 0 and an offset from 0 to {self._n_samples - 1}. "
@@ -160,10 +160,10 @@ class BatchStream:
         self._starts = self._current = None
 
     def next(self) -> Batch:
-        """Return the next batch, with one copy of its samples if they are shuffled and without a copy otherwise.
+        """Return the next batch; its samples are copied once if shuffled, and not otherwise.
 
         Raises:
-            TrialError: if the samples cannot be read; the position does not change.
+            TrialError: the samples cannot be read; the position does not change.
         """
         samples, _, end_of_pass = self.next_samples()
         x, y, *weights = padded(samples)
@@ -191,7 +191,7 @@ class BatchStream:
         return samples, n_samples, end_of_pass
 
     def close(self) -> None:
-        """End reading ahead; the stream can still be used."""
+        """Stop reading ahead; the stream can still be used."""
         self._current = None
         self._windows.close()
 

@@ -1,4 +1,4 @@
-"""Division of samples into folds, or into a shard for each worker."""
+"""Divides samples into folds, and into a shard for each worker."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -7,20 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Arrays, leaves
 from nnlo_opt.core.data.source import Indices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fold:
-    """Numbers of the samples to train on and to validate on: ascending int64 arrays without a common number."""
+    """Sample numbers for training and for validation: disjoint, ascending int64 arrays."""
 
     train: Indices
     validation: Indices
 
 
 def single_fold(n_train: int, n_validation: int) -> Fold:
-    """Return a fold without cross validation: the first `n_train` samples train, the next `n_validation` validate."""
+    """Return a train/validation split: the first `n_train` samples train, the next `n_validation` validate."""
     numbers = np.arange(n_train + n_validation)
     return Fold(numbers[:n_train], numbers[n_train:])
 
@@ -30,19 +31,19 @@ def make_folds(
 ) -> list[Fold]:
     """Cut the samples 0 .. n_samples - 1 into `n_fold` folds.
 
-    The sizes of the folds differ by at most one sample. If `labels` are classes (`classes_of`), the numbers of samples
-    of each class differ by at most one as well. With `groups`, all samples of a group are in one fold; the largest
-    groups are dealt out first to make the sizes as equal as possible, and labels are ignored.
+    Fold sizes differ by at most one sample. If `labels` are classes (`classes_of`), folds are stratified: the number of
+    samples of each class differs by at most one, too. With `groups`, all samples of a group are in one fold; the
+    largest groups are assigned first to make the sizes as equal as possible, and labels are ignored.
 
     Args:
         n_fold: number of folds, at least 2.
         n_samples: number of samples.
-        seed: equal seeds give equal folds.
+        seed: the same seed gives the same folds.
         labels: (n_samples, ...).
         groups: group of each sample, (n_samples,).
 
     Raises:
-        ConfigurationError: if `n_fold` is above the number of samples or of groups.
+        ConfigurationError: `n_fold` exceeds the number of samples or groups.
     """
     rng = np.random.default_rng(seed)
     if groups is not None:
@@ -55,23 +56,23 @@ def make_folds(
 
 
 def check_workers(n_samples: int, n_workers: int, n_fold: int = 1) -> None:
-    """Raise ConfigurationError if a fold has fewer samples to train on than workers."""
+    """Raise ConfigurationError if a fold has fewer training samples than workers."""
     if n_samples < n_workers:
         raise ConfigurationError(
             f"Every worker must have at least one training sample. Received: {n_samples} sample{'s' * (n_samples != 1)}"
             f"{' in a fold' * (n_fold > 1)} for {n_workers} workers. Take fewer ranks, or more data; in a search, "
-            "smaller blocks (`--block-size`)."
+            f"smaller blocks (`{spelled('block_size')}`)."
         )
 
 
 def shard(indices: Indices, n_workers: int, worker: int) -> Indices:
     """Return the shard of `worker` (0 .. n_workers - 1): a view of a contiguous part of `indices`.
 
-    Together the shards of all workers are `indices`, and their sizes differ by at most one. A contiguous part needs the
+    The shards of all workers together are `indices`; their sizes differ by at most one. A contiguous part reads the
     fewest files.
 
     Raises:
-        ConfigurationError: if there are fewer samples than workers.
+        ConfigurationError: there are fewer samples than workers.
     """
     if not 0 <= worker < n_workers:
         raise ValueError(f"`worker` must be from 0 to {n_workers - 1}. Received: {worker}.")
@@ -81,7 +82,7 @@ def shard(indices: Indices, n_workers: int, worker: int) -> Indices:
 
 
 def classes_of(labels: np.ndarray) -> NDArray[np.int64] | None:
-    """Return the class of every sample, (n,), if `labels` are classes; None for other labels, as in a regression.
+    """Return the class of every sample, (n,), if `labels` are classes; None otherwise, for example for a regression.
 
     Classes are one-hot rows (n, c) of any dtype with c >= 2, integers or booleans (n,) or (n, 1), or floats (n,) or
     (n, 1) that are all 0 or 1.
@@ -97,7 +98,7 @@ def classes_of(labels: np.ndarray) -> NDArray[np.int64] | None:
 
 
 def first_classes(labels: Arrays) -> tuple[int, NDArray[np.int64]] | None:
-    """Return the number of the first leaf of `labels` with classes, and the class of every sample; None without one."""
+    """Return the number of the first leaf of `labels` with classes, and the class of every sample; None if none has."""
     for number, leaf in enumerate(leaves(labels)):
         classes = classes_of(leaf) if isinstance(leaf, np.ndarray) else None
         if classes is not None:
@@ -106,7 +107,7 @@ def first_classes(labels: Arrays) -> tuple[int, NDArray[np.int64]] | None:
 
 
 def class_numbers(labels: Arrays, number: int) -> NDArray[np.int64]:
-    """Return the class of some samples, (n,), by leaf `number`, which `first_classes` has found for all samples."""
+    """Return the classes, (n,), in leaf `number`, as found by `first_classes` for all samples."""
     leaf = next(islice(leaves(labels), number, None))
     if leaf.ndim == 2 and leaf.shape[1] > 1:
         return leaf.argmax(axis=1)
@@ -118,14 +119,14 @@ def _is_binary(values: np.ndarray) -> bool:
 
 
 def _numbered(keys: np.ndarray, n_samples: int, what: str) -> Indices:
-    """Return equal numbers for equal keys, from 0 without a gap."""
+    """Number the distinct keys from 0."""
     if len(keys) != n_samples:
         raise ValueError(f"`{what}` must have one entry a sample, {n_samples}. Received: {len(keys)}.")
     return np.unique(keys, return_inverse=True)[1]
 
 
 def _deal_samples(n_fold: int, classes: np.ndarray, rng: np.random.Generator) -> Indices:
-    """Return the fold of every sample: samples are shuffled, ordered by class, and dealt out to the folds in turn."""
+    """Return the fold of every sample: samples are shuffled, ordered by class, and dealt to the folds in turn."""
     _check_enough(n_fold, len(classes), "samples")
     order = rng.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
@@ -135,15 +136,15 @@ def _deal_samples(n_fold: int, classes: np.ndarray, rng: np.random.Generator) ->
 
 
 def _deal_groups(n_fold: int, groups: Indices, rng: np.random.Generator) -> Indices:
-    """Return the fold of every sample: the largest group is dealt out first, to the fold with the fewest samples."""
+    """Return the fold of every sample: groups go, largest first, to the fold with the fewest samples."""
     sizes = np.bincount(groups)
-    _check_enough(n_fold, len(sizes), "groups of samples (`--fold-by`)")
+    _check_enough(n_fold, len(sizes), f"groups of samples (`{spelled('fold_by')}`)")
     order = rng.permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]
     fold_of_group = np.empty(len(sizes), np.int64)
     n_in_fold = np.zeros(n_fold, np.int64)
     for group in order:
-        # Of equals the first; no fold stays empty, as no group is.
+        # Ties go to the first fold; no fold stays empty, because no group is empty.
         fold_of_group[group] = fold = np.argmin(n_in_fold)
         n_in_fold[fold] += sizes[group]
     return fold_of_group[groups]
@@ -152,5 +153,5 @@ def _deal_groups(n_fold: int, groups: Indices, rng: np.random.Generator) -> Indi
 def _check_enough(n_fold: int, n: int, what: str) -> None:
     if n_fold > n:
         raise ConfigurationError(
-            f"`--n-fold` must be at most the number of {what}, {n}. Received: {n_fold}. Ask for fewer folds."
+            f"`{spelled('n_fold')}` must be at most the number of {what}, {n}. Received: {n_fold}. Ask for fewer folds."
         )

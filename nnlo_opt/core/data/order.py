@@ -1,12 +1,12 @@
 """Order of the samples of a shard in each pass.
 
-A shard is cut into blocks of consecutive samples, small enough that many of them make a window and large enough to be
-read at once. A pass takes the blocks in a random order. Several blocks make a window, and the pass takes the samples of
-the window in a random order. A sample may thus come at any place, files sorted by class are mixed, and a shard larger
-than memory can be read window by window. A shard of one window is one permutation.
+A shard is cut into blocks of consecutive samples, large enough to read efficiently and small enough that a window has
+many. A pass visits the blocks in random order; several blocks form a window, whose samples are shuffled. So any sample
+can come anywhere, files sorted by class are mixed, and a shard larger than memory is read window by window. A shard of
+one window is fully permuted.
 
-The order depends on (*rng_key, pass) and on the cut only, and the cut on the data only, not on whether the shard is
-held in memory. So the same seed gives the same training on a machine with less memory.
+The order depends only on (*rng_key, pass) and the cut, and the cut only on the data, not on whether the shard fits into
+memory. So the same seed gives the same training on a machine with less memory.
 """
 
 import numpy as np
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.data.source import DataInfo, Indices
 
-#: bytes of the samples that are mixed; also the bytes in memory at a time, if a shard does not fit
+#: bytes of a window, that is, of the samples shuffled together; also the memory used for a shard that does not fit
 WINDOW_BYTES = 64 << 20
-#: bytes read at once, in about a millisecond; the start of a read takes some 0.1 ms
+#: bytes of a block; reading it takes about a millisecond, of which starting takes some 0.1 ms
 BLOCK_BYTES = 1 << 20
 
 
@@ -39,14 +39,14 @@ class Cut(Frozen):
         """Return the cut for samples of the size in `info`."""
         sample_bytes, chunk = max(1, info.sample_bytes), max(1, info.chunk_samples)
         window = max(chunk, WINDOW_BYTES // sample_bytes)
-        # Chunks are read completely: a block of two chunks reads one more at its ends, and larger blocks would mix
+        # Only whole chunks can be read: a block of two chunks reads one more at its ends; larger blocks would shuffle
         # less.
         block = min(window, max(2 * chunk if chunk > 1 else 1, BLOCK_BYTES // sample_bytes))
         return cls(block=block, n_blocks=window // block)
 
 
 class Order:
-    """Order of samples in every pass, for any number of threads; it stores only the blocks of the last pass requested.
+    """Order of samples in every pass; thread-safe. Only the blocks of the last requested pass are cached.
 
     Args:
         n_samples: number of samples, at least 1.
@@ -62,7 +62,7 @@ class Order:
         self.shuffle = shuffle
         self._rng_key = rng_key
         self._cut = cut or Cut(block=n_samples, n_blocks=1)
-        #: number of a pass, and its blocks in order
+        #: number of a pass, and its shuffled blocks
         self._blocks: tuple[int, Indices] | None = None
 
     @property
@@ -78,7 +78,7 @@ class Order:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.add.reduceat(sizes, edges))])
 
     def window(self, pass_number: int, number: int) -> tuple[Indices, NDArray[np.int64] | None]:
-        """Return the samples of a window (m,), ascending, and their order in the pass (m,), None for this order."""
+        """Return the samples of a window (m,), ascending, and their permutation (m,); None if they stay in order."""
         blocks = self._blocks_of(pass_number)
         mine = np.sort(blocks[number * self._cut.n_blocks : (number + 1) * self._cut.n_blocks])
         edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._sizes(mine))])

@@ -1,7 +1,7 @@
-"""Sequences of variable length, as leaves of trees next to plain arrays.
+"""Sequences of variable length as leaves of trees, beside plain arrays.
 
-A `Ragged` is a leaf like an array (n, None, ...): sample i has `lengths[i]` steps. A batch of it is an array as long as
-its longest sample, padded with 0, which `keras.layers.Masking` and `Embedding(mask_zero=True)` skip.
+A `Ragged` is a leaf like an array (n, None, ...): sample i has `lengths[i]` steps. In a batch it becomes an array
+padded with 0 to the longest sample; `keras.layers.Masking` and `Embedding(mask_zero=True)` skip the padding.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Rows = NDArray[np.int64] | slice
 
 
 class Ragged:
-    """Samples of variable length; arrays obtained from it are shared and must not be changed.
+    """Samples of variable length. Do not modify arrays obtained from it: they are shared.
 
     Args:
         steps: steps of all samples, one sample after another, (sum of lengths, ...).
@@ -26,7 +26,7 @@ class Ragged:
     def __init__(self, steps: np.ndarray, lengths: NDArray[np.int64]) -> None:
         self.steps = steps
         self.lengths = lengths
-        #: number of the first step of each sample, and of the end of the last, (n + 1,)
+        #: index of the first step of each sample, and the end of the last, (n + 1,)
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
         if self._starts[-1] != len(steps):
             raise ValueError(f"{self._starts[-1]} steps are expected for these lengths. Received: {len(steps)}.")
@@ -63,7 +63,7 @@ class Ragged:
             return Ragged(self.steps[self._starts[start] : self._starts[stop]], self.lengths[start:stop])
         lengths = self.lengths[rows]
         ends = np.cumsum(lengths)
-        # Number of each step here, plus the distance of its sample's position there.
+        # Index of each step in the result, plus the offset of its sample's source.
         numbers = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self._starts[rows] - (ends - lengths), lengths)
         return Ragged(np.take(self.steps, numbers, axis=0), lengths)
 
@@ -74,7 +74,7 @@ class Ragged:
     def padded(self) -> np.ndarray:
         """Return all samples as an array (n, longest, ...), padded with 0.
 
-        At least one step, so that models can run.
+        There is at least one step, so that models can run.
         """
         longest = max(1, int(self.lengths.max(initial=0)))
         array = np.zeros((len(self), longest, *self.steps.shape[1:]), self.dtype)
@@ -84,7 +84,7 @@ class Ragged:
 
 def take(tree: Arrays, rows: Rows) -> Arrays:
     """Return the samples `rows` of every leaf: views for a slice, copies for an array of numbers."""
-    # This runs once for each batch, and `map_tree` would take as long as the copy.
+    # This runs once per batch, and `map_tree` would take as long as the copy.
     if isinstance(tree, list):
         return [take(branch, rows) for branch in tree]
     return tree[rows] if isinstance(rows, slice) or isinstance(tree, Ragged) else tree.take(rows, axis=0)

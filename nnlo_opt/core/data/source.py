@@ -1,4 +1,4 @@
-"""Interface of data sources, which number all samples from 0, file after file.
+"""Interface of data sources, in which samples are numbered from 0 over all files.
 
 Features and labels are trees (`nnlo_opt.core.base.trees`): an array, or lists of arrays for a model of several inputs
 or outputs. An array of sequences of variable length is a `Ragged`, whose shape has None for the steps.
@@ -20,12 +20,12 @@ Indices = NDArray[np.int64]
 
 
 class NotFiniteError(TrialError):
-    """Error for samples with NaN or infinity, which no learning rate can train."""
+    """Error for samples with NaN or infinity: no hyperparameters can help."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """Data file with its number of samples, which may be 0."""
+    """Data file and its number of samples, which may be 0."""
 
     path: Path
     n_samples: int
@@ -33,17 +33,17 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataInfo:
-    """Description of a data source; shapes are of one sample, and dtypes are those that `DataSource.read` returns."""
+    """Description of a data source: shapes of one sample, and dtypes as returned by `DataSource.read`."""
 
     files: tuple[FileInfo, ...]
     #: trees of tuples; None stands for a variable number of steps
     feature_shape: Shapes
     label_shape: Shapes
-    #: tree of names, in the form of the shape
+    #: tree of dtype names, of the same form as the shapes
     label_dtype: Any
-    #: bytes of a sample's features and labels in memory; an estimate for variable lengths
+    #: bytes of a sample in memory, features and labels; an estimate for variable lengths
     sample_bytes: int = 0
-    #: samples that can be read together only, as the chunk of a file
+    #: samples that can only be read together, such as a chunk of a file
     chunk_samples: int = 1
 
     @property
@@ -52,12 +52,12 @@ class DataInfo:
         return sum(file.n_samples for file in self.files)
 
     def file_numbers(self) -> Indices:
-        """Return the file number of every sample, (n_samples,), which is its group for folds by files."""
+        """Return the file number of every sample, (n_samples,): its group if folds are made of files."""
         return np.repeat(np.arange(len(self.files)), [file.n_samples for file in self.files])
 
     @classmethod
     def of(cls, name: str, x: Arrays, y: Arrays) -> "DataInfo":
-        """Return the description of samples in memory, as of a single file called `name`."""
+        """Return the description of samples in memory as a single file called `name`."""
         n_samples = len(next(leaves(x)))
         return cls(
             files=(FileInfo(Path(name), n_samples),),
@@ -69,7 +69,7 @@ class DataInfo:
 
 
 class DataSource(Protocol):
-    """Samples by number; no file stays open between calls, so ranks and threads can share the files."""
+    """Reads samples by number. Keep no file open between calls: ranks and threads share the files."""
 
     #: description of the data
     info: DataInfo
@@ -82,25 +82,25 @@ class DataSource(Protocol):
             an integer array if it was stored as integers.
 
         Raises:
-            TrialError: if the samples cannot be read.
+            TrialError: the samples cannot be read.
         """
 
     def read_labels(self, indices: Indices | None = None) -> Arrays:
-        """Return the labels y of the samples `indices` (n,) as `read` does; of all samples for None."""
+        """Return only the labels y of the samples `indices` (n,), like `read`; None for all samples."""
 
     def read_column(self, name: str, indices: Indices | None = None) -> np.ndarray:
-        """Return one value, a number or string, for each of the samples `indices` (n,); for all samples for None.
+        """Return one number or string for each of the samples `indices` (n,); None for all samples.
 
         Raises:
-            ConfigurationError: if there is no data set of this name, or it holds other values.
+            ConfigurationError: there is no data set of this name, or it has other values.
         """
 
 
 def dtype_as_read(stored: DTypeLike) -> np.dtype:
-    """Return the dtype of numbers that are stored as `stored` after reading: float32 for floats, uint8 for booleans.
+    """Return the dtype after reading numbers stored as `stored`: float32 for floats, uint8 for booleans.
 
     Raises:
-        TypeError: if `stored` is not a type of numbers.
+        TypeError: `stored` is not a numeric type.
     """
     stored = np.dtype(stored)
     match stored.kind:
@@ -115,7 +115,7 @@ def dtype_as_read(stored: DTypeLike) -> np.dtype:
 
 
 def first_not_finite(array: np.ndarray | Ragged) -> int | None:
-    """Return the number of the first sample in an array (n, ...) that is not finite; None if all are."""
+    """Return the number of the first non-finite sample in an array (n, ...); None if all are finite."""
     values = array.steps if isinstance(array, Ragged) else array
     if values.dtype.kind != "f" or (finite := np.isfinite(values)).all():
         return None
@@ -124,7 +124,7 @@ def first_not_finite(array: np.ndarray | Ragged) -> int | None:
 
 
 def checked_indices(indices: Indices | None, n_samples: int) -> Indices:
-    """Return `indices`, or all numbers of samples for None; `ValueError` unless they ascend without repetition."""
+    """Return `indices`, or all sample numbers for None; `ValueError` unless they are strictly ascending."""
     if indices is None:
         return np.arange(n_samples)
     if len(indices) and (indices[0] < 0 or indices[-1] >= n_samples or np.any(np.diff(indices) <= 0)):

@@ -1,1 +1,1 @@
-"""What a model must be able to do, and the layout of its weights."""
+"""Interfaces of models, and the layout of their weights."""

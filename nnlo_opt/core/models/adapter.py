@@ -1,8 +1,8 @@
-"""Interface by which a trainer uses a model of any framework.
+"""Interface between a trainer and a model of any framework.
 
-A model is two flat float32 vectors and some counters. The *weights* follow the update rule. The *state* (for example
-running means of a batch normalisation) is averaged over the workers and not optimised. The *discrete state* (for
-example seed counters of dropout layers) is kept by each worker for itself.
+A model is two flat float32 vectors and some counters. The *weights* are changed by the update rule. The *state* (for
+example running means of a batch normalisation) is averaged over workers, not optimised. The *discrete state* (for
+example seed counters of dropout layers) is private to each worker.
 """
 
 import re
@@ -22,7 +22,8 @@ from nnlo_opt.core.training.history import Metrics
 class ModelAdapter(Protocol):
     """Model on one rank; vectors are float32, one-dimensional, C-contiguous and owned by the caller.
 
-    `testing.model_conformance` tests what every adapter must do. With the `Linear` of "Extending":
+    A worker calls `borrow_weights` and `gradient` for each batch, the other methods at epoch fences.
+    `testing.model_conformance` tests any adapter. With the `Linear` of "Extending":
 
     >>> model, gradient = Linear(2), np.empty(2, np.float32)
     >>> x, y = np.ones((4, 2), np.float32), np.ones(4, np.float32)
@@ -30,31 +31,32 @@ class ModelAdapter(Protocol):
     ({'loss': 1.0}, array([-2., -2.], dtype=float32))
 
     Raises:
-        TrialError: if the framework fails; the trial has failed then.
+        TrialError: the framework fails; the trial is recorded as failed, and the search continues.
     """
 
-    #: True if the model makes its own steps, so that its gradient is the difference of its weights
+    #: True if the model applies its own optimizer: its "gradient" is the difference of its weights
     trains_itself: bool
 
-    #: names and shapes of the arrays in the weight vector
+    #: names and shapes of the arrays in the vector of weights
     layout: Layout
 
-    #: length of the weight vector
+    #: length of the vector of weights
     n_weights: int
 
-    #: length of the state vector; often 0
+    #: length of the state vector, often 0
     n_state: int
 
     def read_weights(self, out: FloatVector) -> None:
         """Copy the weights into `out` (n_weights,)."""
 
     def write_weights(self, vector: FloatVector) -> None:
-        """Copy `vector` (n_weights,) into the weights; the caller may reuse `vector` at once."""
+        """Copy `vector` (n_weights,) into the weights; the caller may overwrite `vector` afterwards."""
 
     def borrow_weights(self, vector: FloatVector) -> None:
-        """Use `vector` (n_weights,) as the weights without copying it if possible.
+        """Use `vector` (n_weights,) as the weights, without a copy if possible.
 
-        The caller must not change `vector` before the next call of this method or of `write_weights`.
+        The caller must not change `vector` before the next call of this method or of `write_weights`: the model may
+        read it at any time.
         """
 
     def read_state(self, out: FloatVector) -> None:
@@ -64,74 +66,74 @@ class ModelAdapter(Protocol):
         """Copy `vector` (n_state,) into the state."""
 
     def discrete_state(self) -> list[list[int]]:
-        """Return the integer state, each variable flattened: plain data for a checkpoint, never averaged."""
+        """Return the integer state, each variable flattened, as plain data for a checkpoint; it is never averaged."""
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
         """Restore the state that `discrete_state` returned."""
 
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: FloatVector | None = None) -> Metrics:
-        """Write the gradient of the mean loss over the batch, with the penalties of the weights, into `out`.
+        """Write the gradient of the batch's mean loss, regularisation included, into `out`; return the metrics.
 
         The weights do not change; the state changes as in training.
 
         Args:
             x: features, an array (n, ...), or a list of arrays for several inputs (`nnlo_opt.core.base.trees`).
             y: labels, in the same form for the outputs.
-            out: (n_weights,).
+            out: result, (n_weights,).
             sample_weight: (n,); multiplies the loss of each sample before the mean over n, as in Keras.
 
         Raises:
-            TrialError: if the framework fails.
+            TrialError: the framework fails.
         """
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
-        """Return the metrics of one batch in inference mode; raise `TrialError` if the framework fails."""
+        """Return the metrics of one batch in inference mode; TrialError if the framework fails."""
 
     def save(self, path: Path) -> None:
-        """Write the model with its current weights and state to `path`, whole or not at all."""
+        """Write the model with its current weights and state to `path`, atomically."""
 
 
 class FrameworkAdapter(ModelAdapter, Protocol):
-    """Model adapter that holds memory of its framework; the drivers train these.
+    """Model adapter that holds memory of its framework, which `release` frees at the end of a fold.
 
-    >>> Linear(2).release()
-
-    Raises:
-        TrialError: as of `ModelAdapter`.
+    >>> model = Linear(2)
+    >>> model.figures
+    ('loss',)
+    >>> model.release()
     """
 
-    #: names of the figures in the metrics that the adapter returns
+    #: names of the metrics that the adapter returns
     figures: tuple[str, ...]
 
     def release(self) -> None:
-        """Free the model and everything that the framework keeps of it; the adapter cannot be used afterwards."""
+        """Free the model and all memory that the framework keeps for it; do not use the adapter afterwards."""
 
 
 class Predictor(FrameworkAdapter, Protocol):
-    """Adapter of one model, whose outputs can be averaged with outputs of other models."""
+    """Adapter of a model whose outputs can be averaged with those of other models."""
 
     def predict(self, x: Arrays) -> list[np.ndarray]:
-        """Return the outputs for features x in inference mode, each (n, ...); TrialError if they have no mean."""
+        """Return the outputs for features x in inference mode, each (n, ...); TrialError if they cannot be averaged."""
 
     def measure(self, outputs: Sequence[np.ndarray], y: Arrays) -> Metrics:
-        """Return the metrics of outputs as of `predict`, without the penalties of the weights; after `predict`."""
+        """Return the metrics of outputs like those of `predict`, without regularisation; call `predict` before."""
 
     def synced_model(self) -> Any:
-        """Return the model of the framework, with the current weights and state."""
+        """Return the framework's model with the current weights and state."""
 
 
 class CallbackRequests(Frozen):
-    """Changes that callbacks request."""
+    """Requests of the user's callbacks."""
 
     learning_rate: float
     #: True to end the training
     stop: bool = False
-    #: True if the weights or the state of the adapter were changed
+    #: True if they changed the weights or the state of the adapter
     has_changed: bool = False
 
 
 class EpochCallbacks(Protocol):
-    """The callbacks of one training."""
+    """The user's callbacks in one training."""
 
     def call(
         self,
@@ -147,17 +149,17 @@ class EpochCallbacks(Protocol):
         Args:
             adapter: adapter of the trained model.
             epoch: number of epochs done.
-            metrics: metrics of the last epoch; None at the beginning of the training.
+            metrics: metrics of the last epoch; None before the first one.
             learning_rate: current learning rate.
-            is_last: True if the training ends after this epoch. Its end is also announced to the callbacks if they
+            is_last: True if the training ends after this epoch. The callbacks' end hooks are also called if they
                 request to stop.
         """
 
 
 class blame_on_trial:
-    """Context in which an exception of a model becomes a TrialError, which names the computation `what`."""
+    """Context manager that turns exceptions of a model into TrialError; `what` names the computation."""
 
-    # `contextmanager` would take three times as long, and more after a computation.
+    # `contextmanager` takes three times as long, and more after a computation.
     def __init__(self, what: str) -> None:
         self._what = what
 
@@ -168,18 +170,18 @@ class blame_on_trial:
             raise TrialError(f"The {self._what} of the model failed: {first_line(error)}.") from error
 
 
-#: text that TensorFlow writes around a message
+#: text that TensorFlow adds around a message
 _WRAPPING = re.compile(r"\{\{.*?\}\}|\[Op:.*|^Graph execution error:|^Detected at node.*|^  File .*|^<stack traces.*")
 
 
 def first_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message, without places and headings of TensorFlow."""
+    """Return the type of an error and the first line of its message, without TensorFlow's locations and headings."""
     lines = (_WRAPPING.sub("", line).strip() for line in str(error).splitlines())
     return f"{type(error).__name__}: {next((line for line in lines if line), '')}".rstrip(".: ")
 
 
 def refusal_of_samples(feature_shape: Shapes, error: Exception, hint: str = "") -> ConfigurationError:
-    """Return the error to raise if a model raises `error` for samples of this shape."""
+    """Return the error to raise after a model raised `error` for samples of this shape."""
     return ConfigurationError(
         f"The model must take samples of the shape of the features, {in_words(feature_shape)}. Received: "
         f"{first_line(error)}. Change the model's input shape, or the data{hint}."

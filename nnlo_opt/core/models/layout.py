@@ -1,4 +1,4 @@
-"""Weights of a model in one flat vector."""
+"""Layout of a model's weights in one flat vector."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -30,14 +30,14 @@ class WeightSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """Arrays of a model in the order in which they lie in a flat vector, C-contiguous and one after the other.
+    """Arrays of a model in their order in a flat vector: C-contiguous, one after the other.
 
     >>> layout = Layout((WeightSpec("kernel", (2, 1)), WeightSpec("bias", (1,))))
     >>> layout.views(np.arange(3, dtype=np.float32))[1]
     array([2.], dtype=float32)
 
     Raises:
-        ValueError: by `views` and `gather`, for a vector or arrays of another shape.
+        ValueError: by `views` and `gather`, for a vector or arrays of the wrong shape.
     """
 
     specs: tuple[WeightSpec, ...]
@@ -57,13 +57,13 @@ class Layout:
         return [vector[part].reshape(spec.shape) for part, spec in zip(self.slices, self.specs, strict=True)]
 
     def gather(self, arrays: Sequence[NDArray[Any]], out: FloatVector) -> None:
-        """Copy `arrays`, with the shapes of this layout and any float type, into `out` (n_weights,)."""
+        """Copy `arrays`, of this layout's shapes and any float type, into `out` (n_weights,)."""
         for view, array in zip(self.views(out), arrays, strict=True):
             view[...] = array
 
 
 class FlatWeights:
-    """Weights with which an adapter computes: its own vector, or one that it borrows.
+    """Helper for adapters: the weights to compute with, either its own vector or a borrowed one.
 
     >>> weights = FlatWeights(np.zeros(2, np.float32))
     >>> weights.write_weights(np.ones(2, np.float32))
@@ -71,15 +71,16 @@ class FlatWeights:
     array([1., 1.], dtype=float32)
 
     Args:
-        own: its own vector (n_weights,).
+        own: the adapter's own vector (n_weights,).
 
     Raises:
-        ValueError: by its methods, for a vector of another length.
+        ValueError: by its methods, for a vector of the wrong length.
     """
 
     def __init__(self, own: FloatVector) -> None:
         self.n_weights = len(own)
-        #: own vector (n_weights,), and the vector of the next computation, own or borrowed
+        #: own vector (n_weights,), and the vector of the next computation, own or borrowed. Do not rebind
+        #: `own_weights`: the framework may alias its memory
         self.own_weights = self._weights = own
 
     def read_weights(self, out: FloatVector) -> None:
@@ -95,13 +96,13 @@ class FlatWeights:
 
 
 def slices_of(sizes: Iterable[int]) -> tuple[slice, ...]:
-    """Return the positions of parts of these sizes in a vector that holds one after the other."""
+    """Return the slices of consecutive parts of these sizes."""
     stops = (0, *accumulate(sizes))
     return tuple(slice(start, stop) for start, stop in pairwise(stops))
 
 
 def check_counters(given: list[list[int]], known: list[list[int]]) -> None:
-    """Raise ValueError unless a discrete state has as many integers in each list as the `known` one."""
+    """Raise ValueError unless a discrete state has the same lengths as the `known` one."""
     if [len(value) for value in given] != (expected := [len(value) for value in known]):
         raise ValueError(f"Counters of {expected} numbers are expected. Received: {given}.")
 

@@ -1,1 +1,1 @@
-"""Search algorithms, with pruners: pure functions of the history that choose the next trial or end one."""
+"""Search algorithms and pruners: pure functions of the history that choose the next trial or end one."""

@@ -1,4 +1,4 @@
-"""Acquisition of a point: its expected improvement, with the chances that its trial succeeds and keeps its bounds."""
+"""Acquisition: expected improvement times the chance that the trial succeeds and satisfies all constraints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from nnlo_opt.core.search.gaussian_process import Posterior
 from nnlo_opt.core.search.margins import Bounded
 
 _LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
-#: log of the expected improvement, in standard deviations of the values, that does not justify any risk of failure
+#: log of the expected improvement, in standard deviations of the values, below which no risk of failure is worth it
 _LOG_NEGLIGIBLE = float(np.log(1e-3))
 #: standard deviations below the mean beyond which an asymptote is exact to 1e-6
 _FAR = 1e3
@@ -24,7 +24,7 @@ class Acquisition:
 
     Args:
         values: posterior of the warped values to minimise.
-        constraints: what a trial must keep, independent of each other.
+        constraints: assumed to be independent of each other.
     """
 
     values: Posterior
@@ -35,7 +35,7 @@ class Acquisition:
         return self._of(columns, *self.values.predict(columns))
 
     def of_new(self, columns: np.ndarray) -> np.ndarray:
-        """Return the acquisition as above, but minus infinity for near copies of observed points."""
+        """Like calling the object, but minus infinity for near copies of observed points."""
         means, variances, is_known = self.values.predict_with_known(columns)
         return np.where(is_known, -np.inf, self._of(columns, means, variances))
 
@@ -49,9 +49,9 @@ class Acquisition:
         return result
 
     def along(self, columns: np.ndarray, free: np.ndarray) -> Function:
-        """Return the acquisition as a function of the columns `free` (d,) alone, from the rows `columns` (k, width).
+        """Return the acquisition as a function of the columns `free` (d,) only, for rows `columns` (k, width).
 
-        It takes numbers of these rows (m,) and values (m, d), and returns the acquisition, (m,), and its gradient, (m,
+        The function takes row numbers (m,) and values (m, d); it returns the acquisition, (m,), and its gradient, (m,
         d).
         """
         process = self.values.along(columns, free)
@@ -80,7 +80,7 @@ class Acquisition:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere(Acquisition):
-    """Acquisition that is minus infinity for points with a category: those for which the column `barred` is not 0."""
+    """Acquisition that excludes a category: minus infinity where the column `barred` is not 0."""
 
     barred: int = 0
 
@@ -91,13 +91,13 @@ class Elsewhere(Acquisition):
 
 
 def log_improvement(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log(phi(z) + z Phi(z)) and its derivative, exact even if the argument of the logarithm would underflow.
+    """Return log(phi(z) + z Phi(z)) and its derivative, exact even where the logarithm's argument underflows.
 
     Ament, Daulton, Eriksson, Balandat and Bakshy, 2023, "Unexpected improvements to expected improvement for Bayesian
     optimization", eq. 9.
     """
-    # Below 0, h(z) = phi(z) (1 - |z| R(|z|)) and Phi(z) = phi(z) R(|z|) with Mills' ratio R. Far below 0 the
-    # difference is mere rounding, and R is 1/|z| - 1/|z|^3.
+    # Below 0, h(z) = phi(z) (1 - |z| R(|z|)) and Phi(z) = phi(z) R(|z|) with Mills' ratio R. Far below 0 the difference
+    # is lost to rounding; there R is 1/|z| - 1/|z|^3.
     below = np.maximum(-z, 0.0)
     near = np.minimum(below, _FAR)
     mills = _SQRT_HALF_PI * erfcx(_SQRT_HALF * near)

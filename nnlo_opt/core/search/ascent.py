@@ -1,22 +1,22 @@
-"""Ascents of a smooth function from several points within the unit cube, in step with each other.
+"""Maximises a smooth function in the unit cube from several starts in lockstep.
 
-Each is a projected BFGS: coordinates at a bound are held while the gradient points outwards, and a step is shortened
-until it gains enough (Bertsekas, 1982, SIAM J. Control Optim. 20, 221; Nocedal and Wright, 2006, equation 6.17). All
-ascents ask for the function at the same time, so that one call for all of their points takes little longer than one
-for a single point. The inverse of the curvature is kept whole: at so few coordinates most of the time goes into calls
-of NumPy, of which a limited memory needs ten times as many.
+Each ascent is a projected BFGS: coordinates at a bound are fixed while the gradient points outwards, and a step is
+shortened until it gains enough (Bertsekas, 1982, SIAM J. Control Optim. 20, 221; Nocedal and Wright, 2006, equation
+6.17). All ascents evaluate the function together, because one call for all points takes little longer than a call for
+one. The full inverse Hessian is kept: with so few coordinates NumPy's call overhead dominates, and limited-memory BFGS
+needs ten times as many calls.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-#: part of the gain that the gradient promises which a step has to bring, and most times that it is shortened
+#: Armijo condition: fraction of the gain predicted by the gradient that a step must reach, and most backtracking steps
 _ENOUGH, _N_SHORTER = 1e-4, 10
-#: an ascent ends when no coordinate promises more than this, or when a step gains less than this part of the value
+#: an ascent ends when no coordinate of the projected gradient exceeds this, or a step's relative gain is below this
 _FLAT, _NO_GAIN = 1e-5, 2e-9
 
-#: numbers of ascents (k,), their points (k, d) -> values (k,) and gradients (k, d)
+#: (numbers of ascents (k,), their points (k, d)) -> values (k,) and gradients (k, d)
 Function = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -24,7 +24,7 @@ class Ascents:
     """Ascents from `starts` (n, d), each within the cube.
 
     Args:
-        function: to maximise; differentiable.
+        function: differentiable function to maximise.
         starts: (n, d) float64 in 0..1.
         is_free: True for the coordinates that an ascent may change, (n, d) bool.
     """
@@ -32,13 +32,13 @@ class Ascents:
     def __init__(self, function: Function, starts: np.ndarray, is_free: np.ndarray) -> None:
         n, d = starts.shape
         self._function, self._is_free = function, is_free
-        #: points, (n, d), and the function and its gradient there; signs are those of a descent
+        #: points, (n, d), with the function and its gradient there; both negated, as for a minimisation
         self.points = starts.copy()
         self._losses, self._gradients = self._evaluated(np.arange(n), starts)
-        #: estimates of the inverse curvature, (n, d, d), and True for those that have seen a step
+        #: estimates of the inverse Hessian, (n, d, d), and True for those updated at least once
         self._inverses, self._is_estimated = np.zeros((n, d, d)), np.zeros(n, dtype=bool)
         self._inverses[:, np.arange(d), np.arange(d)] = 1.0
-        #: numbers of the ascents that go on
+        #: numbers of the ascents still running
         self._going = np.arange(n)
 
     @property
@@ -59,7 +59,7 @@ class Ascents:
         return -values, np.where(self._is_free[rows], -gradients, 0.0)
 
     def _pull(self, rows: np.ndarray) -> np.ndarray:
-        """Return how far a step along the gradient would get within the cube, (len(rows), d)."""
+        """Return the projected gradient: how far a step along the gradient gets within the cube, (len(rows), d)."""
         return np.clip(self.points[rows] - self._gradients[rows], 0.0, 1.0) - self.points[rows]
 
     def _directions(self, rows: np.ndarray) -> np.ndarray:
@@ -67,14 +67,14 @@ class Ascents:
         gradients = self._gradients[rows]
         pulled = np.where(self._pull(rows) == 0.0, 0.0, gradients)
         direction = np.matmul(self._inverses[rows], pulled[..., None])[..., 0]
-        # Nothing is known of the curvature before the first step, which is no longer than the cube is wide.
+        # Before the first step the curvature is unknown, so that step is at most as long as the cube is wide.
         direction /= np.where(self._is_estimated[rows], 1.0, np.maximum(np.linalg.norm(pulled, axis=1), 1.0))[:, None]
         direction[pulled == 0.0] = 0.0
         is_downhill = (direction * gradients).sum(axis=1) > 0.0
         return -np.where(is_downhill[:, None], direction, pulled)
 
     def _step(self, rows: np.ndarray) -> None:
-        """Make one step with each of the ascents `rows`; those that gain nothing end."""
+        """Make one step in each of the ascents `rows`; those that gain nothing end."""
         directions, lengths, gone_on = self._directions(rows), np.ones(len(rows)), []
         for _ in range(_N_SHORTER):
             tried = np.clip(self.points[rows] + lengths[:, None] * directions, 0.0, 1.0)
@@ -85,7 +85,7 @@ class Ascents:
             is_over = is_enough & (-gained <= _NO_GAIN * np.maximum(1.0, np.abs(losses)))
             gone_on.append(rows[is_enough & ~is_over])
             self._accept(rows[is_enough], tried[is_enough], losses[is_enough], gradients[is_enough])
-            # The minimum of the parabola through what is known, within a tenth and a half of the step.
+            # Minimum of the interpolating parabola, kept between a tenth and a half of the step.
             rows, directions, lengths = rows[~is_enough], directions[~is_enough], lengths[~is_enough]
             if not len(rows):
                 break
@@ -96,7 +96,7 @@ class Ascents:
     def _accept(self, rows: np.ndarray, points: np.ndarray, losses: np.ndarray, gradients: np.ndarray) -> None:
         steps, changes = points - self.points[rows], gradients - self._gradients[rows]
         curvatures = (steps * changes).sum(axis=1)
-        # Where the function bends the other way, a pair would tell of no minimum.
+        # A pair with negative curvature would spoil the estimate.
         some = np.flatnonzero(curvatures > 1e-10 * (changes**2).sum(axis=1))
         self._update(rows[some], steps[some], changes[some], curvatures[some])
         self.points[rows], self._losses[rows], self._gradients[rows] = points, losses, gradients

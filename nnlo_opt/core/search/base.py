@@ -1,4 +1,4 @@
-"""Interface of a search algorithm, which maps a history of trials to the next point."""
+"""Interface of search algorithms, which map a history of trials to the next point."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,88 +14,87 @@ from nnlo_opt.core.trials.events import Observation
 from nnlo_opt.core.trials.objectives import OutcomeConstraint
 from nnlo_opt.core.trials.trial import TrialState
 
-#: states of a trial with a finite value: its figure, or its figure when it was ended or paused before its last epoch
+#: states of trials with a finite value: the final figure, or the last one before the trial was pruned or paused
 _VALUED = (TrialState.COMPLETE, TrialState.PRUNED)
-#: states of the trials of a history
+#: states that a history may contain
 _KNOWN = (TrialState.PENDING, TrialState.FAILED, *_VALUED)
-#: most numbers of epochs at which values of pruned trials are compared with values of trials that went on
+#: at most this many epochs are used to compare pruned trials with trials that continued
 _N_LEVELS = 6
 
 
 class TrialRecord(TypedDict):
-    """Plain data on one trial: the arguments of `History.record`."""
+    """One trial as plain data: the arguments of `History.record`."""
 
     trial: int
     point: Point
     state: str
-    #: of a failed trial only if it has broken an outcome constraint
+    #: a failed trial has a value only if it violated an outcome constraint
     value: float | None
     std: NotRequired[float | None]
-    #: (number of epochs, value) of all folds together, ascending; empty without a pruner
+    #: (epochs, mean value over all folds), ascending; empty without a pruner
     curve: NotRequired[Sequence[tuple[int, float]]]
     #: missing without a pruner
     progress: NotRequired["TrialProgress"]
-    #: losses of several objectives, in the order of the objectives; for `core.search.scalarisation.VectorHistory` only
+    #: losses in the order of the objectives; only for `core.search.scalarisation.VectorHistory`
     losses: NotRequired[list[float]]
-    #: finite values that outcome constraints bound, by name; missing without such constraints
+    #: name -> finite value bounded by an outcome constraint; missing without such constraints
     outcomes: NotRequired[Mapping[str, float]]
 
 
 class TrialProgress(TypedDict):
-    """State of a trial that may be paused, and what it took."""
+    """Progress and cost of a trial that may be paused."""
 
-    #: True if it is paused and may go on; False while it trains, and once it has ended
+    #: True while it is paused and may resume; False while it trains and after its end
     waits: bool
     #: number of rungs that it has passed
     n_rungs: int
-    #: epochs of all its folds together, at least 1, and seconds that these took
+    #: total epochs of all its folds, at least 1, and the seconds they took
     n_epochs: int
     train_s: float
-    #: seconds that a fold took to begin
+    #: start-up time of a fold, seconds
     start_s: float
 
 
 class Suggestion(Frozen):
-    """Answer of a search process: the point of an algorithm, or None if every point of a finite space has been tried.
+    """Answer of the search process: the next point, or None if every point of a finite space has been tried.
 
     >>> Suggestion(point={"x": 0.5}).trial is None
     True
     """
 
     point: Point | None
-    #: number of the paused trial that goes on at this point; None for a new one
+    #: number of the paused trial to resume; None for a new trial
     trial: int | None = None
-    #: `core.search.start_points.LIKELY` or its like for a point that is tried first; empty if the algorithm has chosen
-    #: it
+    #: where a start point comes from, for example `core.search.start_points.LIKELY`; empty if the algorithm chose it
     origin: str = ""
-    #: number of the trial that is expected to be the best by what was known; -1 for none
+    #: number of the trial expected to be best given the history; -1 for none
     expected: int = -1
     #: number of the request
     request: int = 0
-    #: seconds that the algorithm took
+    #: CPU time of the algorithm, seconds
     cpu_s: float = 0.0
     wall_s: float = 0.0
-    #: points enqueued since the last suggestion that will not be suggested, each with a sentence
+    #: (point, reason) for points enqueued since the last suggestion that are refused
     declined: Sequence[tuple[Point, str]] = ()
 
 
 class Measured(NamedTuple):
-    """Value that a trial had at some time."""
+    """Value of a trial at some point of its training."""
 
     row: int
-    #: part of a whole training after which it was measured, on a logarithmic scale; 1 for a whole training
+    #: completed fraction of the training, on a logarithmic scale; 1 for a full training
     share: float
     value: float
 
 
 class History:
-    """All trials of a search as columns, one row for each trial in the order of the suggestions.
+    """All trials of a search in columns, one row per trial in the order of the suggestions; read by `suggest`.
 
-    The history only grows: a trial is first recorded as pending, and again when it ends. A trial that is paused is
-    recorded as pruned, and again once it has resumed. The columns do not depend on
-    the order in which the trials ended, so suggestions do not either. Values are minimised.
+    The history only grows: a trial is recorded as pending when it is suggested, and again when it ends. A paused trial
+    is recorded as pruned, and again after it has resumed. The columns, and so the suggestions, do not depend on the
+    order in which trials end. Values are minimised.
 
-    The first `n_adopted` rows are observations adopted from other runs. They are complete and have no trial here.
+    The first `n_adopted` rows are observations from other runs: complete, without a trial in this run.
 
     >>> history = History(Space([Real(0, 1, name="x")]))
     >>> history.record(0, {"x": 0.25}, "complete", 0.5)
@@ -105,50 +104,47 @@ class History:
 
     Args:
         space: search space that contains all points.
-
-    Raises:
-        ValueError: by `record` and `adopt`, if a row contradicts the earlier ones.
     """
 
     def __init__(self, space: Space) -> None:
-        #: the space that contains all points
+        #: search space that contains all points
         self.space = space
         #: trial number -> row; numbers and rows grow together
         self._rows: dict[int, int] = {}
         #: one point for each row; never changed after it was recorded
         self._points: list[Point] = []
-        #: snapped quantiles of the first points, as far as they were asked for; see `snapped`
+        #: cache of the snapped quantiles of the first points; see `snapped`
         self._snapped: list[np.ndarray] = []
-        #: one state for each row; only pending and pruned states change
+        #: state of each row; only pending and pruned states change
         self._states: list[TrialState] = []
-        #: one value for each row; the first `len(self._points)` are in use; NaN if pending, or failed without a value
+        #: value of each row; the first `len(self._points)` are in use; NaN if pending, or failed without a value
         self._values = np.full(64, np.nan)
-        #: standard error of each value, stored like `_values`; NaN if it is not known
+        #: standard error of each value, stored like `_values`; NaN if unknown
         self._stds = np.full(64, np.nan)
         #: row -> number of epochs -> value; trials of a search with a pruner only
         self._curves: dict[int, dict[int, float]] = {}
         #: row -> progress; trials of a search with a pruner only
         self._progress: dict[int, TrialProgress] = {}
-        #: row -> finite values that outcome constraints bound, by name; rows with such values only
+        #: row -> name -> finite value bounded by an outcome constraint; only rows with such values
         self._outcomes: dict[int, dict[str, float]] = {}
         #: outcome constraints of the search
         self.bounds: tuple[OutcomeConstraint, ...] = ()
         #: see `measured`
         self._measured: list[Measured] = []
-        #: number of rows without a trial, which come first; fixed once the first trial is recorded
+        #: number of leading rows without a trial; fixed once the first trial is recorded
         self.n_adopted = 0
-        #: epochs of a whole training; 0 if not known, and the longest so far counts as whole
+        #: epochs of a full training; 0 if unknown, then the longest so far counts as full
         self.max_epochs = 0
-        #: False if the values change from suggestion to suggestion, like weighted sums of several objectives
+        #: False if values change between suggestions, like weighted sums of several objectives
         self.has_fixed_values = True
-        #: keys of the points of all rows, in any state
+        #: keys of all points, in any state
         self._keys: set[PointKey] = set()
 
     def adopt(self, observation: Observation) -> None:
-        """Add a value that another run has measured.
+        """Add a value measured by another run; before any trial is recorded.
 
         Raises:
-            ValueError: if a trial was recorded before, the point lies outside the space, or the value is not finite.
+            ValueError: a trial was recorded before, the point is outside the space, or the value is not finite.
         """
         if self._rows:
             raise ValueError("Observations must be adopted before the first trial.")
@@ -164,7 +160,7 @@ class History:
             self._outcomes[row] = outcomes
         self.n_adopted += 1
 
-    def record(  # noqa: PLR0913  (those by keyword are of some searches only)
+    def record(
         self,
         trial: int,
         point: Point,
@@ -176,21 +172,21 @@ class History:
         progress: TrialProgress | None = None,
         outcomes: Mapping[str, float] | None = None,
     ) -> None:
-        """Add a trial, or record how a pending trial ended; recording the same data again changes nothing.
+        """Add a trial or record how it ended; recording the same data again changes nothing.
 
-        A pruned trial that has resumed may be recorded again: as pruned with another value, as complete or as failed.
+        A pruned trial that resumed may be recorded again, as pruned with another value, complete or failed.
 
         Args:
             trial: number of the trial; new trials must come in ascending order.
-            value: finite value of a complete or pruned trial, and of a failed one that is complete but has broken an
-                outcome constraint; None of any other trial.
+            value: finite value of a complete or pruned trial, or of a trial that failed by an outcome constraint; else
+                None.
             std: standard error of the value, if known.
-            curve: (number of epochs, value) in ascending order, as far as all folds have come.
+            curve: (epochs, value) in ascending order, up to the last epoch that all folds have reached.
             progress: None without a pruner.
-            outcomes: finite values of a complete trial, or of one that has broken an outcome constraint, by name.
+            outcomes: finite values by name, of a complete trial or one that violated an outcome constraint.
 
         Raises:
-            ValueError: for any other value, a number out of order, a changed point, or a changed end of an ended trial.
+            ValueError: an invalid value, a number out of order, another point, or another end for an ended trial.
         """
         state = TrialState(state)
         if state not in _KNOWN:
@@ -253,20 +249,19 @@ class History:
         other = History(self.space)
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
         other._curves, other._progress, other.max_epochs = self._curves, self._progress, self.max_epochs
-        other._snapped = self._snapped  # one list for all, which grows with the points
+        other._snapped = self._snapped  # shared on purpose: the list grows with the points
         other._outcomes, other.bounds = self._outcomes, self.bounds
         other._values, other._stds = values, np.full(len(values), np.nan)
         other.has_fixed_values = self.has_fixed_values
         return other
 
     def settled(self) -> "History":
-        """Return a read-only history in which pruned trials are complete, for algorithms without a pruned state.
+        """Return a read-only history with pruned trials as complete, for algorithms that do not distinguish the two.
 
-        A value after few epochs is not the value of a whole training, and is not used as if it were one. From the most
-        epochs to the fewest, values after as many epochs are mapped to the ends of the trials that went on: the least
-        to the least, and the median distance from it to the median distance. A pruned trial counts with the result, or
-        with the best complete value if the result is better: what was not measured must not become the value to
-        improve on.
+        A value after a few epochs is not comparable with a final value, so it is extrapolated: from the most epochs to
+        the fewest, values at an epoch are mapped linearly to the final values of the trials that continued, minimum to
+        minimum and median distance from it to median distance. A pruned trial gets the result, but never a value below
+        the best complete one: an extrapolation must not become the value to improve on.
         """
         if TrialState.PRUNED not in self._states:
             return self
@@ -295,21 +290,21 @@ class History:
 
     @property
     def n_suggested(self) -> int:
-        """Number of trials, which is the number of points suggested so far."""
+        """Number of trials, that is, of points suggested so far."""
         return len(self._rows)
 
     @property
     def n_promoted(self) -> int:
-        """Number of times that a trial has passed a rung."""
+        """Number of rungs passed, over all trials."""
         return sum(progress["n_rungs"] for progress in self._progress.values())
 
     @property
     def waiting(self) -> dict[int, TrialProgress]:
-        """Row and progress of the trials that are paused and may go on, in the order of the rows."""
+        """Row -> progress of each paused trial that may resume, by row."""
         return {row: progress for row, progress in sorted(self._progress.items()) if progress["waits"]}
 
     def waiting_trial(self, point: Point) -> int | None:
-        """Return the number of the trial that waits at `point`; None if none does."""
+        """Return the number of the trial paused at `point`; None if there is none."""
         key, waiting = self.space.key(point), self.waiting
         found = (n for n, row in self._rows.items() if row in waiting and self.space.key(self._points[row]) == key)
         return next(found, None)
@@ -325,7 +320,7 @@ class History:
 
     @property
     def points(self) -> Sequence[Point]:
-        """The n_adopted + n_suggested points, read only."""
+        """All n_adopted + n_suggested points; do not change them."""
         return self._points
 
     def snapped(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -335,14 +330,15 @@ class History:
 
     @property
     def states(self) -> Sequence[TrialState]:
-        """The n_adopted + n_suggested states, read only."""
+        """All n_adopted + n_suggested states; do not change them."""
         return self._states
 
     @property
     def values(self) -> np.ndarray:
         """Values to minimise, (n_adopted + n_suggested,) float64, read only; NaN for trials without a value.
 
-        A failed trial with a value has broken an outcome constraint: the value tells of its region, but is no result.
+        A failed trial with a value violated an outcome constraint: a surrogate may learn from it, but it is not a
+        result.
         """
         return _read_only(self._values[: len(self._points)])
 
@@ -353,7 +349,7 @@ class History:
 
     @property
     def outcomes(self) -> Mapping[int, Mapping[str, float]]:
-        """Row -> values that outcome constraints bound, by name; rows and names of which values are known."""
+        """Row -> name -> known value bounded by an outcome constraint."""
         return self._outcomes
 
     def rows(self, state: TrialState) -> np.ndarray:
@@ -362,7 +358,7 @@ class History:
 
     @property
     def measured(self) -> Sequence[Measured]:
-        """Values of whole trainings, and values at the epochs after which trials were pruned; row by row."""
+        """Values of full trainings, and values at the epochs at which trials were pruned, row by row."""
         if self._measured:
             return self._measured
         return [Measured(row, 1.0, float(self._values[row])) for row in self.rows(TrialState.COMPLETE).tolist()]
@@ -372,7 +368,7 @@ class History:
         return self.contains_key(self.space.key(point))
 
     def contains_key(self, key: PointKey) -> bool:
-        """Return True if the point with this key of the space was tried."""
+        """Return True if the point with this key was tried."""
         return key in self._keys
 
     @property
@@ -382,12 +378,12 @@ class History:
 
 
 def _std_of(std: float | None) -> float:
-    """Return a standard error as a column stores it: positive or NaN; 0, which equal folds give, is no information."""
+    """Return a positive standard error or NaN; 0, the result of equal folds, carries no information."""
     return float(std) if std is not None and np.isfinite(std) and std > 0.0 else np.nan
 
 
 def _finite(outcomes: Mapping[str, float] | None) -> dict[str, float]:
-    """Return values of outcome constraints as floats; ValueError if one is not finite."""
+    """Return outcomes as floats; ValueError if one is not finite."""
     values = {name: float(value) for name, value in (outcomes or {}).items()}
     if not all(map(math.isfinite, values.values())):
         raise ValueError(f"The outcomes of a trial must be finite. Received: {values}.")
@@ -395,13 +391,13 @@ def _finite(outcomes: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def _regular(values: dict[int, float]) -> dict[int, float]:
-    """Return values by row, penalties moved."""
+    """Return values by row, with penalties moved closer."""
     moved = without_penalties(np.array([*values.values()]), np.array([*values]))
     return dict(zip(values, moved.tolist(), strict=True))
 
 
 def _mapped(values: dict[int, float], ends: dict[int, float]) -> dict[int, float]:
-    """Return `values` by row after some epochs, mapped linearly to the `ends` of some of the rows."""
+    """Map `values` after some epochs linearly to final values, given the `ends` of some rows."""
     if not ends:
         return values
     values, ends = _regular(values), _regular(ends)
@@ -417,17 +413,17 @@ def _read_only(view: np.ndarray) -> np.ndarray:
     return view
 
 
-#: choices of options of single algorithms; the default comes first
+#: choices of options that only one algorithm has; the default comes first
 SURROGATES = ("gp", "et", "rf", "gbrt")
 ACQUISITIONS = ("ei", "lcb", "pi")
 
 
 class SearchAlgorithm(Protocol):
-    """Chooses the next point.
+    """Chooses the next point; subclass or imitate it for a custom algorithm.
 
-    An algorithm is a pure function of its space, its seed and the history, without state between calls. The same
-    history gives the same point, so the journal alone is enough to restore a search. A point of the history is never
-    suggested again, in any state of its trial.
+    `suggest` is called in the search process each time a block is free, with all trials so far. It must be a pure
+    function of the space, the seed and the history: a resumed search calls a new object with the history from the
+    journal, and must get the same point. Never suggest a point again that is in the history, in any state.
 
     >>> class Sweep:
     ...     def suggest(self, history):
@@ -437,12 +433,11 @@ class SearchAlgorithm(Protocol):
     <SearchResult: 11 complete, best 0 at {'x': 0.0}>
 
     Raises:
-        ConfigurationError: by the search, if an algorithm of one's own returns anything but a point of the space or
-            None, or raises.
+        ConfigurationError: by the search, if `suggest` raises or returns anything but a point of the space or None.
     """
 
     def suggest(self, history: History) -> Point | None:
-        """Return the next point as a new dict; None if the history holds every point of the space.
+        """Return the next point as a new dict; None to end the search, as every point has been tried.
 
-        The point of a paused trial (`history.waiting`) says that this trial goes on.
+        Return the point of a paused trial (`history.waiting`) to resume that trial.
         """

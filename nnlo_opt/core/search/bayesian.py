@@ -1,4 +1,4 @@
-"""Bayesian search by expected improvement on a Gaussian process, the default algorithm."""
+"""Bayesian optimization: expected improvement on a Gaussian process; the default algorithm."""
 
 import hashlib
 from collections.abc import Sequence
@@ -28,33 +28,33 @@ from nnlo_opt.core.space.parameters import Categorical
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.trials.trial import TrialState
 
-#: most ended trials to which hyperparameters are fitted, and most that a posterior has seen; they bound the cost of a
-#: suggestion at any length of the history
+#: most ended trials used to fit hyperparameters, and most used in a posterior; they bound the cost of a suggestion in
+#: long searches
 MAX_FITTED, MAX_SEEN = 128, 400
-#: most pending trials for which a posterior imagines values; the latest ones are taken
+#: at most this many pending trials get fantasies; the latest ones
 MAX_PENDING = 100
-#: values imagined for each pending trial; even, because they come in pairs of opposite signs
+#: fantasies for each pending trial; even, because they come in pairs of opposite signs
 _N_FANTASIES = 16
-#: variance added to the variance of the labels -1 and 1; the larger, the softer the border between success and failure
+#: variance added to that of the labels -1 and 1; larger values soften the border between success and failure
 _LABEL_NOISE = 0.1
 #: number of best trials around which the acquisition is evaluated
 _N_BEST = 4
-#: least number of complete trials of which the best expected one is told
+#: complete trials needed to report the best expected one
 _N_TOLD = 10
-#: noise that is worth a second look, as a part of the standard deviation of all values, and the logarithm of how much
-#: more probable it must make the values than the best process without noise
+#: noise matters if it exceeds this fraction of the standard deviation of all values, and the log likelihood of the
+#: values is higher by this than under the best process without noise
 _LEAST_NOISE, _EVIDENCE = 0.03, 2.0
-#: largest `span` of values that are not compressed, if there are categories, conditions or noise
+#: largest `span` of values left uncompressed if there are categories, conditions or noise
 _WIDE = 8.0
-#: suggestions of which the last one leaves a category of the best trial
+#: every so many suggestions, one leaves a category of the best trial
 _N_ELSEWHERE = 4
-#: variance of the noise, relative to that of the compressed values, above which values are noisy: fits have found less
-#: than 2e-4 in functions without noise, and more than 8e-3 with noise
+#: values are noisy if the noise variance relative to that of the compressed values is above this: fits found less than
+#: 2e-4 in functions without noise, and more than 8e-3 with noise
 _NOISY = 2.5e-3
 
 
 class _Targets:
-    """Measured values of a search or of a segment, which begins in row `start`, as targets of a process."""
+    """Measured values of a search, or of a segment from row `start` on, as targets of a process."""
 
     def __init__(self, history: History, measured: Sequence[Measured], start: int) -> None:
         self._history = history
@@ -62,10 +62,10 @@ class _Targets:
         self._barred = np.array([history.states[row] is TrialState.FAILED for row in self._rows])
         #: values without penalties, and their standard errors
         self.regular = without_penalties(values, self._rows - start, ~self._barred)
-        self._stds = np.where(self.regular < values, np.nan, history.stds[self._rows])  # folds differ by the penalty
+        self._stds = np.where(self.regular < values, np.nan, history.stds[self._rows])  # the penalty dominates them
 
     def observed(self, n_rows: int, encoding: Encoding, *, is_warped: bool) -> Observations:
-        """Return representative ones of the values; the result depends on these and the arguments only."""
+        """Return a representative subset of the values, a function of values and arguments only."""
         targets = warp(self.regular) if is_warped else above_best(self.regular)
         noise = relative_noise(self.regular, self._stds, is_warped=is_warped)
         some = representative(np.where(self._barred, np.inf, targets), n_rows)
@@ -78,11 +78,11 @@ class _Targets:
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """Process fitted to some of the values, which are compressed or raw."""
+    """Process fitted to some of the values, compressed or raw."""
 
     is_warped: bool
     assumed: Assumptions
-    #: values to which it is fitted
+    #: values it is fitted to
     observed: Observations
     hyperparameters: Hyperparameters
 
@@ -90,28 +90,27 @@ class _Fitted:
 class BayesianSearch(SeededSearch):
     """Expected improvement on a Gaussian process (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
 
-    The first `n_initial_points` suggestions are a Latin hypercube, regardless of the values that come back. A search
-    that has stalled begins again (`segments`). A pending trial counts with several imagined values, over which the
-    expected improvement is averaged (Snoek, Larochelle and Adams, 2012, NeurIPS, section 3.2). A second process is
-    fitted to which trials failed, and the expected improvement is multiplied by its chance of success (Gardner et al.,
-    2014, ICML). A failed trial also counts with the expected value at its point, an infeasible one with its own, which
-    is not to be improved on (Gelbart, Snoek and Adams, 2014, UAI). Both are lifted towards the median by the chance of
-    failure, but not where hyperparameters are fitted to them.
+    The first `n_initial_points` suggestions are a Latin hypercube, independent of the values. A stalled search restarts
+    (`segments`). Pending trials have fantasies, over which the expected improvement is averaged (Snoek, Larochelle and
+    Adams, 2012, NeurIPS, section 3.2). A second process models failure, and the expected improvement is multiplied by
+    its chance of success (Gardner et al., 2014, ICML). A failed trial enters the first process with the expected value
+    at its point, an infeasible one with its own value, which never is the incumbent (Gelbart, Snoek and Adams, 2014,
+    UAI). Both are raised towards the median by the chance of failure, except when hyperparameters are fitted.
 
     Values are compressed by `targets.warp` if they span decades, and in continuous spaces unless noise is found in
-    them. In spaces with categories or conditions compressed values keep a search in one category; there the kernel has
-    an additive part, and every fourth suggestion leaves a category of the best trial.
+    them. In spaces with categories or conditions, compression can trap a search in one category; therefore the kernel
+    has an additive part there, and every fourth suggestion leaves a category of the best trial.
 
-    Each figure that outcome constraints bound has a process (`core.search.margins`), and its chance of keeping the
-    bounds is one more factor. A trial that broke a bound by a known figure is not a failed one for the second process.
+    Each constrained outcome has its own process (`core.search.margins`), whose chance of feasibility is one more
+    factor. A trial with a known outcome outside its bounds does not count as failed for the second process.
 
-    If trials were pruned, the share of a whole training is one more input of the process (Swersky, Snoek and Adams,
-    2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end. A
-    paused trial goes on instead of a new one if its expected improvement is larger for each second that is left of its
-    training (freeze-thaw; Swersky, Snoek and Adams, 2014, arXiv:1406.3896).
+    If trials were pruned, the completed fraction of the training is one more input of the process (Swersky, Snoek and
+    Adams, 2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865), which learns how early values predict final ones. A
+    paused trial resumes if its expected improvement per remaining second exceeds that of the best new point
+    (freeze-thaw; Swersky, Snoek and Adams, 2014, arXiv:1406.3896).
 
-    Hyperparameters are fitted to the first ended trials of the history. Their number grows by one at first and in steps
-    of a twentieth later. The memo of the last fit is therefore exact: the same trials would give the same fit.
+    Hyperparameters are fitted to the first ended trials of the history, a number that grows by one at first and by a
+    twentieth later. Between two steps the fit is reused, which is exact: the same trials give the same fit.
 
     Args:
         space: search space of all points.
@@ -121,12 +120,12 @@ class BayesianSearch(SeededSearch):
 
     def __init__(self, space: Space, seed: int, n_initial_points: int | None = None) -> None:
         super().__init__(space, seed)
-        #: encodings without the share of a whole training, and with it
+        #: encodings without and with the completed fraction of the training
         self._encodings = Encoding(space), Encoding(space, has_shares=True)
         #: quantiles of the first suggestions, indexed by the number of the suggestion
         self._design = latin_hypercube(n_initial_points or design_size(space), len(space.parameters), seed).tolist()
         self._segments = Segments(space, len(self._design), seed)
-        #: True if a search may polish within one category or branch for ever: there are points enough in it
+        #: True if one category or branch has enough points to trap a search
         self._is_mixed = any(map(has_many_values, space.parameters)) and any(
             isinstance(parameter, Categorical) or parameter.condition is not None for parameter in space.parameters
         )
@@ -140,19 +139,19 @@ class BayesianSearch(SeededSearch):
         return first_new([point], history, self._rng(history))
 
     def design_at(self, history: History) -> list[float] | None:
-        """Return the quantiles of the next point of the design, those of absent parameters too; None behind its end."""
+        """Return the quantiles of the design's next point, absent parameters included; None after the last one."""
         is_over = history.n_adopted + history.n_suggested >= len(self._design)
         return None if is_over else self._design[history.n_suggested]
 
     def best_expected(self, history: History, rows: np.ndarray) -> int | None:
-        """Return the one of `rows` whose value is expected to be the least; None unless values are found to be noisy.
+        """Return the row with the least expected value among `rows`; None unless values are noisy.
 
-        The expectation is the mean of the process at the point, which knows the value there and those around it, and
-        which of them differ between folds: a value that chance has made low does not count in full.
+        The expectation is the posterior mean at the point, which also uses neighbouring values and the spread over
+        folds, so a value that is low by chance counts less.
 
         Args:
-            history: as of `suggest`.
-            rows: of complete trials.
+            history: as for `suggest`.
+            rows: rows of complete trials.
         """
         if len(rows) < _N_TOLD:
             return None
@@ -166,7 +165,7 @@ class BayesianSearch(SeededSearch):
             return None
 
     def _finds_noise(self, history: History, encoding: Encoding) -> bool:
-        """Return True if a process without noise explains the values worse: no rough function has them."""
+        """Return True if noise explains the values better than a rough function without noise."""
         fitted = self._fitted(history, None, encoding)[0]
         found, observed = fitted.hyperparameters, fitted.observed
         if np.sqrt(found.noise) < _LEAST_NOISE:
@@ -182,7 +181,7 @@ class BayesianSearch(SeededSearch):
         return np.random.default_rng((self._seed, history.n_suggested, history.n_promoted))
 
     def _proposal(self, history: History) -> Point | None:
-        """Return the point that deserves it most; None if there is none."""
+        """Return the point to try next; None if there is none."""
         rng = self._rng(history)
         complete = history.rows(TrialState.COMPLETE)
         if (units := self.design_at(history)) is not None:
@@ -193,7 +192,7 @@ class BayesianSearch(SeededSearch):
         own = None if segment is None else segment.rows(len(history.points))
         if len(_among(own, complete)) or (not len(complete) and len(nearest_first(history))):
             return self._most_promising(history, complete, own, rng)
-        # No value yet: there are many blocks, or trials failed.
+        # No value yet: more blocks than initial points, or all trials failed.
         from nnlo_opt.core.search.sobol import sobol_sequence  # takes longer to import than everything else
 
         unit = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested).random(1)[0]
@@ -204,23 +203,23 @@ class BayesianSearch(SeededSearch):
     ) -> Point | None:
         """Return the unseen point with the largest acquisition found; None if there is no such point or no fit.
 
-        Only values of the rows `own` count, those of all for None.
+        Only values of the rows `own` are used; None for all.
         """
         encoding = self._encoding_of(history)
         try:
             failures = self._failures(history, complete, encoding)
             values = self._values(history, failures, own, encoding, rng)
             margins = self._margins(history, encoding)
-        except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
+        except np.linalg.LinAlgError:  # values that no smooth function fits; a random point adds information
             return None
         complete = _among(own, complete)
-        if not len(complete):  # no trial has kept its bounds yet: those that came near are the best
+        if not len(complete):  # no feasible trial yet: the nearly feasible ones count as best
             complete = nearest_first(history)[:_N_BEST]
         ranking = history.values[complete]
         if encoding.has_shares:
             ends = values.predict(encoding.columns_of(history, complete))[0]
             ranking, whole = ends.mean(axis=1), [measured.row for measured in history.measured if measured.share == 1.0]
-            # To improve on is what has come to its end, and what is expected of the others as long as nothing has.
+            # The incumbent is the best finished trial; until one has finished, expected final values.
             values.least = (ends[np.isin(complete, whole)] if whole else ends).min(axis=0)
         best = [history.points[row] for row in complete[np.argsort(ranking, kind="stable")][:_N_BEST]]
         constraints = [*([failures] if failures else []), *margins]
@@ -231,10 +230,10 @@ class BayesianSearch(SeededSearch):
         return _sooner(new, acquisition, encoding, history) if history.max_epochs and history.waiting else new
 
     def _category_to_leave(self, history: History, values: Posterior, encoding: Encoding, best: Point) -> int | None:
-        """Return the column of a category of the `best` trial which the next suggestion must not have; mostly None.
+        """Return the column of a category of the `best` trial that the next suggestion must avoid; usually None.
 
-        It is that of the parameter with the shortest length scale every second time, of the next one every fourth
-        time, and so on.
+        Every second time it belongs to the parameter with the shortest length scale, every fourth time to the next one,
+        and so on.
         """
         turn, rest = divmod(len(history.points) - len(self._design), _N_ELSEWHERE)
         parameters = self._space.parameters
@@ -272,7 +271,7 @@ class BayesianSearch(SeededSearch):
     def _of_measured(
         self, history: History, failures: Bounded | None, own: np.ndarray | None, encoding: Encoding
     ) -> tuple[Posterior, float]:
-        """Return the posterior of the values that were measured, and the median of these."""
+        """Return the posterior of the measured values, and their median."""
         fitted, every = self._fitted(history, own, encoding)
         known = every.observed(MAX_SEEN, encoding, is_warped=fitted.is_warped)
         median, rows = float(np.median(known.values)), list(known.infeasible)
@@ -281,7 +280,7 @@ class BayesianSearch(SeededSearch):
         return Posterior(fitted.hyperparameters, known), median
 
     def _fitted(self, history: History, own: np.ndarray | None, encoding: Encoding) -> tuple[_Fitted, _Targets]:
-        """Return the process of the rows `own`, of all for None, and all that was measured of them."""
+        """Return the process fitted to the rows `own` (None: all), and their measured values."""
         failed = _among(own, history.rows(TrialState.FAILED))
         values = history.values[failed].tolist()
         infeasible = [Measured(row, 1.0, v) for row, v in zip(failed.tolist(), values, strict=True) if not np.isnan(v)]
@@ -294,7 +293,7 @@ class BayesianSearch(SeededSearch):
             observed = first.observed(MAX_FITTED, encoding, is_warped=is_warped)
             return _Fitted(is_warped, assumed, observed, self._fit(f"{what}, {purpose}", observed, assumed))
 
-        # Values of trainings that were ended early, and of changing objectives, are compressed as they always were.
+        # Values of unfinished trainings and of changing objectives are always compressed.
         may_be_raw = history.has_fixed_values and not encoding.has_shares and span(first.regular) <= _WIDE
         if may_be_raw and self._is_mixed:
             return fit("raw", Assumptions(is_additive=True), is_warped=False), every
@@ -304,9 +303,9 @@ class BayesianSearch(SeededSearch):
         return compressed, every
 
     def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Bounded | None:
-        """Return the process of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed.
+        """Return the process of failure, -1 for a complete trial and 1 for a failed one; None if no trial failed.
 
-        A trial has not failed in this sense if its outcomes tell which bound it has broken.
+        A trial with a known outcome outside its bounds does not count as failed here.
         """
         failed = history.rows(TrialState.FAILED)
         explained = failed[[breaks_a_bound(history, row) for row in failed.tolist()]]
@@ -320,7 +319,7 @@ class BayesianSearch(SeededSearch):
         return Bounded(process=Posterior(self._fit("failures", of_fitted), of_seen), high=0.0, noise=_LABEL_NOISE)
 
     def _margins(self, history: History, encoding: Encoding) -> list[Bounded]:
-        """Return the process of each bounded figure that is known of a trial; it expects the mean of pending ones."""
+        """Return the process of each constrained outcome with known values; pending trials get the mean."""
         names = dict.fromkeys(bound.name for bound in history.bounds)
         margins = [self._margin(name, history, encoding) for name in names if len(rows_with(history, name))]
         pending = history.rows(TrialState.PENDING)[-MAX_PENDING:]
@@ -330,7 +329,7 @@ class BayesianSearch(SeededSearch):
         return [replace(m, process=m.process.with_values(columns, m.process.predict(columns)[0])) for m in margins]
 
     def _margin(self, name: str, history: History, encoding: Encoding) -> Bounded:
-        """Return the process of a figure on the scale on which it tells best which trials keep the bounds."""
+        """Return the process of an outcome, on the scale that best predicts which trials are feasible."""
         rows = rows_with(history, name)
         known = margins_of(history, name, rows)
         fits: dict[Scale, tuple[float, Hyperparameters]] = {}
@@ -354,12 +353,12 @@ class BayesianSearch(SeededSearch):
 
 
 def _sooner(new: Point | None, acquisition: Acquisition, encoding: Encoding, history: History) -> Point | None:
-    """Return the point of a paused trial if it promises more for a second of a block, else the `new` point."""
+    """Return the point of a paused trial if it gains more per second of a block, else the `new` point."""
     rows, taken = list(history.waiting), list(history.waiting.values())
     start_s = np.array([one["start_s"] for one in taken])
     epoch_s = np.array([one["train_s"] / one["n_epochs"] for one in taken])
     n_left = np.array([max(1, history.max_epochs - history.epochs_of(row)) for row in rows])
-    # The acquisition is a logarithm; a nanosecond more, lest a simulated training that takes no time be free.
+    # The acquisition is a logarithm. The nanosecond is for simulated trainings that take no time.
     scores = acquisition(encoding.columns_of(history, rows)) - np.log(start_s + epoch_s * n_left + 1e-9)
     if new is not None:
         of_new = acquisition(encoding.columns([new]))[0]
@@ -369,7 +368,7 @@ def _sooner(new: Point | None, acquisition: Acquisition, encoding: Encoding, his
 
 
 def _lifted(values: np.ndarray, median: float, failures: Bounded, columns: np.ndarray) -> np.ndarray:
-    """Return values (n, k) of failed trials at `columns`, moved to the median by the chance of failure, never down."""
+    """Return values (n, k) of failed trials at `columns`, raised towards the median by the chance of failure."""
     chance = np.exp(failures.log_chance(columns))
     return values + (1.0 - chance[:, None]) * np.maximum(median - values, 0.0)
 
@@ -384,12 +383,12 @@ def _trailing_zeros(number: int) -> int:
 
 
 def _among(own: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
-    """Return those of the ascending `rows` that are `own`; all for None."""
+    """Return the ascending `rows` that are in `own`; all for None."""
     return rows if own is None else np.intersect1d(own, rows)
 
 
 def scheduled(n_ended: int) -> int:
-    """Return how many of `n_ended` trials hyperparameters are fitted to: all up to 40, then in steps of a twentieth."""
+    """Return the number of trials to fit, given `n_ended`: all up to 40, then in steps of a twentieth."""
     n_fitted = min(n_ended, 40)
     while n_fitted + n_fitted // 20 <= n_ended and n_fitted >= 40:
         n_fitted += n_fitted // 20
@@ -397,7 +396,7 @@ def scheduled(n_ended: int) -> int:
 
 
 def representative(values: np.ndarray, n_rows: int) -> np.ndarray:
-    """Return at most `n_rows` ascending indices of `values`: half are the lowest values, half are spread evenly."""
+    """Return at most `n_rows` ascending indices of `values`: half of them the lowest values, half evenly spread."""
     if len(values) <= n_rows:
         return np.arange(len(values))
     order = np.argsort(values, kind="stable")

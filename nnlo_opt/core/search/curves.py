@@ -1,6 +1,6 @@
-"""Learning curves of all trials, on which pruners decide (`core.search.pruning`).
+"""Learning curves of all trials, the input of pruners (`core.search.pruning`).
 
-Values are minimised inside; `Reports` negates figures that are maximised.
+Values are minimised; `Reports` negates figures that are to be maximised.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Curve:
-    """Reports of one fold in the order of their epochs; if an epoch is reported twice, the first report counts.
+    """Learning curve of one fold, by ascending epochs; if an epoch is reported twice, the first report counts.
 
     >>> curve = Curve()
     >>> curve.add(1, 0.5)
@@ -22,16 +22,16 @@ class Curve:
     [(1, 0.5), (2, 0.75)]
     """
 
-    #: ascending epochs, and for each epoch its value, the sum and the least of the values so far
+    #: ascending epochs, and for each its value, and the sum and the minimum of the values so far
     _epochs: list[int] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
     _sums: list[float] = field(default_factory=list)
     _bests: list[float] = field(default_factory=list)
-    #: value of the finished fold, which counts for all later epochs; None while the fold is not finished
+    #: final value, used for all later epochs; None until the fold has finished
     final: float | None = None
 
     def add(self, epoch: int, value: float) -> None:
-        """Add a report; a report of an epoch that is not new changes nothing."""
+        """Add a report; a second report of an epoch is ignored."""
         if self._epochs and epoch <= self._epochs[-1]:
             return
         self._sums.append(value + (self._sums[-1] if self._sums else 0.0))
@@ -40,7 +40,7 @@ class Curve:
         self._values.append(value)
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
-        """Yield each epoch reported with its value."""
+        """Yield (epoch, value) of all reports."""
         return zip(self._epochs, self._values, strict=True)
 
     @property
@@ -60,7 +60,7 @@ class Curve:
 
     @property
     def last(self) -> float | None:
-        """Final figure if the fold is finished, else the last value reported; None before the first report."""
+        """Final value if the fold has finished, else the last one reported; None before the first report."""
         return self.final if self.final is not None else (self._values[-1] if self._values else None)
 
     def epoch_before(self, epoch: int) -> int:
@@ -69,7 +69,7 @@ class Curve:
         return self._epochs[i - 1] if i else 0
 
     def reached(self, epoch: int) -> bool:
-        """Return True if the fold has reached `epoch` or is finished."""
+        """Return True if the fold has reached `epoch` or has finished."""
         return self.final is not None or self.last_epoch >= epoch
 
     def value_at(self, epoch: int) -> float | None:
@@ -83,13 +83,13 @@ class Curve:
         return self._sums[i - 1] / i if i else None
 
     def best_until(self, epoch: int) -> float | None:
-        """Return the least of the values up to `epoch`; None if there is none."""
+        """Return the lowest value up to `epoch`; None if there is none."""
         i = bisect_right(self._epochs, epoch)
         return self._bests[i - 1] if i else None
 
 
 class Reports:
-    """Learning curves of all trials, with the rungs that each trial has passed and whether it has ended.
+    """Learning curves of all trials, and which rungs each has passed; the argument of every method of a pruner.
 
     >>> reports = Reports()
     >>> reports.add(trial=0, fold=0, epoch=1, figure=0.5)
@@ -98,7 +98,7 @@ class Reports:
     ([(0.25, 1), (0.5, 0)], None)
 
     Args:
-        n_fold: folds of each trial.
+        n_fold: number of folds of a trial.
         direction: "min" or "max", the direction of the reported figures.
     """
 
@@ -107,19 +107,19 @@ class Reports:
         self._sign = -1.0 if direction == "max" else 1.0
         #: trial -> fold -> curve; trials in the order of their first report
         self._curves: dict[int, dict[int, Curve]] = {}
-        #: trial -> rungs passed; a trial that has passed none is missing
+        #: trial -> rungs passed; missing for trials that have passed none
         self._n_rungs: dict[int, int] = {}
         self._ended: set[int] = set()
-        #: epoch -> (value, trial) of the trials known to have reached it, sorted; of epochs that were asked for
+        #: epoch -> sorted (value, trial) of all trials that have reached it; only for epochs requested before
         self._standings: dict[int, list[tuple[float, int]]] = {}
 
     def add(self, trial: int, fold: int, epoch: int, figure: float) -> None:
-        """Add the finite figure of a fold after `epoch` epochs, with its original sign."""
+        """Add the finite figure, not negated, of a fold after `epoch` epochs."""
         self._curve(trial, fold).add(epoch, self._sign * figure)
         self._place(trial, self._standings)
 
     def finish(self, trial: int, fold: int, figure: float) -> None:
-        """Record the final figure of a fold, with its original sign."""
+        """Record the final figure of a fold, not negated."""
         self._curve(trial, fold).final = self._sign * figure
         self._place(trial, self._standings)
 
@@ -128,14 +128,14 @@ class Reports:
         self._n_rungs[trial] = n_rungs
 
     def end(self, trial: int) -> None:
-        """Record that the trial reports no more; its reports still count for other trials."""
+        """Record that the trial has ended; its reports still count for other trials."""
         self._ended.add(trial)
 
     def _curve(self, trial: int, fold: int) -> Curve:
         return self._curves.setdefault(trial, {}).setdefault(fold, Curve())
 
     def curve(self, trial: int, fold: int) -> Curve:
-        """Return the curve of a fold; it is empty if the fold has not reported."""
+        """Return the curve of a fold; empty before its first report."""
         return self._curves.get(trial, {}).get(fold) or Curve()
 
     def curves(self, fold: int) -> Iterator[tuple[int, Curve]]:
@@ -148,11 +148,11 @@ class Reports:
 
     @property
     def n_decisions(self) -> int:
-        """Number of trials that have reported, and of the times that one was promoted."""
+        """Number of trials that have reported, plus the number of promotions."""
         return len(self._curves) + sum(self._n_rungs.values())
 
     def has_ended(self, trial: int) -> bool:
-        """Return True if the trial reports no more."""
+        """Return True if the trial has ended."""
         return trial in self._ended
 
     def value_at(self, trial: int, epoch: int) -> float | None:
@@ -164,7 +164,7 @@ class Reports:
     def standing(self, epoch: int) -> Sequence[tuple[float, int]]:
         """Return (value, trial) of all trials that have reached `epoch` in all folds, from best to worst, then by age.
 
-        It is kept, as a search with many blocks asks for it at every report.
+        The result is cached, because a search with many blocks needs it at every report.
         """
         if epoch not in self._standings:
             self._standings[epoch] = []
@@ -173,14 +173,14 @@ class Reports:
         return self._standings[epoch]
 
     def _place(self, trial: int, epochs: Iterable[int]) -> None:
-        """Put a trial into its place among those that have reached some epochs; a value that is known never changes."""
+        """Insert a trial into the standings of some epochs; a known value never changes."""
         for epoch in epochs:
             value, standing = self.value_at(trial, epoch), self._standings[epoch]
             if value is not None and (value, trial) not in standing[bisect_left(standing, (value, trial)) :][:1]:
                 insort(standing, (value, trial))
 
     def figure_so_far(self, trial: int) -> float | None:
-        """Return the mean of the last reports of all folds with a report, with its original sign; None without one."""
+        """Return the mean of the last reports of all folds, not negated; None before the first report."""
         values = [curve.last for curve in self._curves.get(trial, {}).values()]
         known = [value for value in values if value is not None]
         return self.shown(math.fsum(known) / len(known)) if known else None
@@ -191,5 +191,5 @@ class Reports:
         return iter(self._curves)
 
     def shown(self, value: float) -> float:
-        """Return a value with its original sign."""
+        """Return a value as it was reported, not negated."""
         return self._sign * value

@@ -5,12 +5,11 @@ import numpy as np
 from nnlo_opt.core.space.parameters import Categorical, Parameter
 from nnlo_opt.core.space.space import Space
 
-#: an ordered parameter with at most this many values is searched value by value
+#: an ordered parameter with at most this many values is searched by enumeration
 FEW_VALUES = 16
-#: points of a design for each parameter of many values, and least and most points of a design if there are enough
-#: trials
+#: points of a design for each parameter of many values; least and most points if there are enough trials
 _N_EACH, _N_LEAST, _N_MOST = 3, 10, 20
-#: Latin hypercubes drawn; the one with the best spread is taken
+#: Latin hypercubes drawn; the one with the best spread is used
 _N_TRIES = 50
 
 
@@ -23,8 +22,8 @@ def has_many_values(parameter: Parameter) -> bool:
 def design_size(space: Space | None, n_trials: int | None = None, *, has_bounds: bool = False) -> int:
     """Return the number of initial points of a Bayesian search; it grows with the number of parameters of many values.
 
-    At most half of `n_trials` (but at least 3) are initial points, so that a short search is not spent on them. Half as
-    many suffice with outcome constraints: most points of a design break them, and each figure tells by how much.
+    At most half of `n_trials` (but at least 3) are initial points, so that a short search does more than explore. With
+    outcome constraints half as many suffice: most points of a design violate them, and show by how much.
     """
     n_many = sum(map(has_many_values, space.parameters)) if space is not None else 0
     n_points = min(_N_MOST, max(_N_LEAST, _N_EACH * n_many))
@@ -35,8 +34,8 @@ def design_size(space: Space | None, n_trials: int | None = None, *, has_bounds:
 def latin_hypercube(n_points: int, n_parameters: int, seed: int, number: int = 0) -> np.ndarray:
     """Return a Latin hypercube: each column has one quantile from each of `n_points` equal ranges.
 
-    The result is the one with the largest smallest distance of two points among several random ones (maximin; Morris
-    and Mitchell, 1995, J. Statist. Plann. Inference 43, 381).
+    Of several random ones, it has the largest minimum distance between two points (maximin; Morris and Mitchell, 1995,
+    J. Statist. Plann. Inference 43, 381).
 
     Returns:
         (n_points, n_parameters) float64 in 0..1.

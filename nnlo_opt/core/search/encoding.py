@@ -1,4 +1,4 @@
-"""Encoding of points for surrogates: rows of columns of order one, for all kinds of parameters."""
+"""Encodes points of all kinds of parameters for surrogates, in columns of order one."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,14 +14,14 @@ from nnlo_opt.core.space.space import Point, PointKey, Space
 class Encoding:
     """Columns of a space: the quantile of an ordered value, and one column for each category of an unordered one.
 
-    The column of an Integer takes the Integer's own values only, never one between them, so that a kernel sees the
-    value that a trial sees (Garrido-Merchan and Hernandez-Lobato, 2020, Neurocomputing 380, 20). Two different
-    categories have distance one. A parameter that a point does not have lies in the middle, at equal distance from all
-    categories. A Constant has no column.
+    The column of an Integer takes exactly the quantiles of its values, never one in between, so the kernel sees the
+    value that the trial gets (Garrido-Merchan and Hernandez-Lobato, 2020, Neurocomputing 380, 20). Two different
+    categories have distance one. An absent parameter is encoded as the middle, equally far from all categories. A
+    Constant has no column.
 
     Args:
         space: space of the points.
-        has_shares: True for a last column with the share of a whole training, 1 for all points.
+        has_shares: True for a last column with the completed fraction of the training, 1 for all points.
     """
 
     def __init__(self, space: Space, *, has_shares: bool = False) -> None:
@@ -30,35 +30,36 @@ class Encoding:
         self.has_shares = has_shares
         #: index of the parameter of each column, (width,) int
         groups = [i for i, p in enumerate(space.parameters) for _ in range(_n_columns(p))]
-        #: with shares, the group of these is the last one; a surrogate needs at least one column
+        #: the column of fractions, if any, has a group of its own, the last one; a surrogate needs at least one column
         self.groups = np.array([*groups, len(space.parameters)] if has_shares else groups or [0], dtype=int)
         #: True for each unordered parameter, (n_parameters,) bool
         self.unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
         #: index of the first column of each parameter
         self.first = np.searchsorted(self.groups, np.arange(len(space.parameters)))
         self._n_columns = np.array([_n_columns(parameter) for parameter in space.parameters])
-        #: the parameters with a column for each value, and those whose column is their quantile, with these columns
+        #: the parameters with a column for each value; the parameters whose only column is the quantile, and these
+        #: columns
         self._unordered = np.flatnonzero(self.unordered)
         self._ordered = np.flatnonzero(~self.unordered & (self._n_columns > 0))
         self._ordered_columns = self.first[self._ordered]
 
     @cached_property
     def all_points(self) -> tuple[list[Point], list[PointKey], np.ndarray]:
-        """All feasible points of a finite space, their keys, and their rows."""
+        """All feasible points of a finite space, their keys and encoded rows."""
         points = list(self.space.iter_points())
         return points, [self.space.key(point) for point in points], self.columns(points)
 
     def columns(self, points: Sequence[Point]) -> np.ndarray:
-        """Return the rows of `points`, or of parts of points, (n, width) float64."""
+        """Encode full or partial points, (n, width) float64."""
         rows = [snapped_row(self.space, point) for point in points]
         return self.of_snapped(np.array(rows).reshape(len(rows), len(self.space.parameters)))
 
     def columns_of(self, history: History, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the rows of the points in `rows` of a history, (len(rows), width) float64."""
+        """Encode the points in `rows` of a history, (len(rows), width) float64."""
         return self.of_snapped(history.snapped(rows))
 
     def of_snapped(self, snapped: np.ndarray) -> np.ndarray:
-        """Return the rows of points with these snapped quantiles (n, n_parameters), (n, width) float64."""
+        """Encode points given by snapped quantiles (n, n_parameters), (n, width) float64."""
         encoded = np.zeros((len(snapped), len(self.groups)))
         if self.has_shares:
             encoded[:, -1] = 1.0

@@ -1,7 +1,7 @@
-"""Gaussian process with a Matérn 5/2 kernel, which has one length scale for each parameter.
+"""Gaussian process with a Matérn 5/2 kernel and one length scale per parameter.
 
-The kernel may have an additive part, the mean of kernels of one parameter each with the same length scales (Duvenaud,
-Nickisch and Rasmussen, 2011, NeurIPS): what is learned of one parameter then holds for all values of the others.
+The kernel may have an additive part, the mean of one-parameter kernels with the same length scales (Duvenaud, Nickisch
+and Rasmussen, 2011, NeurIPS): what it learns about one parameter applies to all values of the others.
 
 `fit_hyperparameters` finds the maximum a posteriori of the hyperparameters by the analytic gradient of the marginal
 likelihood (Rasmussen and Williams, 2006, eq. 5.9). A `Posterior` holds the factorised covariance and predicts, with
@@ -25,19 +25,19 @@ Pullback = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Along = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, Pullback]]
 
 _SQRT5 = float(np.sqrt(5.0))
-#: normal priors as (mean, standard deviation): of the logarithms of a length scale, of the variance of the process and
-#: of the variance of the noise, the variances relative to the variance of the values; and the standard deviation of the
-#: process's mean, relative to the standard deviation of the values
+#: normal priors as (mean, standard deviation) of the logarithms of a length scale, the process variance and the noise
+#: variance, both relative to the variance of the values; and the standard deviation of the process mean, relative to
+#: that of the values
 _LOG_LENGTH, _LOG_SCALE, _LOG_NOISE = (0.0, 1.0), (0.0, 1.0), (-9.0, 3.0)
 _MEAN_STD = 1.0
-#: the same of the logit of the additive part's share of the variance, and its bounds
+#: the same for the logit of the additive part's share of the variance, and bounds of the logit
 _LOGIT_ADDITIVE, _LOGIT_BOUNDS = (0.0, 1.5), (-6.0, 6.0)
 _LOG_BOUNDS = {"length": (-3.5, 6.0), "scale": (-4.0, 6.0), "noise": (-16.0, 1.0)}
 #: most steps of the optimisation of hyperparameters
 _MAX_STEPS = 60
-#: pairs of points for each different distance along a parameter from which on kernels are looked up
+#: kernels are looked up if a parameter has at least this many pairs of points per distinct distance
 _N_REPEATED = 8
-#: part of the process's variance that is added to the diagonal, so that the covariance of close points is invertible
+#: fraction of the process variance added to the diagonal, which keeps the covariance of close points invertible
 _JITTER = 1e-9
 
 
@@ -62,17 +62,17 @@ class Observations:
     columns: np.ndarray
     #: index of the parameter of each column from 0, (width,) int
     groups: np.ndarray
-    #: (n,) float64, or (n, n_fantasies) for several values imagined together
+    #: (n,) float64, or (n, n_fantasies) for joint fantasies
     values: np.ndarray
     #: variance of the noise of each value, as a multiple of `Hyperparameters.noise`, (n,) float64
     relative_noise: np.ndarray
-    #: rows whose values are not to be improved on, as their points are infeasible
+    #: rows of infeasible points, which cannot be the incumbent
     infeasible: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What a fit assumes of the function."""
+    """Assumptions of a fit about the function."""
 
     #: True for a kernel with an additive part
     is_additive: bool = False
@@ -81,7 +81,7 @@ class Assumptions:
 
 
 PLAIN = Assumptions()
-#: noise with a tenth of the standard deviation of the values is expected
+#: expects noise of about a tenth of the standard deviation of the values
 NOISY_LOG_NOISE = (-4.0, 1.0)
 
 
@@ -90,7 +90,7 @@ def fit_hyperparameters(observations: Observations, assumed: Assumptions = PLAIN
     likelihood = _Likelihood(observations, assumed)
     n = likelihood.n_parameters
     bounds = [_LOG_BOUNDS["length"]] * n + [_LOG_BOUNDS["scale"], _LOG_BOUNDS["noise"]]
-    # Logarithms of lengths, of the scale and of the noise, from which the optimisation starts.
+    # Starts of the optimisation: logarithms of lengths, scale and noise.
     smooth = [0.5 * np.log(n)] * n + [_LOG_SCALE[0], -6.0]
     rough = [-1.0] * n + [_LOG_SCALE[0], -3.0]
     if assumed.is_additive:
@@ -120,7 +120,7 @@ class _Likelihood:
         self._squares = np.zeros((self.n_parameters, len(self._lower[0])))
         for column, group in zip(observations.columns.T, observations.groups, strict=True):
             self._squares[group] += (column[self._lower[0]] - column[self._lower[1]]) ** 2
-        #: kernels of one parameter each, for the additive part
+        #: one-parameter kernels for the additive part
         self._each = _Each(self._squares) if assumed.is_additive else None
 
     def loss(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
@@ -168,14 +168,13 @@ class _Likelihood:
 
 
 class _Each:
-    """Kernels of one parameter each, for pairs of points with these squared distances (n_parameters, pairs).
+    """One-parameter kernels for pairs of points with these squared distances (n_parameters, pairs).
 
-    Categories and integers of few values have few different distances, and an exponential costs ten times as much as
-    looking one up.
+    Categories and small integer ranges have few distinct distances, and a look-up costs a tenth of an exponential.
     """
 
     def __init__(self, squares: np.ndarray) -> None:
-        #: different distances of each parameter of few, one after another, their squares and their parameters
+        #: for parameters with few distances: all distinct distances in one array, their squares and their parameters
         self._levels, self._squares_of_levels, self._parameters = np.empty(0), np.empty(0), np.empty(0, dtype=int)
         levels: list[np.ndarray] = []
         numbers: list[np.ndarray] = []
@@ -192,15 +191,15 @@ class _Each:
             self._squares_of_levels = np.concatenate(levels)
             self._parameters = np.repeat(few, [*map(len, levels)])
         self._levels = np.sqrt(self._squares_of_levels)
-        #: number of the level of each pair, for each parameter of few
+        #: index of each pair's distance, for each parameter with few distances
         self._numbers = numbers
         self._squares, self._distances = squares, np.sqrt(squares)
-        #: results; the memory is used again, as new memory of this size costs more than the arithmetic
+        #: results; the memory is reused, because allocating it costs more than the arithmetic
         self._kernels, self._bent = np.empty_like(squares), np.empty_like(squares)
         self._decay = np.empty(squares.shape[1])
 
     def at(self, inverse_lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the kernels, and their derivatives by scaled squares times these squares, (n_parameters, pairs).
+        """Return the kernels, and their derivatives by scaled squares times those squares, (n_parameters, pairs).
 
         The next call overwrites both.
         """
@@ -231,7 +230,7 @@ def _matern(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matern_within(distances: np.ndarray, slope: np.ndarray, decay: np.ndarray) -> None:
-    """Do what `_matern` does within memory that is there: `distances` become the kernel; `decay` is overwritten."""
+    """Like `_matern`, without allocating: `distances` becomes the kernel, and `decay` is overwritten."""
     distances *= _SQRT5
     np.negative(distances, out=decay)
     np.exp(decay, out=decay)
@@ -245,15 +244,15 @@ def _matern_within(distances: np.ndarray, slope: np.ndarray, decay: np.ndarray) 
 
 
 class Posterior:
-    """Gaussian process that has seen observations; values with several columns are fantasies.
+    """Gaussian process conditioned on observations; several columns of values are fantasies.
 
     Args:
-        hyperparameters: of the covariance.
+        hyperparameters: hyperparameters of the covariance.
         observations: values and their points.
         mean: mean of the process; None for the most likely mean.
 
     Raises:
-        LinAlgError: if the covariance has no Cholesky factor.
+        LinAlgError: the covariance has no Cholesky factor.
     """
 
     def __init__(self, hyperparameters: Hyperparameters, observations: Observations, mean: float | None = None) -> None:
@@ -274,14 +273,14 @@ class Posterior:
         if mean is None:
             halves = self._inverse_factor @ np.column_stack([self._values.mean(axis=1), np.ones(len(values))])
             mean = _mean(self._inverse_factor.T @ halves)
-        #: mean of the process far from all observations
+        #: mean far from all observations
         self._mean = mean
         #: covariance^-1 (values - mean), (n, n_fantasies)
         self._alpha = self._inverse_factor.T @ (self._inverse_factor @ (self._values - mean))
         own = self._values - noise[:, None] * self._alpha
         feasible = np.delete(own, observations.infeasible, 0)
-        #: least value of the process itself at the observed feasible points, (n_fantasies,); the largest one of all if
-        #: none is feasible
+        #: incumbent, (n_fantasies,): the lowest posterior mean at observed feasible points; the highest of all if none
+        #: is feasible
         self.least = feasible.min(axis=0) if len(feasible) else own.max(axis=0)
 
     def predict(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -291,7 +290,7 @@ class Posterior:
     def predict_with_known(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return means and variances as `predict` does, and True, (m,), for near copies of observed points.
 
-        The process differs between the two by less than the noise of one value, so a trial would tell hardly anything.
+        At such a point the process differs by less than the noise of one value, so a trial there is almost useless.
         """
         covariance = self._covariance(columns / self._lengths, self._seen)
         apart = 2.0 * (self.hyperparameters.scale - covariance.max(axis=1))
@@ -302,12 +301,12 @@ class Posterior:
         return self._mean + covariance @ self._alpha, self._positive(self.hyperparameters.scale - explained)
 
     def along(self, columns: np.ndarray, free: np.ndarray) -> "Along":
-        """Return the process as a function of the columns `free` (d,) alone, each that of a whole parameter.
+        """Return the process as a function of the columns `free` (d,) only, each the single column of a parameter.
 
-        All others stay as they are in each of the rows `columns` (k, width), so what they contribute is known. The
-        function takes numbers of these rows (m,) and values (m, d). It returns means (m, n_fantasies), variances (m,)
-        and their gradients, as a function: it takes the derivatives of a value with respect to the means and to the
-        variances, of the same shapes, and returns those with respect to `values`, (m, d).
+        The other columns keep their values from the rows `columns` (k, width), so their contribution is precomputed.
+        The function takes row numbers (m,) and values (m, d); it returns means (m, n_fantasies), variances (m,) and a
+        pullback, which maps derivatives with respect to means and variances to derivatives with respect to the values,
+        (m, d).
         """
         hyperparameters, groups = self.hyperparameters, self._observations.groups
         scale, share, n = hyperparameters.scale, hyperparameters.additive, len(hyperparameters.lengths)
@@ -338,7 +337,7 @@ class Posterior:
         return predicted
 
     def draw(self, columns: np.ndarray, normals: np.ndarray) -> np.ndarray:
-        """Return values (p, n_draws) at `columns` (p, width), drawn jointly by standard normal `normals`."""
+        """Draw joint samples (p, n_draws) at `columns` (p, width) from the standard normal `normals`."""
         scaled = columns / self._lengths
         cross = self._covariance(scaled, self._seen)
         half = cross @ self._inverse_factor.T
@@ -347,7 +346,7 @@ class Posterior:
         return self._mean + cross @ self._alpha + _cholesky(joint) @ normals
 
     def left_out(self) -> np.ndarray:
-        """Return the mean of each observation as all others predict it, (n, n_fantasies).
+        """Return the leave-one-out mean of each observation, (n, n_fantasies).
 
         Sundararajan and Keerthi, 2001, Neural Computation 13, 1103, eq. 11.
         """
@@ -355,16 +354,16 @@ class Posterior:
 
     @property
     def log_likelihood(self) -> float:
-        """Logarithm of the density of the observed values, the first of each row, up to a constant of their number."""
+        """Log density of the observed values (the first column), up to a constant that depends on their number."""
         first = self._values[:, 0] - self._mean
         return float(np.log(self._inverse_factor.diagonal()).sum() - 0.5 * first @ self._alpha[:, 0])
 
     def left_out_variances(self) -> np.ndarray:
-        """Return the variance of each observation, noise included, as all others predict it, (n,); eq. 12 there."""
+        """Return the leave-one-out variance of each observation, noise included, (n,); eq. 12 there."""
         return 1.0 / (self._inverse_factor**2).sum(axis=0)
 
     def with_values(self, columns: np.ndarray, values: np.ndarray) -> "Posterior":
-        """Return a posterior that has also seen `values` (p, n_fantasies) at `columns` (p, width)."""
+        """Return the posterior conditioned also on `values` (p, n_fantasies) at `columns` (p, width)."""
         seen, n = self._observations, values.shape[1]
         extended = Observations(
             np.concatenate([seen.columns, columns]),
@@ -384,9 +383,9 @@ class Posterior:
         return self.hyperparameters.scale * correlation
 
     def _sum_of_each(self, one: np.ndarray, other: np.ndarray, groups: np.ndarray, n: int) -> np.ndarray:
-        """Return the sum of the kernels of `n` parameters, for all pairs of two rows of scaled columns.
+        """Return the sum of `n` one-parameter kernels, for all pairs of rows of two arrays of scaled columns.
 
-        A parameter without a column has the same value everywhere.
+        A parameter without a column is constant.
         """
         total = np.full((len(one), len(other)), n - len(np.unique(groups)), dtype=float)
         for group in np.unique(groups):
@@ -398,7 +397,7 @@ class Posterior:
 
 
 def _distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the distances of rows, (len(one), len(other))."""
+    """Return the distances between rows, (len(one), len(other))."""
     if one.shape[1] == 1:
         return np.abs(one - other.T)
     squares = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2.0 * (one @ other.T)
@@ -406,7 +405,7 @@ def _distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _cholesky(covariance: np.ndarray) -> np.ndarray:
-    """Return the lower Cholesky factor; the diagonal is raised until the factor exists."""
+    """Return the lower Cholesky factor, raising the diagonal until it exists."""
     jitter = 0.0
     for _ in range(12):
         raised = covariance + jitter * np.eye(len(covariance))

@@ -9,26 +9,26 @@ from nnlo_opt.core.search.random import SeededSearch, first_new, unseen_point
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.trials.trial import TrialState
 
-#: children tried before a point is drawn by the priors instead
+#: children tried before a point is drawn from the priors instead
 _N_TRIES = 50
-#: distance that a crossed value may lie beyond its parents' values, as a share of the parents' distance (BLX-alpha)
+#: how far a crossed value may lie beyond its parents' values, as a fraction of their distance (BLX-alpha)
 _BLEND = 0.3
-#: standard deviation of a mutation in quantiles: at first, the share left after each generation, and the least
+#: standard deviation of a mutation in quantiles: initial value, factor per generation, minimum
 _STEP, _STEP_LEFT, _LEAST_STEP = 0.2, 0.9, 0.005
 
-#: trials of a generation if nobody says how many
+#: default size of a generation
 DEFAULT_POPULATION = 10
 
 
 class GeneticSearch(SeededSearch):
     """Steady-state genetic algorithm on the quantiles of the priors.
 
-    A generation is `population` completed trials, and no suggestion waits for its end: a child's parents are among the
-    best `population` of all trials that completed in full generations. Each parent is the better of two random ones. An
-    ordered value of a child is drawn around its parents' values (BLX-alpha; Eshelman and Schaffer, 1993, Foundations of
-    Genetic Algorithms 2, 187), and an unordered value is taken from either parent. One value mutates on average: an
-    ordered value by a normal step that shrinks with the generations, an unordered value by a new draw. A child nearer
-    to a failed trial than to any complete trial is rejected.
+    A generation is `population` completed trials, but no suggestion waits for a generation to end: parents are the best
+    `population` of all trials from full generations. Each parent is the better of two random ones. An ordered value of
+    a child is drawn around its parents' values (BLX-alpha; Eshelman and Schaffer, 1993, Foundations of Genetic
+    Algorithms 2, 187), and an unordered value is taken from either parent. One value mutates on average: an ordered
+    value by a normal step that shrinks with the generations, an unordered value by a new draw. A child closer to a
+    failed trial than to every complete trial is rejected.
 
     Args:
         space: search space of all points.
@@ -58,7 +58,7 @@ class GeneticSearch(SeededSearch):
         return first_new((child for child in children if not self._is_barren(child, failed, succeeded)), history, rng)
 
     def _is_barren(self, child: Point, failed: np.ndarray, succeeded: np.ndarray) -> bool:
-        """Return True if the columns of a failed trial are nearer to the child than the columns of any complete one."""
+        """Return True if a failed trial is closer to the child than every complete one, in encoded columns."""
         column = self._encoding.columns([child])
         return len(failed) > 0 and _least_square(failed - column) < _least_square(succeeded - column)
 

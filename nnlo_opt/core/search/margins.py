@@ -1,7 +1,7 @@
-"""Figures that outcome constraints bound, on a scale for a surrogate, and the chance that a trial keeps its bounds.
+"""Models constrained outcomes: scales for a surrogate, and the chance that a trial is feasible.
 
-Whether a trial keeps a bound is one bit; by how much is a number, from which a Gaussian process learns where the border
-runs (Gardner et al., 2014, ICML). Two bounds of one figure share a process.
+Feasibility is one bit, but the distance from the bound is a number, from which a Gaussian process learns where the
+boundary is (Gardner et al., 2014, ICML). Two bounds on one outcome share a process.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from nnlo_opt.core.search.targets import without_penalties
 from nnlo_opt.core.trials.objectives import OutcomeConstraint
 
 _LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
-#: quotient of the largest and the median distance from a bound, or of two figures, above which they span decades
+#: values span decades if the ratio of the largest to the median distance from a bound, or of two figures, exceeds this
 _DECADES = 10.0
-#: least chance of what a trial has shown, so that one outlier does not choose the scale
+#: lower limit of an observation's probability, so that one outlier does not decide the scale
 _UNLIKELY = 1e-3
 
 
 class Scale(Enum):
-    """Scale on which a surrogate sees figures."""
+    """Scale of the figures for a surrogate."""
 
     LINEAR = auto()
     #: logarithm of the distance from the bound, with its sign; linear near the bound
@@ -36,15 +36,15 @@ class Scale(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
-    """Figures of trials, and their bounds, on a scale on which the figures have mean 0 and standard deviation 1."""
+    """Figures of trials and their bounds, scaled so that the figures have mean 0 and standard deviation 1."""
 
     #: row of each trial in the history, (n,) int
     rows: np.ndarray
     #: (n,) float64
     figures: np.ndarray
-    #: True for each figure that keeps its bounds, (n,) bool
+    #: True for each figure within its bounds, (n,) bool
     kept: np.ndarray
-    #: bounds, minus or plus infinity without one
+    #: bounds; minus or plus infinity if there is none
     low: float
     high: float
 
@@ -58,10 +58,10 @@ class Margins:
         return replace(self, rows=self.rows[some], figures=self.figures[some], kept=self.kept[some])
 
     def credibility(self, process: Posterior) -> float:
-        """Return the mean log chance of the side of its bounds on which each figure lies, as all others predict it.
+        """Return the mean leave-one-out log probability that each figure is on its side of the bounds.
 
         Args:
-            process: has seen these figures.
+            process: process conditioned on these figures.
         """
         means, std = process.left_out()[:, 0], np.sqrt(process.left_out_variances())
         chance = np.exp(_log_between((self.low - means) / std, (self.high - means) / std))
@@ -69,20 +69,20 @@ class Margins:
 
 
 def rows_with(history: History, name: str) -> np.ndarray:
-    """Return the rows whose outcome `name` is known, (n,) int, ascending."""
+    """Return the rows with a known outcome `name`, (n,) int, ascending."""
     return np.array([row for row, outcomes in sorted(history.outcomes.items()) if name in outcomes], dtype=int)
 
 
 def breaks_a_bound(history: History, row: int) -> bool:
-    """Return True if a known outcome of the trial in `row` breaks its bound."""
+    """Return True if a known outcome of the trial in `row` violates its bound."""
     known = history.outcomes.get(row, {})
     return any(not bound.allows(known[bound.name]) for bound in history.bounds if bound.name in known)
 
 
 def nearest_first(history: History) -> np.ndarray:
-    """Return the rows with a value and an outcome, (n,) int, those first whose worst outcome is nearest to its bound.
+    """Return the rows with a value and an outcome, (n,) int, sorted by the worst outcome's distance from its bound.
 
-    The unit of an outcome is the median distance of those that break the bound.
+    The unit of an outcome is the median distance of the violations.
     """
     rows = np.array([row for row in sorted(history.outcomes) if np.isfinite(history.values[row])], dtype=int)
     worst = np.zeros(len(rows))
@@ -94,10 +94,10 @@ def nearest_first(history: History) -> np.ndarray:
 
 
 def margins_of(history: History, name: str, rows: np.ndarray) -> dict[Scale, Margins]:
-    """Return the outcomes `name` of the trials in `rows`, of which there is one at least, on one or more scales.
+    """Return the outcomes `name` of the trials in `rows` (at least one) on one or more scales.
 
-    Penalties are told by their distances from the bound, or from the middle of two. If figures span decades, there are
-    logarithmic scales besides the linear one.
+    Penalties are recognised by their distance from the bound, or from the middle of two. If figures span decades,
+    logarithmic scales are added to the linear one.
     """
     figures = np.array([history.outcomes[row][name] for row in rows.tolist()])
     bounds = [bound for bound in history.bounds if bound.name == name]
@@ -132,12 +132,12 @@ def _standardised(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounded:
-    """Process that a trial has to keep between two bounds.
+    """Process of an outcome that must stay between two bounds.
 
     Args:
-        process: its first column counts.
-        low, high: bounds; minus or plus infinity without one.
-        noise: variance of what a trial shows, beside the variance of the process.
+        process: only its first column is used.
+        low, high: bounds; minus or plus infinity if there is none.
+        noise: variance of an observation, in addition to that of the process.
     """
 
     process: Posterior
@@ -146,13 +146,13 @@ class Bounded:
     noise: float = 0.0
 
     def log_chance(self, columns: np.ndarray) -> np.ndarray:
-        """Return the logarithm of the chance that a trial keeps the bounds, (m,) float64, at `columns` (m, width)."""
+        """Return the log probability that a trial is within the bounds, (m,) float64, at `columns` (m, width)."""
         means, variances = self.process.predict(columns)
         std = np.sqrt(variances + self.noise)
         return _log_between((self.low - means[:, 0]) / std, (self.high - means[:, 0]) / std)
 
     def along(self, columns: np.ndarray, free: np.ndarray) -> Function:
-        """Return the logarithm of the chance with its gradient, as a function like `Posterior.along`."""
+        """Return the log probability and its gradient, as a function like that of `Posterior.along`."""
         process = self.process.along(columns, free)
         return lambda rows, values: self._with_gradient(*process(rows, values))
 
@@ -178,5 +178,5 @@ def _log_between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     swap = low > -high  # in the upper tail the difference of two chances near 1 would be rounding
     low, high = np.where(swap, -high, low), np.where(swap, -low, high)
     logs = log_ndtr(high)
-    # Far out, two logarithms may be equal by rounding.
+    # Far out, two logarithms may round to the same number.
     return logs + np.log(-np.expm1(np.minimum(log_ndtr(low) - logs, -np.finfo(float).tiny)))

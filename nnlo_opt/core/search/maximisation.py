@@ -1,7 +1,7 @@
-"""Maximisation of an acquisition over the points of a space that were not tried yet.
+"""Maximises an acquisition over the untried points of a space.
 
-Points drawn by the priors and around the best trials are compared first. A local search climbs from the best of them:
-by the gradient along parameters of many values, and by trying neighbours along the other parameters.
+Random points from the priors and around the best trials are compared first. A local search starts from the best of
+them: gradient steps for parameters of many values, neighbours for the others.
 """
 
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from nnlo_opt.core.search.encoding import Encoding
 from nnlo_opt.core.search.random import feasible_draws
 from nnlo_opt.core.space.space import Point
 
-#: a finite space of at most this many points is searched completely
+#: a finite space of at most this many points is searched exhaustively
 _MAX_ENUMERATED = 1500
-#: points drawn by the priors, and points drawn around each of the best trials
+#: points drawn from the priors, and around each of the best trials
 _N_DRAWN, _N_NEAR = 400, 60
-#: standard deviations of the points around a trial, in quantiles
+#: standard deviations of points around a trial, in quantiles
 _RADII = np.array([0.2, 0.05, 0.01, 0.001])
 #: local searches, rounds of each, and gradient steps of each round
 _N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
 
 
 class Maximisation:
-    """One search for the maximum of `acquisition` over unseen points.
+    """One search for the maximum of `acquisition` over untried points.
 
-    Points are rows of quantiles (`core.space.quantiles`), and the values of one are made when it is chosen.
+    Points are rows of quantiles (`core.space.quantiles`); only the chosen one is converted to values.
     """
 
     def __init__(
@@ -40,16 +40,16 @@ class Maximisation:
         self._space = encoding.space
         self.history = history
         self._rng = rng
-        #: quantiles of every point evaluated, and its acquisition; minus infinity if the point is not feasible or near
-        #: a tried one
+        #: quantiles and acquisition of every evaluated point; minus infinity if it is infeasible or close to a tried
+        #: one
         self._units: list[np.ndarray] = []
         self._values: list[float] = []
         many = np.array([has_many_values(parameter) for parameter in self._space.parameters])
-        #: the parameters of many values, and those of few
+        #: parameters with many values, and with few
         self._many, self._few = np.flatnonzero(many), np.flatnonzero(~many)
 
     def run(self, best_trials: Sequence[Point]) -> Point | None:
-        """Return the best point found that is new and no near copy of a point tried; None if there is none."""
+        """Return the best new point found that is not close to a tried one; None if there is none."""
         n_points = self._space.n_points
         if n_points is not None and n_points <= _MAX_ENUMERATED:
             return self._best_of_all()
@@ -86,7 +86,7 @@ class Maximisation:
         return next((point for point in ranking if not self.history.contains(point)), None)
 
     def _near(self, center: Point) -> np.ndarray:
-        """Return points around `center`: some ordered values move, and one unordered value in five is drawn again."""
+        """Return points around `center`: some ordered values move, and one unordered value in five is redrawn."""
         rng, parameters = self._rng, self._space.parameters
         units = np.tile(self._space.to_unit(center), (_N_NEAR, 1))
         unordered = self.encoding.unordered
@@ -99,7 +99,7 @@ class Maximisation:
         return np.where(moved, drawn, units)
 
     def _starts(self) -> list[int]:
-        """Return the best point, and further points drawn with a probability that grows with their acquisition."""
+        """Return the best point, and others drawn with probability increasing with their acquisition."""
         values = np.array(self._values)
         if not np.isfinite(values).any():
             return []
@@ -113,7 +113,7 @@ class Maximisation:
         return chosen
 
     def _climb(self, starts: list[int]) -> None:
-        """Climb from each of the points `starts`, all in step."""
+        """Run a local search from each of the points `starts`, in lockstep."""
         units = np.array([self._units[chosen] for chosen in starts]).reshape(len(starts), len(self._space.parameters))
         values = np.array([self._values[chosen] for chosen in starts])
         climbs = np.arange(len(starts))
@@ -134,10 +134,10 @@ class Maximisation:
             climbs = climbs[goes_on]
 
     def _ascended(self, units: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Follow the gradient from points (k, n_parameters) along those parameters of many values that each has.
+        """Follow the gradient from points (k, n_parameters) along their active parameters of many values.
 
         Returns:
-            Units and acquisition of the points reached, and those given of ascents that have not gained anything.
+            Units and acquisition of the points reached; of the given points where nothing was gained.
         """
         snapped = self.encoding.quantiles.snapped(units)
         is_free = ~np.isnan(snapped[:, self._many])
@@ -153,7 +153,7 @@ class Maximisation:
         return np.where(has_gained[:, None], climbed, units), np.where(has_gained, reached, values)
 
     def _neighbours(self, units: np.ndarray) -> np.ndarray:
-        """Return the points that differ from the one at `units` in the value of one parameter of few values."""
+        """Return all points that differ from the one at `units` in one parameter with few values."""
         snapped = self.encoding.quantiles.snapped(units[None])[0]
         others: dict[int, np.ndarray] = {}
         for row in self._few[~np.isnan(snapped[self._few])].tolist():
@@ -168,5 +168,5 @@ class Maximisation:
 
 
 def _whole(snapped: np.ndarray) -> np.ndarray:
-    """Return quantiles at which `Space.from_unit` makes the point with these snapped ones."""
+    """Return quantiles, without NaN, for which `Space.from_unit` returns the point of this snapped row."""
     return np.where(np.isnan(snapped), 0.5, snapped)

@@ -1,6 +1,6 @@
-"""Pruners by name: the median stopping rule, ASHA, hyperband.
+"""Built-in pruners: median stopping rule, ASHA, hyperband.
 
-ASHA and hyperband give most epochs to the trials that are best after few epochs.
+ASHA and hyperband give most epochs to the trials that were best after a few.
 """
 
 import statistics
@@ -12,7 +12,7 @@ from nnlo_opt.core.search.curves import Reports
 from nnlo_opt.core.search.pruning import FREEZE_THAW, Decision, Pruner, PruningPlan, Verdict
 
 _GO_ON = Decision(Verdict.GO_ON)
-#: freeze-thaw: epochs of a rung, in units of the rung below; one decision in so many is of successive halving
+#: freeze-thaw: ratio of the epochs of neighbouring rungs; one decision in so many follows successive halving
 _STEP, _TURNS = 1.618, 3
 
 
@@ -20,11 +20,11 @@ class MedianStopping(Pruner):
     """Median stopping rule of Google Vizier (Golovin et al., 2017, section 3.2.1).
 
     A trial is pruned after an epoch if its best value so far is worse than the median of the other trials' running
-    averages up to that epoch. Only trials that have reached this epoch on the same fold are compared.
+    averages up to that epoch. Only trials that have reached the epoch on the same fold count.
 
     Args:
-        min_epochs: epochs before which no trial is pruned.
-        min_trials: least number of other trials to compare with.
+        min_epochs: number of epochs that no trial is pruned before.
+        min_trials: number of other trials needed for a comparison.
     """
 
     def __init__(self, min_epochs: int = 1, min_trials: int = 4) -> None:
@@ -48,7 +48,7 @@ class MedianStopping(Pruner):
 
 @dataclass(frozen=True)
 class Brackets:
-    """Ladders of rungs, and the assignment of trials to them.
+    """Brackets (ladders of rungs), and the assignment of trials to them.
 
     Bracket b has its rungs at `epochs[b]`, ascending. Trial t belongs to bracket `cycle[t mod len(cycle)]`.
     """
@@ -75,8 +75,8 @@ class Brackets:
         """Return the brackets of hyperband.
 
         Bracket s = s_max … 0 has s rungs and n_s = ceil((s_max + 1) / (s + 1) * eta^s) trials in a cycle. The sizes
-        follow Li et al., 2018 (arXiv:1603.06560, algorithm 1). The trials of the brackets are interleaved, so that a
-        short search has its share of each bracket: the next trial goes to the bracket that lacks most.
+        follow Li et al., 2018 (arXiv:1603.06560, algorithm 1). The brackets are interleaved, so that a short search
+        samples all of them: the next trial goes to the bracket with the largest deficit.
         """
         s_max = plan.n_rungs
         rungs = tuple(plan.min_epochs * plan.eta**k for k in range(s_max))
@@ -102,16 +102,16 @@ class Brackets:
 class SuccessiveHalving(Pruner):
     """Asynchronous successive halving, ASHA (Li et al., 2020, arXiv:1810.05934, algorithm 2), in one or more brackets.
 
-    The value of a trial at a rung is the mean over its folds at the epoch of the rung. Of n trials that have reached a
-    rung, the best floor(n / eta) pass it. The other trials are paused, and promoted when more trials have arrived and
-    they are among the best. A trial that is among the best when it arrives continues at once, without being paused.
+    The value of a trial at a rung is the mean over its folds at the epoch of the rung. Of n trials at a rung, the best
+    floor(n / eta) pass it. The others are paused, and promoted if they are among the best once more trials have
+    arrived. A trial that is among the best on arrival continues without a pause.
 
-    If trials cannot be paused, this is the stopping variant: a trial is pruned if one of its folds reaches a rung and
-    is not among the best max(1, floor(n / eta)) of the n trials that have reached it on the same fold.
+    If trials cannot be paused, this is the stopping variant: a trial is pruned when one of its folds reaches a rung
+    without being among the best max(1, floor(n / eta)) of the n trials at that rung on the same fold.
 
     Args:
         brackets: rungs, and the bracket of each trial.
-        eta: one trial in `eta` passes a rung.
+        eta: one in `eta` trials passes a rung.
         pauses: True if trials can be paused and resumed.
     """
 
@@ -161,7 +161,7 @@ class SuccessiveHalving(Pruner):
     def _standing(self, bracket: int, epoch: int, reports: Reports, fold: int | None = None) -> list[tuple[float, int]]:
         """Return (value, trial) of the bracket's trials that have reached `epoch`, from best to worst, then by age.
 
-        Values are means over the folds, or values of `fold` if given. A training that has ended earlier counts with its
+        Values are means over the folds, or values of `fold` if given. A training that ended before counts with its
         final figure.
         """
         if fold is None:
@@ -188,9 +188,9 @@ class SuccessiveHalving(Pruner):
 
 
 class FreezeThaw(SuccessiveHalving):
-    """Rungs at which the search says which trial goes on (`core.search.bayesian`), and at every third decision this.
+    """Freeze-thaw rungs: the search chooses the trial to resume (`core.search.bayesian`), ASHA every third one.
 
-    The rungs are close, each with 1.6 times the epochs of the rung below, so that a decision is for few epochs.
+    The rungs are close, each with 1.6 times the epochs of the rung below, so that each decision commits few epochs.
     """
 
     def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
@@ -215,7 +215,7 @@ def make_pruner(plan: PruningPlan) -> Pruner:
 
 
 def describe(plan: PruningPlan) -> str:
-    """Return what the pruner of a plan does, in a sentence."""
+    """Describe the pruner of a plan in one sentence."""
     if plan.name == "median":
         return (
             f"Pruner median: from epoch {plan.min_epochs} on, a trial ends if it is worse than the median of "

@@ -1,8 +1,8 @@
-"""Interface of pruners, which end or pause trials that do not deserve further epochs.
+"""Interface of pruners, which stop or pause unpromising trials.
 
 A pruner is a pure function of `core.search.curves.Reports`: a learning curve for every fold of every trial, and the
 rungs that each trial has passed. The coordinator rebuilds the reports from the journal (`core.coordinator.policy`), so
-a restored run makes the same decisions.
+a resumed run makes the same decisions.
 
 A *stopping* pruner ends a trial. A *pausing* pruner leaves it at a rung, with its checkpoint, until it is promoted.
 """
@@ -11,45 +11,46 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.curves import Reports
 
 PRUNERS = ("median", "asha", "hyperband")
-#: the pruner that the search algorithm of this name brings
+#: name of the pruner that belongs to the search algorithm of the same name
 FREEZE_THAW = "freeze-thaw"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningPlan:
-    """Settings of a pruner; `core.search.pruners.make_pruner` constructs it."""
+    """Settings of a pruner, from which `core.search.pruners.make_pruner` constructs it."""
 
-    #: one of PRUNERS, "none" for no pruner, or one's own (`engine.search.custom.name_of`)
+    #: one of PRUNERS, "none" for no pruner, or a custom pruner's name (`engine.search.custom.name_of`)
     name: str
-    #: asha, hyperband: one trial in `eta` passes a rung, and a rung has `eta` times the epochs of the rung below
+    #: asha, hyperband: one in `eta` trials passes a rung, and each rung has `eta` times the epochs of the rung below
     eta: int = 3
     #: epochs that every trial gets: the first rung, or the warm-up of the median rule
     min_epochs: int = 1
-    #: median: least number of trials that have reached an epoch before a trial is compared with them
+    #: median: number of trials that must have reached an epoch before others are compared with them
     min_trials: int = 4
-    #: epochs of a full training; None if not known, which asha accepts and hyperband does not
+    #: epochs of a full training; None if unknown, which asha accepts and hyperband refuses
     max_epochs: int | None = None
-    #: True if a trial can be paused and resumed; an objective without `checkpoint` cannot
+    #: True if trials can be paused and resumed; an objective without `checkpoint` cannot
     pauses: bool = True
 
     @property
     def is_own(self) -> bool:
-        """True if the pruner is not of this package."""
+        """True for a custom pruner."""
         return self.name not in ("none", FREEZE_THAW, *PRUNERS)
 
     @property
     def shown(self) -> str:
-        """The pruner in a sentence, as a user has given it."""
-        option = "--hyper-opt" if self.name == FREEZE_THAW else "--pruner"
-        return self.name if self.is_own else f"`{option} {self.name}`"
+        """The pruner as messages call it."""
+        option = "hyper_opt" if self.name == FREEZE_THAW else "pruner"
+        return self.name if self.is_own else f"`{spelled(option, self.name)}`"
 
     @property
     def option(self) -> str:
-        """The option by which a user has asked for it."""
-        return self.shown.strip("`") if self.name == FREEZE_THAW else "--pruner"
+        """The option that selected it."""
+        return self.shown.strip("`") if self.name == FREEZE_THAW else spelled("pruner")
 
     @property
     def n_rungs(self) -> int:
@@ -61,37 +62,38 @@ class PruningPlan:
 
 
 class Verdict(Enum):
-    """Decision on a trial that has just reported.
+    """What happens to a trial after a report: `GO_ON`, `PAUSE` or `PRUNE`; see `Decision`.
 
-    >>> [verdict.name for verdict in Verdict]
-    ['GO_ON', 'PAUSE', 'PRUNE']
+    >>> Decision(Verdict.GO_ON)
+    Decision(verdict=<Verdict.GO_ON: 1>, n_rungs=0, reason='')
     """
 
     GO_ON = auto()
-    #: the trial waits at its rung until it is promoted
+    #: the trial is paused at its rung until it is promoted; built-in pruners only
     PAUSE = auto()
     PRUNE = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Answer to a report.
+    """Answer of a pruner to a report.
 
-    >>> Decision(Verdict.PRUNE, reason="no better for 3 epochs").n_rungs
-    0
+    >>> Decision(Verdict.PRUNE, reason="no better for 3 epochs")
+    Decision(verdict=<Verdict.PRUNE: 3>, n_rungs=0, reason='no better for 3 epochs')
     """
 
     verdict: Verdict
-    #: rungs passed by the trial, including rungs passed by this report
+    #: rungs that the trial has passed, with this report
     n_rungs: int = 0
-    #: reason for pruning, without a full stop
+    #: reason for pruning, shown to the user; no full stop at its end
     reason: str = ""
 
 
 class Pruner(ABC):
-    """Decides on reports; the result of every method depends on its arguments only.
+    """Base class of pruners; a custom pruner overrides `decide` only.
 
-    A pruner that only stops trials has no method but `decide`.
+    The coordinator calls `decide` after each report of a trial. The result must depend on the arguments only: a resumed
+    run replays the reports of the journal, and must come to the same decisions.
 
     >>> class Patience(Pruner):
     ...     def decide(self, trial, fold, epoch, reports):
@@ -102,31 +104,31 @@ class Pruner(ABC):
     Decision(verdict=<Verdict.GO_ON: 1>, n_rungs=0, reason='')
 
     Raises:
-        ConfigurationError: by the search, if a pruner of one's own raises, answers anything but a `Decision`, or
-            pauses a trial.
+        ConfigurationError: by the search, if a custom pruner raises, returns anything but a `Decision`, or pauses a
+            trial.
     """
 
-    #: True if the pruner may answer PAUSE
+    #: True if the pruner may return PAUSE
     pauses = False
 
     @abstractmethod
     def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
-        """Decide on `trial` after `epoch` epochs of `fold`; `reports` already holds the report of this epoch."""
+        """Decide on `trial` after `epoch` epochs of `fold`; `reports` already contains the report of this epoch."""
 
     def pause_epochs(self, trial: int, reports: Reports) -> tuple[int, ...]:
         """Return the epochs, ascending, after which the trial may be paused from now on."""
         return ()
 
     def has_turn(self, reports: Reports) -> bool:
-        """Return True if the pruner, and not the search, says which trial is promoted next."""
+        """Return True if the pruner, not the search, chooses the next trial to promote."""
         return True
 
     def promotion(self, reports: Reports) -> int | None:
-        """Return the waiting trial that may resume before all others; None if there is none."""
+        """Return the paused trial to promote first; None if there is none."""
         return None
 
     def last_resort(self, reports: Reports) -> int | None:
-        """Return the waiting trial to resume if nothing else is left and no trial is complete; None if none waits."""
+        """Return the paused trial to resume if nothing else is left to do and no trial is complete; else None."""
         return None
 
     def rungs(self, trial: int) -> tuple[int, ...]:
@@ -134,5 +136,5 @@ class Pruner(ABC):
         return ()
 
     def place(self, trial: int, epoch: int, reports: Reports) -> str:
-        """Return the rank of a trial among all that have reached its rung after `epoch` epochs, in words."""
+        """Describe the rank of a trial among all at its rung after `epoch` epochs."""
         raise ValueError("A pruner that does not pause has no trials at rungs.")

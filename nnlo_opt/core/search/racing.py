@@ -1,21 +1,21 @@
-"""Race of a trial against the best trial fold by fold, to end it early if its first folds are hopeless.
+"""Compares a trial with the best one fold by fold, to stop it early if its first folds are hopeless.
 
-A fold is a block in the statistical sense: some folds are harder than others for every trial. Figures are therefore
-compared in pairs on the same folds, as in the races of Maron and Moore (1994, "Hoeffding races") and Birattari et al.
-(2002, "F-race"). The test for two candidates with paired figures is Student's t.
+A fold is a block in the statistical sense: some folds are harder for every trial. Figures are therefore compared in
+pairs, as in the races of Maron and Moore (1994, "Hoeffding races") and Birattari et al. (2002, "F-race"). For two
+candidates the test is Student's paired t.
 """
 
 import math
 from collections.abc import Mapping
 
-#: least number of finished folds for a verdict
+#: finished folds needed for a test
 MIN_FOLDS = 2
-#: chance, at each comparison, of ending a trial that is in truth as good as the best one
+#: probability, per comparison, of stopping a trial that is as good as the best one
 SIGNIFICANCE = 0.05
 
 
 def race(figures: Mapping[int, float], best: Mapping[int, float], n_fold: int, *, maximise: bool = False) -> float:
-    """Return the chance of paired differences as bad as these if the trial were as good as the best one.
+    """Return the p-value of paired differences as bad as these, if the trial were as good as the best one.
 
     Args:
         figures: figure of merit of each finished fold of the trial.
@@ -24,8 +24,8 @@ def race(figures: Mapping[int, float], best: Mapping[int, float], n_fold: int, *
         maximise: True if larger figures are better.
 
     Returns:
-        A probability; 1 also if there are too few folds or all folds are finished. Differences that are all equal give
-        0 if they are bad, else 1.
+        A probability; 1 if there are too few folds or all have finished. Equal differences give 0 if they are bad, else
+        1.
     """
     folds = sorted(figures.keys() & best.keys())
     n = len(folds)

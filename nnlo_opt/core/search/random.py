@@ -1,4 +1,4 @@
-"""Random search, with the functions by which every algorithm draws unseen points."""
+"""Random search, and functions that draw unseen points for every algorithm."""
 
 import math
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ import numpy as np
 from nnlo_opt.core.search.base import History
 from nnlo_opt.core.space.space import MOST_DRAWS, Point, Space
 
-#: draws by the priors before a finite space is walked instead; enough unless hardly any point is left
+#: draws from the priors before a finite space is enumerated instead; enough unless hardly any point is left
 _N_DRAWS = 100
-#: points drawn for each feasible point that is wanted, if fewer points are acceptable
+#: points drawn for each feasible point wanted, if fewer points are acceptable
 _DRAWS_A_POINT = 10
 
 
 class SeededSearch:
-    """Base of the searches that draw at random.
+    """Base class of searches that draw random numbers.
 
     Args:
         space: search space of all points.
@@ -28,12 +28,12 @@ class SeededSearch:
         self._seed = seed
 
     def _rng(self, history: History) -> np.random.Generator:
-        """Return the generator of the next suggestion, a function of the seed and the number of suggestions only."""
+        """Return the generator for the next suggestion, a function of the seed and the number of suggestions only."""
         return np.random.default_rng((self._seed, history.n_suggested))
 
 
 class RandomSearch(SeededSearch):
-    """Draws feasible points by the priors, each at most once."""
+    """Draws feasible points from the priors, each at most once."""
 
     def suggest(self, history: History) -> Point | None:
         return unseen_point(self._space, history, self._rng(history))
@@ -45,7 +45,7 @@ def may_be_tried(point: Point, history: History) -> bool:
 
 
 def first_new(points: Iterable[Point | None], history: History, rng: np.random.Generator) -> Point | None:
-    """Return the first point of `points` that is new and feasible, else a random one, as `unseen_point` does.
+    """Return the first of `points` that is new and feasible, else the result of `unseen_point`.
 
     >>> space = Space([Integer(1, 3, name="n")])
     >>> first_new([{"n": 2}, {"n": 1}], History(space), np.random.default_rng(0))
@@ -61,7 +61,7 @@ def first_new(points: Iterable[Point | None], history: History, rng: np.random.G
 
 
 def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Point | None:
-    """Return a random feasible point that is not in the history; None if there is none left.
+    """Return a random feasible point that is not in the history; None if none is left.
 
     >>> space = Space([Real(0, 1, name="x")])
     >>> unseen_point(space, History(space), np.random.default_rng(0))
@@ -85,13 +85,13 @@ def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Po
         return _walk_to_unseen(space, n_points, history, rng)
     if n_accepted == 0:
         raise space.refusal(f"all of {MOST_DRAWS:,} points drawn were refused")
-    return None  # the feasible points are few, and all were tried
+    return None  # all feasible points were tried
 
 
 def feasible_draws(space: Space, n_points: int, rng: np.random.Generator) -> np.ndarray:
-    """Return quantiles of up to `n_points` feasible points drawn by the priors, (n, n_parameters) float64.
+    """Return quantiles of up to `n_points` feasible points drawn from the priors, (n, n_parameters) float64.
 
-    They are fewer if the constraint refuses most points.
+    There are fewer if the constraint refuses most points.
     """
     if space.constraint is None:
         return rng.random((n_points, len(space.parameters)))
@@ -101,8 +101,8 @@ def feasible_draws(space: Space, n_points: int, rng: np.random.Generator) -> np.
 
 
 def _walk_to_unseen(space: Space, n_points: int, history: History, rng: np.random.Generator) -> Point | None:
-    # A stride that shares no divisor with the number of points visits every point once. Without a constraint, one step
-    # more than there are seen points is enough. A large stride avoids a trail of neighbours.
+    # A stride coprime to the number of points visits every point once. Without a constraint one more step than seen
+    # points is enough. A large stride avoids runs of neighbours.
     start, stride = (int(rng.random() * n_points) for _ in range(2))
     while math.gcd(stride, n_points) != 1:
         stride += 1

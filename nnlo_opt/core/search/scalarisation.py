@@ -1,11 +1,11 @@
-"""Several objectives for search algorithms of one objective, by new weights of the objectives for every suggestion.
+"""Multi-objective search with single-objective algorithms: new random weights for every suggestion.
 
 ParEGO (Knowles, 2006, IEEE Trans. Evol. Comput. 10, 50) draws random weights, uniform on the simplex, for the augmented
-Tchebycheff function of the normalised losses (equation 2 of the paper). Each point of the front, convex or not, is the
-best point for some weights, unless it gains less in one objective than RHO times its loss in the other objectives.
-Suggestions for changing weights therefore spread along the front. Two things differ from the paper: weights are not
-drawn from a grid, and losses are normalised by the Pareto set instead of by all trials, so that one diverged trial does
-not flatten the differences between the good trials.
+Tchebycheff function of the normalised losses (equation 2 of the paper). Every Pareto point, on a convex front or not,
+is optimal for some weights, unless its gain in one objective is less than RHO times its loss in the others; so changing
+the weights spreads the suggestions along the front. Two departures from the paper: weights are not drawn from a grid,
+and losses are normalised by the Pareto set, not by all trials, so that one diverged trial does not flatten the
+differences between good ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.trials.objectives import ParetoSet
 from nnlo_opt.core.trials.trial import TrialState
 
-#: weight of the sum of the objectives beside the largest one (the paper's rho), so that every objective counts
+#: weight of the sum of the objectives beside the largest one (rho in the paper), so that every objective counts
 RHO = 0.05
-#: largest normalised loss; larger losses are cut to it, so that sums stay finite
+#: normalised losses are clipped to this, so that sums stay finite
 _WORST = 1e9
-#: seed that separates the random stream of the weights from the stream of the algorithm
+#: separates the random stream of the weights from that of the algorithm
 _STREAM = 1
 
 
 class VectorHistory(History):
-    """History in which complete trials, and infeasible ones, have several losses beside the value for algorithms.
+    """History in which complete and infeasible trials also have one loss per objective.
 
     Args:
         space: search space that contains all points.
@@ -40,7 +40,7 @@ class VectorHistory(History):
         self._n_objectives = n_objectives
         #: trial number -> losses; complete and infeasible trials only
         self._losses: dict[int, tuple[float, ...]] = {}
-        #: the complete trials that no other trial beats in all objectives
+        #: non-dominated complete trials
         self._pareto = ParetoSet()
 
     def record(
@@ -52,7 +52,7 @@ class VectorHistory(History):
         losses: Sequence[float] | None = None,
         **more: Any,
     ) -> None:
-        """Record a trial as `History.record` does; a measured trial also has one finite loss for each objective."""
+        """Record a trial like `History.record`; a measured trial also has one finite loss per objective."""
         n_expected = self._n_objectives if value is not None and state != TrialState.PRUNED else 0
         if len(losses or ()) != n_expected:
             raise ValueError(f"A {state} trial must have {n_expected} losses. Received: {losses}, {value}.")
@@ -64,14 +64,14 @@ class VectorHistory(History):
                 self._pareto.add(trial, losses)
 
     def settled(self) -> History:
-        """Return this history; `scalarised` makes the settled ones."""
+        """Return this history; `scalarised` returns settled ones."""
         return self
 
     def scalarised(self, weights: np.ndarray) -> History:
         """Return the same trials with the augmented Tchebycheff function of their normalised losses as values.
 
-        At most one objective of a pruned trial is known, so a pruned trial counts as the worst complete one. As long as
-        every trial is infeasible, losses are normalised by all of them if their outcomes are known.
+        At most one objective of a pruned trial is known, so it counts as the worst complete trial. While all trials are
+        infeasible, losses are normalised by those with known outcomes.
 
         Args:
             weights: (n_objectives,) float64, at least 0, with sum 1.
@@ -84,7 +84,8 @@ class VectorHistory(History):
             rows = np.array([self._rows[trial] for trial in trials])
             losses = np.array([self._losses[trial] for trial in trials])
             is_complete = np.array([self._states[row] is TrialState.COMPLETE for row in rows])
-            # A penalty in one objective may be in the Pareto set by another one, and would be the scale of the first.
+            # A trial with a penalty in one objective may be Pareto-optimal by another one, and the penalty would set
+            # the scale.
             losses = np.column_stack([without_penalties(column, rows, is_complete) for column in losses.T])
             front = losses[np.isin(trials, self._pareto.trials)] if self._pareto.trials else losses
             values[rows] = tchebycheff(normalised(losses, front), weights)
@@ -95,12 +96,12 @@ class VectorHistory(History):
 
 
 class ScalarisedSearch:
-    """Runs a search algorithm of one objective on a new weighting for every suggestion.
+    """Runs a single-objective algorithm with new weights for every suggestion.
 
-    The result depends on the history only, as the result of the algorithm does.
+    The suggestion is a function of the history only, like the algorithm's.
 
     Args:
-        make: makes a new algorithm for every suggestion, because a memo of the last one belongs to other weights.
+        make: returns a new algorithm; called for every suggestion, because a cached fit belongs to other weights.
         seed: at least 0.
         n_objectives: number of objectives of the history.
     """
@@ -120,11 +121,11 @@ class ScalarisedSearch:
 def normalised(losses: np.ndarray, front: np.ndarray) -> np.ndarray:
     """Return losses scaled to 0 at the best value of each objective and 1 at the worst value in the Pareto set.
 
-    If the Pareto set has only one value of an objective, 1 is at the median of all trials, else at their worst value.
+    If the Pareto set has one value only, 1 is at the median of all trials, or at their worst value.
 
     Args:
-        losses: (n, k), of all complete trials.
-        front: (m, k), of the Pareto set.
+        losses: all complete trials, (n, k).
+        front: Pareto set, (m, k).
     """
     losses, front = losses / 2, front / 2  # a difference of finite numbers may overflow, a difference of halves cannot
     ideal = front.min(axis=0)

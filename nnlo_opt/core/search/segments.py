@@ -1,7 +1,7 @@
-"""Segments of a search: once it has stalled, new designs begin, each with a process that knows its own trials only.
+"""Restarts of a stalled search: each segment has a new design, and a process that sees its own trials only.
 
-A process that is fitted to what it has polished expects nothing of any other place, so more trials do not help. The
-points of the designs are known, so a history shows where a segment began, and a resumed search finds it again.
+A process fitted to many trials around one optimum expects no improvement elsewhere, so more trials do not help. The
+designs are deterministic, so a resumed search recognises from the history where each segment began.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ from nnlo_opt.core.space.parameters import Real
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.trials.trial import TrialState
 
-#: trials that end a segment if the best has gained less in them than this part of the median distance above the best
-#: of its design, and if half of them are as close to the best: the others are still looking elsewhere
+#: a segment ends if in so many trials the best improved by less than this fraction of the median distance above the
+#: best of its design, and half of these trials are as close to the best (else the search still explores)
 _N_STALLED, _NEGLIGIBLE = 20, 0.003
 #: fewest trials before the first restart
 _N_FIRST = 100
-#: the last of so many suggestions is that of the whole search, whose patience some functions need
+#: one in so many suggestions comes from the whole search, as some functions need that patience
 _N_TURNS = 3
 
 
 class Segment(Frozen):
-    """Where a segment begins, and which rows of a history are its own."""
+    """A segment: its first row, and its rows in the history."""
 
-    #: 0 for the first one
+    #: 0 for the first segment
     number: int
     #: its first row
     start: int
 
     def rows(self, n_rows: int) -> np.ndarray:
-        """Return the own rows among `n_rows`, (n,) int, ascending."""
+        """Return the segment's rows among `n_rows`, (n,) int, ascending."""
         rows = np.arange(self.start, n_rows)
         return rows[(rows - self.start) % _N_TURNS < _N_TURNS - 1] if self.number else rows
 
@@ -52,13 +52,13 @@ class Segments:
 
     def __init__(self, space: Space, n_points: int, seed: int) -> None:
         self._space, self._n_points, self._seed = space, n_points, seed
-        #: names of the parameters that no two trials have the same value of by chance
+        #: names of the parameters in which two trials never agree by chance
         self._telling = {p.name for p in space.parameters if isinstance(p, Real) and p.n_values is None}
-        #: feasible points of the design of a segment by its number, from 1
+        #: segment number from 1 -> feasible points of its design
         self._design = cache(self._made)
 
     def of(self, history: History) -> Segment | None:
-        """Return the segment to which the next suggestion belongs; None for the whole search."""
+        """Return the segment of the next suggestion; None for the whole search."""
         if not self._telling or not history.has_fixed_values or any(m.share < 1.0 for m in history.measured):
             return None
         n_rows, last = len(history.points), self._last(history)
@@ -70,7 +70,7 @@ class Segments:
         return last if last.number else None
 
     def point(self, segment: Segment, history: History) -> Point | None:
-        """Return the next point of the design of a segment after the first one; None if all were tried."""
+        """Return the next point of a segment's design, except the first segment's; None if all were tried."""
         return next((dict(point) for point in self._design(segment.number) if may_be_tried(point, history)), None)
 
     def _last(self, history: History) -> Segment:

@@ -1,4 +1,4 @@
-"""Sobol search: points that cover the space evenly, each in the largest gap between the earlier ones."""
+"""Quasi-random search: the points of a Sobol sequence cover the space evenly at any length."""
 
 import numpy as np
 from scipy.stats import qmc
@@ -7,12 +7,12 @@ from nnlo_opt.core.search.base import History
 from nnlo_opt.core.search.random import SeededSearch, first_new
 from nnlo_opt.core.space.space import Point
 
-#: points of the sequence that may be skipped in a row because they were tried before or are not feasible
+#: at most this many consecutive points are skipped because they were tried or are infeasible
 _N_TRIES = 64
 
 
 class SobolSearch(SeededSearch):
-    """Sobol's sequence in the quantiles of the priors, scrambled by the seed (Owen, 1998, J. Complexity 14, 466).
+    """Scrambled Sobol sequence in the quantiles of the priors (Owen, 1998, J. Complexity 14, 466).
 
     Suggestion n is point n of the sequence, or the next new point after it.
     """
@@ -24,6 +24,6 @@ class SobolSearch(SeededSearch):
 
 
 def sobol_sequence(n_parameters: int, seed: int, n_skipped: int = 0) -> qmc.Sobol:
-    """Return a scrambled Sobol sequence in 0..1 without its first `n_skipped` points."""
+    """Return a Sobol sequence in 0..1, scrambled by the seed, without its first `n_skipped` points."""
     sequence = qmc.Sobol(n_parameters, scramble=True, rng=np.random.default_rng(seed))
     return sequence.fast_forward(n_skipped) if n_skipped else sequence

@@ -1,4 +1,4 @@
-"""Points that are tried first: those that a user names, and the point of all likely values."""
+"""Points tried first: start points and enqueued points of the user, then the point of all likely values."""
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.search.base import History, SearchAlgorithm
 from nnlo_opt.core.search.random import may_be_tried
 from nnlo_opt.core.space.fixing import value_of
@@ -16,25 +17,25 @@ from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.space.values import thawed
 from nnlo_opt.core.trials.trial import TrialState
 
-#: points drawn to complete a part of a point, after the suggestion of the algorithm
+#: points drawn to complete a partial point if the algorithm's suggestion does not fit
 _N_DRAWS = 100
-#: origins of suggestions that no algorithm has made
+#: origins of suggestions that do not come from the algorithm
 ENQUEUED, START_POINT, LIKELY = "enqueued", "start point", "likely values"
 
 
 class StartPointSearch:
-    """Suggests `points` first, each once and in their order, and then the suggestions of `algorithm`.
+    """Suggests `points` in order, each once, then the suggestions of `algorithm`.
 
-    Paused trials may go on between them: `points` come before other new ones.
+    Paused trials may resume in between: `points` only precede other new trials.
 
-    What a part of a point leaves out is taken from the next suggestion of `algorithm`. A part is tried if a trial of
-    this run has its values. After all of them comes the point of all `likely` values, unless it is known: a trial of
-    this run or of another one has them. Conditions may leave some of them out, but not all.
+    A partial point is completed from the next suggestion of `algorithm`, and counts as tried if a trial of this run has
+    its values. The point of all `likely` values comes last, unless a trial of this or an adopted run has these values;
+    conditions may exclude some of them, but not all.
 
     Args:
-        algorithm: makes all other suggestions.
-        points: origin -> points or parts of points, as `check_start_points` returns them.
-        likely: likely values by the names of their parameters; empty to try none.
+        algorithm: source of all other suggestions.
+        points: origin -> full or partial points, as returned by `check_start_points`.
+        likely: name -> likely value; empty to skip that point.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class StartPointSearch:
         return self.suggest_with_origin(history)[0]
 
     def suggest_with_origin(self, history: History) -> tuple[Point | None, str]:
-        """Return the next point, and where it comes from; the latter is empty for a suggestion of the algorithm."""
+        """Return the next point and its origin, which is empty for a suggestion of the algorithm."""
         space = history.space
         suggest = cache(lambda: self._algorithm.suggest(history))
         if history.waiting and (suggested := suggest()) is not None and history.waiting_trial(suggested) is not None:
@@ -70,10 +71,10 @@ class StartPointSearch:
         return suggest(), ""
 
     def best_expected(self, history: History) -> int:
-        """Return the number of the trial that the algorithm expects to be the best; -1 if it cannot say, or no noise.
+        """Return the number of the trial that the algorithm expects to be best; -1 if it cannot tell or finds no noise.
 
         Args:
-            history: with pruned trials as such.
+            history: history in which pruned trials are marked as pruned.
         """
         if (expect := getattr(self._algorithm, "best_expected", None)) is None:
             return -1
@@ -85,13 +86,13 @@ class StartPointSearch:
 def _completed(
     part: Point, history: History, suggested: Point | None, units: Sequence[float] | None = None
 ) -> Point | None:
-    """Return an untried point with the values of `part`, as far as its conditions hold; None if none is found.
+    """Return an untried point with those values of `part` whose conditions hold; None if none is found.
 
     Args:
-        part: some values.
+        part: partial point.
         history: all trials.
-        suggested: has the other values, if such a point may be tried; else they are drawn.
-        units: as of `_with_values`.
+        suggested: source of the other values if the result may be tried; otherwise they are drawn.
+        units: as for `_with_values`.
     """
     rng = np.random.default_rng(history.n_suggested)
     others = (history.space.draw(rng) for _ in range(_N_DRAWS))
@@ -100,9 +101,9 @@ def _completed(
 
 
 def _with_values(space: Space, point: Point, part: Point, units: Sequence[float] | None = None) -> Point:
-    """Return `point` with the values of `part` in the order of the space; conditions decide which are there.
+    """Return `point` updated with the values of `part`, in the order of the space, without inactive parameters.
 
-    A parameter that neither of them has is at its quantile of `units`, by default in the middle of its range.
+    A parameter that neither has is set to its quantile in `units`, by default to the middle of its range.
     """
     known = point | part
     own = [p.to_unit(known[p.name]) if p.name in known else None for p in space.parameters]
@@ -115,7 +116,7 @@ def _with_values(space: Space, point: Point, part: Point, units: Sequence[float]
 
 
 def likely_values(space: Space) -> Point:
-    """Return the likely values of all parameters that have one.
+    """Return name -> likely value for all parameters that have one.
 
     >>> likely_values(Space([Real(1e-4, 1, "log-uniform", name="lr", likely=0.01), Integer(1, 9, name="n")]))
     {'lr': 0.01}
@@ -125,7 +126,7 @@ def likely_values(space: Space) -> Point:
 
 
 def likely_refusal(space: Space) -> str:
-    """Return a sentence if the constraint of the space refuses the point of all likely values; empty if it need not."""
+    """Return a message if the constraint refuses the point of all likely values; empty if it accepts it."""
     rng, values = np.random.default_rng(0), likely_values(space)
     if not values or space.constraint is None or space.constraint.function is None:
         return ""
@@ -138,7 +139,7 @@ def likely_refusal(space: Space) -> str:
 
 
 def _has_all_likely(space: Space, likely: Point, point: Point) -> bool:
-    """Return True if each parameter of `point` that has a likely value has this one, and there is one at least."""
+    """Return True if `point` has at least one parameter with a likely value, and all of these are at it."""
     there = [name for name in likely if name in point]
     return bool(there) and all(space[name].key(point[name]) == space[name].key(likely[name]) for name in there)
 
@@ -147,7 +148,7 @@ def _has_all_likely(space: Space, likely: Point, point: Point) -> bool:
 
 
 def holder_of(space: Space, part: Point) -> Callable[[Point], bool]:
-    """Return a function that returns True for a point with all values of `part`, a point or a part of one."""
+    """Return a predicate that is True for points with all values of `part`, a full or partial point."""
     wanted = [(name, space[name], space[name].key(value)) for name, value in part.items()]
     return lambda point: all(
         name in point and one.contains(point[name]) and one.key(point[name]) == key for name, one, key in wanted
@@ -157,11 +158,11 @@ def holder_of(space: Space, part: Point) -> Callable[[Point], bool]:
 def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
     """Return `points` with their values in the order of the space, without repetitions.
 
-    A point may be a part of a point. If a given parameter has a condition on one that is not given, the latter gets a
-    value that meets the condition.
+    Points may be partial. If a given parameter depends on one that is not given, the latter gets a value that satisfies
+    the condition.
 
     Raises:
-        ConfigurationError: if a point lies outside the space or its constraint refuses it.
+        ConfigurationError: a point is outside the space or infeasible.
     """
     checked: dict[Any, Point] = {}
     has_function = space.constraint is not None and space.constraint.function is not None
@@ -175,7 +176,7 @@ def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
 
 
 def _value(space: Space, name: str, value: Any) -> Any:
-    """Return a value as its parameter has it: 3 for 3.0, True for "true"; ConfigurationError if it has none such."""
+    """Return the parameter's own value: 3 for 3.0, True for "true"; ConfigurationError if it is not allowed."""
     if name not in space.names:
         hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
         raise _refusal(f"`{name}`, which is no parameter.{hint}")
@@ -187,7 +188,7 @@ def _value(space: Space, name: str, value: Any) -> Any:
 
 
 def _with_parents(space: Space, point: Point) -> Point:
-    """Return `point` with values of the parameters on which its conditional parameters depend."""
+    """Return `point` with values for the parents of its conditional parameters."""
     known, names = dict(point), list(point)
     for name in names:  # grows by the parents
         if (condition := space[name].condition) is None:
@@ -211,7 +212,7 @@ def parse_start_point(text: str) -> dict[str, Any]:
     A value is a Python literal, else a string. Commas inside brackets and quotes belong to the value.
 
     Raises:
-        ValueError: for any other text, or if a name occurs twice.
+        ValueError: any other text, or a repeated name.
     """
     point: dict[str, Any] = {}
     for part in _split(text):
@@ -242,9 +243,10 @@ def _split(text: str) -> list[str]:
 
 
 def _refusal(received: str) -> ConfigurationError:
+    enqueue = either("nnlo-opt enqueue", "study.enqueue")
     return ConfigurationError(
-        f"A point to be tried (`--start-point`, `nnlo-opt enqueue`) must be one of the search space, or a part of one. "
-        f"Received: {received}"
+        f"A point to be tried (`{spelled('start_point')}`, `{enqueue}`) must be one of the search space, or a "
+        f"part of one. Received: {received}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Trials of earlier searches as observations of this search, with parameters matched by their names."""
+"""Uses trials of earlier searches as observations of this one; parameters are matched by name."""
 
 import math
 from collections import Counter
@@ -11,25 +11,25 @@ from nnlo_opt.core.trials.events import Observation
 from nnlo_opt.core.trials.objectives import OutcomeConstraint
 from nnlo_opt.core.trials.trial import Trial
 
-#: how the columns of metrics begin in results.csv
+#: prefix of the columns of metrics in results.csv
 _METRIC = "m:"
 
 
 class Earlier(Frozen):
-    """Measurements at the points of one earlier search."""
+    """Observations from one earlier search."""
 
-    #: where they come from, in words
+    #: where they come from, for messages
     source: str
-    #: of its complete trials
+    #: one for each complete trial
     observations: Sequence[Observation]
-    #: its parameters
+    #: names of its parameters
     names: Sequence[str]
-    #: figure of merit and direction by which its trials are compared; None if not known
+    #: figure of merit and direction of the earlier search; None if unknown
     figure_of_merit: str | None = None
     direction: str | None = None
-    #: its outcome constraints; None if not known
+    #: its outcome constraints; None if unknown
     constraints: Sequence[str] | None = None
-    #: True if values are as the other tool writes them, as text for example
+    #: True if values are in another tool's form, for example text
     is_foreign: bool = True
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ def observations_of(trials: Iterable[Trial]) -> list[Observation]:
 
 
 def metrics_of(columns: Mapping[str, object]) -> dict[str, float]:
-    """Return the finite metrics among columns of results.csv by name; they may be text."""
+    """Return name -> finite metric from columns of results.csv; values may be text."""
     found: dict[str, float] = {}
     for name, value in columns.items():
         if name.startswith(_METRIC) and isinstance(value, int | float | str):
@@ -58,7 +58,7 @@ def metrics_of(columns: Mapping[str, object]) -> dict[str, float]:
 
 
 def judged(observations: Iterable[Observation], bounds: Sequence[OutcomeConstraint]) -> list[Observation]:
-    """Return observations with the outcomes that `bounds` concern; if all are known, these say what is feasible."""
+    """Return observations with their bounded outcomes; if all outcomes are known, they decide what is feasible."""
     names = {bound.name for bound in bounds}
     found = []
     for observation in observations:
@@ -73,7 +73,7 @@ def judged(observations: Iterable[Observation], bounds: Sequence[OutcomeConstrai
 
 
 def unknown_outcomes(observations: Sequence[Observation], bounds: Sequence[OutcomeConstraint]) -> list[str]:
-    """Return a remark for each bounded value that some of the observations lack."""
+    """Return a remark for each bounded outcome that some observations lack."""
     remarks = []
     for name in dict.fromkeys(bound.name for bound in bounds):
         n_all, n_known = len(observations), sum(name in o.get("outcomes", {}) for o in observations)
@@ -83,7 +83,7 @@ def unknown_outcomes(observations: Sequence[Observation], bounds: Sequence[Outco
 
 
 def standard_error(std: object, n_folds: object) -> float | None:
-    """Return the standard error of a mean over folds, from their spread; None if another tool means other things."""
+    """Return the standard error of a mean over folds from their spread; None if the values are not numbers."""
     if not (isinstance(std, int | float) and isinstance(n_folds, int | float) and n_folds > 1):
         return None
     error = std / math.sqrt(n_folds - 1)
@@ -99,8 +99,8 @@ def adopted_observations(
     Figures of merit stay unchanged.
 
     Args:
-        theirs: complete trials of the other run.
-        names: its parameters.
+        theirs: observations of the other run.
+        names: names of its parameters.
         ours: search space of this run.
     """
     observations: list[Observation] = []
@@ -119,7 +119,7 @@ def adopted_observations(
 
 
 def _culprit(point: Mapping[str, object], space: Space) -> str:
-    """Return the first parameter whose value or absence puts `point` outside `space`."""
+    """Return the first parameter whose value or absence excludes `point` from `space`."""
     wrong = [name for name, value in point.items() if not space[name].contains(value)]
     missing = [name for name in space.names if name not in point]
     return [*wrong, *missing, *space.names][0]

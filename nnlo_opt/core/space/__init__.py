@@ -1,4 +1,4 @@
-"""Search spaces; light to import, so that a model module may write `from nnlo_opt.space import Real`."""
+"""Search spaces; importing them is cheap, so any model module can."""
 
 from nnlo_opt.core.space.conditions import When
 from nnlo_opt.core.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real

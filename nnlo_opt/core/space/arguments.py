@@ -1,4 +1,4 @@
-"""Arguments of parameters, in the words of whoever comes from another package."""
+"""Translates argument names of other packages into ours."""
 
 import inspect
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _OTHER_ARGUMENTS = {
 
 
 def check_arguments(kind: Any, given: Mapping[str, object]) -> None:
-    """Raise ConfigurationError if a parameter of this kind has no argument of a name."""
+    """Raise ConfigurationError, with our name if known, for an argument that parameters of this kind lack."""
     _, *known = inspect.signature(kind.__init__).parameters
     for name, value in given.items():
         if name not in known:

@@ -10,15 +10,15 @@ from nnlo_opt.core.space.values import frozen, thawed
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """Condition that a parameter is in a point only if `parent` is in it with one of `values`.
+    """Makes a parameter conditional: it is part of a point only if `parent` has one of `values` there.
 
     >>> print(When("n_layers", 2, 3, 4))
     n_layers is 2 or 3 or 4
 
-    The parent may have a condition itself. A parameter is absent from every point from which its parent is absent.
+    The parent may be conditional itself. If it is absent from a point, so is the parameter.
 
     Args:
-        parent: name of another parameter of the same space, with finitely many values.
+        parent: name of another parameter of the same space; it must have finitely many values.
         values: values of the parent, at least one.
 
     Raises:
@@ -65,7 +65,7 @@ class When:
 
 
 def titled(name: str, kind: str = "parameter") -> str:
-    """Return what a sentence calls a parameter, which has no name yet while its dictionary is written."""
+    """Return a parameter's name for messages; it has none yet while its dictionary is built."""
     return f"{kind} `{name}`" if name else f"a {kind}"
 
 
@@ -83,7 +83,7 @@ _EQUATION = re.compile(r"\s*(\w+)\s*==\s*(\S.*)")
 
 
 def _meant(condition: Any) -> str:
-    """Return the condition that a value of another kind may stand for, as code."""
+    """Guess the condition that the user meant, as code."""
     if isinstance(condition, dict) and len(condition) == 1:
         condition = next(iter(condition.items()))
     if isinstance(condition, str) and (equation := _EQUATION.fullmatch(condition)):

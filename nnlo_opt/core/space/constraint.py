@@ -1,8 +1,8 @@
-"""Constraint of a user, `def feasible(parameters) -> bool`, with the data that describe it without its function.
+"""The user's constraint, `def feasible(parameters) -> bool`, and its description as plain data.
 
-The function is part of the user's module, so only a process that has executed the module can call it: the search
-process, or a trainer rank for a model module's own space. Other processes hold the plain data: name, fingerprint, and
-a point that the constraint accepts.
+The function is part of the user's module, so only processes that have imported the module can call it: the search
+process, and for a model module's space the trainer ranks. Other processes have the plain data: source, fingerprint, and
+an accepted point.
 """
 
 import ast
@@ -26,7 +26,7 @@ CONSTRAINT_NAME = "feasible"
 
 
 def feasible_in(names: Mapping[str, Any]) -> Any:
-    """Return the function `feasible` of a module, or the attribute of its `get_model` or `objective`; else None."""
+    """Return `feasible` of a module, of its `get_model` or of its `objective`; None if there is none."""
     owners = (names.get("get_model"), names.get("objective"))
     found = (names.get(CONSTRAINT_NAME), *(getattr(owner, CONSTRAINT_NAME, None) for owner in owners))
     return next((function for function in found if function is not None), None)
@@ -34,20 +34,20 @@ def feasible_in(names: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Constraint on the points that may be tried; two constraints are equal if their fingerprints are equal."""
+    """Constraint on the points to try; constraints with equal fingerprints are equal."""
 
-    #: SHA-256 of the source of the function and of the functions and values of its module that it names
+    #: SHA-256 of the function's source, and of the functions and values of its module that it uses
     sha256: str
     #: file or module that defines the function
     source: str = field(compare=False)
-    #: point that the constraint accepts, the middle of the space if possible; None before it was looked for
+    #: an accepted point, the middle of the space if possible; None until it has been searched for
     example: dict[str, Value] | None = field(default=None, compare=False)
-    #: the function; None if this process has not executed the module
+    #: the function; None if this process has not imported the module
     function: Callable[[dict[str, Value]], Any] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, function: Any, source: str) -> "Constraint":
-        """Return the constraint of a module's `feasible`; ConfigurationError if it is no function of one argument."""
+        """Return the constraint for a module's `feasible`; ConfigurationError unless it takes one argument."""
         if not isinstance(function, FunctionType) or not takes_arguments(function):
             raise ConfigurationError(
                 f"`{CONSTRAINT_NAME}` of {source} must be a function of one argument, the parameters. "
@@ -56,11 +56,11 @@ class Constraint:
         return cls(sha256=fingerprint(function), source=source, function=function)
 
     def accepts(self, point: dict[str, Value]) -> bool:
-        """Return True if `point` may be tried; ConfigurationError, with the point, if the function cannot decide."""
+        """Return True if `point` may be tried; ConfigurationError, quoting the point, if the function fails."""
         if self.function is None:
             raise ValueError("A constraint can be evaluated only after the module of the search space was executed.")
         try:
-            # The function gets a copy, so that it cannot change the point or a list in it.
+            # The function gets a copy and cannot change the point.
             answer = self.function(deepcopy(point))
         except Exception as error:
             line = line_in(Path(inspect.getfile(self.function)), error)
@@ -95,10 +95,9 @@ class Constraint:
 
 
 def fingerprint(function: FunctionType) -> str:
-    """Return the SHA-256 of a function: of its source without comments and layout, and of the names that it uses.
+    """Return the SHA-256 of a function's source, without comments and layout, and of what it uses.
 
-    The names are functions and plain values of its module (for example a limit that is written above it), not modules
-    or classes.
+    These are functions and plain values of its module (for example a limit defined above it), not modules or classes.
     """
     parts = dict(_parts(function, {}))
     return hashlib.sha256(json.dumps([function.__qualname__, *sorted(parts.items())]).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Entries of a search space as people write them: parameters, and dimensions of scikit-optimize, which are made ours.
+"""Reads the entries of a search space: our parameters, and scikit-optimize dimensions, which are converted.
 
-Anything else is refused with the parameter that it means, as code: ranges, lists, distributions of Optuna and SciPy,
-dictionaries of sweeps. Their packages are not imported; what they are is read from their attributes.
+For anything else (ranges, lists, Optuna and SciPy distributions, dictionaries of sweeps) the error shows the equivalent
+parameter as code. These packages are not imported; their objects are recognised by their attributes.
 """
 
 import math
@@ -13,12 +13,12 @@ from nnlo_opt.core.space.conditions import When
 from nnlo_opt.core.space.parameters import KINDS, Categorical, Integer, Parameter, Real, parameter_from_json
 from nnlo_opt.core.space.values import is_number, plain
 
-#: most characters of a list that is written out; a longer one of numbers is a range
+#: longest list that is quoted in full, in characters; a longer list of numbers becomes a range
 _MOST_WRITTEN = 120
 _KIND_NAMES = ", ".join(kind.__name__ for kind in KINDS)
-#: names of the bounds of a range, in dictionaries of sweeps
+#: names of a range's bounds in sweep dictionaries
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"))
-#: names of the list of choices there
+#: names of the list of choices in sweep dictionaries
 _CHOICES = ("values", "choices", "categories", "grid_search")
 
 
@@ -26,7 +26,7 @@ def parameters_of(given: Iterable[Any]) -> tuple[Parameter, ...]:
     """Return the parameters of a list, or of a mapping by name.
 
     Raises:
-        ConfigurationError: it is no list, or an entry is no parameter, is refused by its class, or has two names.
+        ConfigurationError: `given` is not a list or mapping, an entry is not a valid parameter, or it has two names.
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigurationError(
@@ -78,7 +78,7 @@ def _entry(entry: Any) -> Parameter:
 
 
 def _parameter(entry: Any) -> Parameter | None:
-    """Return a parameter, or what a dimension of scikit-optimize is here; None for anything else."""
+    """Return a parameter as it is and a scikit-optimize dimension converted; None for anything else."""
     if isinstance(entry, type):
         return None
     if hasattr(entry, "from_unit"):
@@ -99,7 +99,7 @@ def _parameter(entry: Any) -> Parameter | None:
 
 
 def kind_of_dimension(entry: Any) -> str | None:
-    """Return the name of our class for a dimension of scikit-optimize, which is recognised by its class names."""
+    """Return the name of our class for a scikit-optimize dimension, recognised by its class names."""
     names = {base.__name__ for base in type(entry).__mro__}
     wanted = {"Real": ("low", "high", "prior"), "Integer": ("low", "high", "prior"), "Categorical": ("categories",)}
     for kind, attributes in wanted.items():
@@ -108,13 +108,13 @@ def kind_of_dimension(entry: Any) -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- what a value of other packages means
+# ---------------------------------------------------------------- suggestions for values of other packages
 
 
 def meant(given: Any) -> list[str]:
-    """Return the parameters that a value may stand for, as code."""
+    """Return the parameters that a value may have been meant as, as code."""
     if isinstance(given, type) or callable(given):
-        return [_of_class(given)]
+        return [{bool: "Categorical([True, False])", int: "Integer(0, 9)"}.get(given, _example(given))]
     if isinstance(given, When):
         return [f"Real(0, 1, condition={given!r})"]
     if isinstance(given, range) and len(given) > 1:
@@ -135,10 +135,6 @@ def meant(given: Any) -> list[str]:
     return _of_sequence(values) if isinstance(values, list | tuple) else ["Real(0, 1)"]
 
 
-def _of_class(given: Any) -> str:
-    return {bool: "Categorical([True, False])", int: "Integer(0, 9)"}.get(given, _example(given))
-
-
 def _example(given: Any) -> str:
     kind = given.__name__ if given in KINDS else "Real"
     return {"Integer": "Integer(0, 9)", "Constant": "Constant(1)"}.get(
@@ -147,7 +143,7 @@ def _example(given: Any) -> str:
 
 
 def _of_distribution(given: Any) -> str | None:
-    """Return what a distribution of Optuna, or a frozen one of SciPy, is here; None for anything else."""
+    """Return our parameter, as code, for an Optuna or frozen SciPy distribution; None for anything else."""
     if hasattr(given, "dist") and hasattr(given, "support"):
         name, (low, high) = str(given.dist.name), map(float, given.support())
         if not math.isfinite(high - low):
@@ -165,7 +161,7 @@ def _of_distribution(given: Any) -> str | None:
 
 
 def _of_sweep(given: Mapping[Any, Any]) -> list[str]:
-    """Return what the dictionary of a parameter is, as Weights & Biases, Ray Tune or files of settings have it."""
+    """Return our parameters, as code, for a dictionary as in Weights & Biases, Ray Tune or settings files."""
     is_log = any("log" in str(value) for value in given.values() if isinstance(value, str))
     for low, high in _BOUNDS:
         if low in given and high in given:
@@ -192,8 +188,11 @@ def _of_sequence(values: list[Any] | tuple[Any, ...]) -> list[str]:
 
 
 def _choice(values: list[Any]) -> str:
-    """Return the choice of one of some values; of objects, of their names."""
-    values = [value if _is_plain(value) else _name_of(value) for value in map(plain, values)]
+    """Return a Categorical of these values, as code; objects are replaced by their names."""
+    values = [
+        value if _is_plain(value) else str(getattr(value, "__name__", type(value).__name__))
+        for value in map(plain, values)
+    ]
     values = [*{repr(value): value for value in values}.values()]
     if len(values) < 2:
         return f"Constant({values[0]!r})" if values else 'Categorical(["a", "b"])'
@@ -211,10 +210,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | str) or is_number(value)
-
-
-def _name_of(value: Any) -> str:
-    return str(getattr(value, "__name__", type(value).__name__))
 
 
 def _range(kind: str, low: Any, high: Any, *, is_log: bool = False, step: Any = None) -> str:

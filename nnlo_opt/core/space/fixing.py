@@ -1,4 +1,4 @@
-"""Fixed parameters, as `--fix name=value` asks for them."""
+"""Fixed parameters: `--fix name=value`."""
 
 import ast
 import json
@@ -6,24 +6,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.space.conditions import When
 from nnlo_opt.core.space.parameters import Constant, Parameter, parameter_from_json
 from nnlo_opt.core.space.space import Space, described, parents_first
 from nnlo_opt.core.space.values import Value, thawed
 
-#: readers of a value, in the order in which they are tried: Python (3, 'a', [1, 2]), JSON (true, null), a plain word
+#: parsers of a value, tried in order: Python (3, 'a', [1, 2]), JSON (true, null), a plain word
 _READERS: tuple[Callable[[str], Any], ...] = (ast.literal_eval, json.loads, str)
 
 
 def fix(space: Space, fixed: Mapping[str, str]) -> Space:
-    """Return the space in which each parameter named in `fixed` has the given value only, written as text.
+    """Return the space with each parameter in `fixed` reduced to the given value, which is text.
 
     A fixed parameter stays in the points, as a Constant. Parameters that can no longer be active are removed.
 
     Raises:
-        ConfigurationError: for a name or a value that the space does not have, or for a parameter that other fixed
-            values
-            make inactive.
+        ConfigurationError: an unknown name, a value that is not allowed, or a parameter that other fixed values make
+            inactive.
     """
     values = {name: _read(space, name, written) for name, written in fixed.items()}
     kept: dict[str, Parameter] = {}
@@ -33,8 +33,8 @@ def fix(space: Space, fixed: Mapping[str, str]) -> Space:
         if parameter.condition is not None and condition is None:
             if parameter.name in values:
                 raise ConfigurationError(
-                    f"`--fix {parameter.name}={fixed[parameter.name]}` must fix a parameter that is used. "
-                    f"Received: {described(parameter)}, which another `--fix` excludes. Drop one of them."
+                    f"`{fixing(parameter.name, fixed[parameter.name])}` must fix a parameter that is used. "
+                    f"Received: {described(parameter)}, which another `{spelled('fix')}` excludes. Drop one of them."
                 )
             continue
         if parameter.name in values:
@@ -46,10 +46,15 @@ def fix(space: Space, fixed: Mapping[str, str]) -> Space:
     return Space(kept[name] for name in space.names if name in kept)
 
 
+def fixing(name: str, value: str = "") -> str:
+    """Return how a user fixes a parameter; without a value, how that begins."""
+    return either(f"--fix {name}={value}", f'fix={{"{name}": {value or "..."}}}')
+
+
 def _left_of(
     condition: When | None, space: Space, values: Mapping[str, Value], kept: Mapping[str, Parameter]
 ) -> When | None:
-    """Return the rest of a condition; None if it can never hold or there is none."""
+    """Return the part of a condition that remains; None if it can never hold or there is none."""
     if condition is None or condition.parent not in kept:
         return None
     if condition.parent not in values:
@@ -60,7 +65,7 @@ def _left_of(
 
 
 def value_of(parameter: Parameter, written: Any) -> Any:
-    """Return the value of a parameter that a text, or a value, stands for; what was given if it stands for none."""
+    """Parse a parameter's value; if it is not an allowed value, return it unchanged."""
     for read in _READERS if isinstance(written, str) else (thawed,):
         try:
             value = read(written)
@@ -74,12 +79,14 @@ def value_of(parameter: Parameter, written: Any) -> Any:
 def _read(space: Space, name: str, written: str) -> Value:
     if name not in space.names:
         hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
-        raise ConfigurationError(f"`--fix` must name a parameter of the search space. Received: {name!r}.{hint}")
+        raise ConfigurationError(
+            f"`{spelled('fix')}` must name a parameter of the search space. Received: {name!r}.{hint}"
+        )
     parameter = space[name]
     value = value_of(parameter, written)
     if parameter.contains(value):
         return value
     raise ConfigurationError(
-        f"`--fix {name}=` must give a value that the parameter can have, in {parameter}. Received: {written!r}. "
+        f"`{fixing(name)}` must give a value that the parameter can have, in {parameter}. Received: {written!r}. "
         "Correct it, or change the search space."
     )

@@ -1,8 +1,8 @@
-"""Numbering of the points of a finite space, conditions included.
+"""Numbers the points of a finite space, conditions included.
 
-Parameters with conditions form trees. A parameter has one branch for each value, and under a branch stand the
-parameters whose conditions the value meets. The points of a tree are counted branch by branch; the numbers of points of
-the trees of a space are multiplied.
+Conditional parameters form trees: a parameter has one branch per value, and below a branch are the parameters whose
+conditions that value meets. The points of a tree are the sum over its branches, the points of a space the product over
+its trees.
 """
 
 import math
@@ -17,12 +17,12 @@ from nnlo_opt.core.space.values import Value, thawed
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Parameter with finitely many values, and the trees that stand under some of them."""
+    """Parameter with finitely many values, and the trees below some of them."""
 
     parameter: Parameter
-    #: indices of the values under which trees stand, ascending
+    #: indices of the values that have trees below them, ascending
     branches: tuple[int, ...]
-    #: trees under each of these values
+    #: trees below each of these values
     below: tuple[tuple["Tree", ...], ...]
     #: number of points before each branch and, as the last entry, in total
     before: tuple[int, ...]
@@ -40,7 +40,7 @@ class Tree:
         if branch >= 0 and index < self.before[branch] + count(self.below[branch]):
             value = self.parameter.value_at(self.branches[branch])
             return {self.parameter.name: value} | points_at(self.below[branch], index - self.before[branch])
-        # Between two branches every value is one point.
+        # Each value between two branches is one point.
         start = 0 if branch < 0 else self.branches[branch] + 1
         first = 0 if branch < 0 else self.before[branch] + count(self.below[branch])
         return {self.parameter.name: self.parameter.value_at(start + index - first)}

@@ -1,7 +1,7 @@
 """Kinds of parameters, each a frozen value class with the interface `Parameter`.
 
-A parameter knows the values that it allows. `from_unit` maps the unit interval onto them, so that sampling, designs and
-surrogates need no knowledge of priors and kinds.
+`from_unit` maps the unit interval onto the allowed values, so sampling, designs and surrogates need not know priors and
+kinds.
 """
 
 import math
@@ -31,25 +31,25 @@ from nnlo_opt.core.space.values import (
 
 Prior = Literal["uniform", "log-uniform"]
 
-#: types of which two values are the same if they are equal; a float is not one of them, as 0.0 equals -0.0
+#: types for which equal values are identical; float is not one of them, because 0.0 equals -0.0
 _PLAIN = (str, int, bool, type(None))
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Parameter from `low` to `high`, both included: all numbers between, or with a step low, low + step, ..., high."""
+    """Range from `low` to `high`, both included: continuous, or low, low + step, ..., high."""
 
     low: float
     high: float
     prior: Prior = "uniform"
     name: str = ""
-    #: distance of neighbouring values; None for all numbers
+    #: distance of neighbouring values; None for a continuous range
     step: float | None = field(default=None, kw_only=True)
-    #: value at which the prior is highest; see `space.likely` for its width
+    #: value at which the prior is highest; `core.space.values` has its width
     likely: float | None = field(default=None, kw_only=True)
     condition: When | None = field(default=None, kw_only=True)
 
-    #: name of the class in JSON, and the kind of its numbers in sentences
+    #: class name in JSON, and the kind of number in messages
     KIND: ClassVar[str]
     NUMBER: ClassVar[str]
     #: type of its numbers
@@ -97,7 +97,7 @@ class _Range:
         return f"{kind} `{self.name}`" if self.name else f"{kind}({self.low!r}, {self.high!r})"
 
     def _settle(self, what: str, attribute: str, received: Any) -> None:
-        """Check a number that was given, and store it as a plain Python number in the frozen field."""
+        """Check a given number and store it as a plain Python number in the frozen field."""
         number = plain(received)
         if not is_number(number) or not self._is_of_kind(number):
             remedy = "Correct it"
@@ -200,7 +200,7 @@ class _Range:
     def position(self, number: float) -> float:
         """Return the position of a value on its scale, 0 to 1.
 
-        The middle of the part of the scale that rounds to it.
+        This is the middle of the interval that rounds to it.
         """
         low, high = self.edges
         if self.is_logarithmic:
@@ -213,12 +213,12 @@ class _Range:
 
     @property
     def is_logarithmic(self) -> bool:
-        # If the bounds have the same logarithm in floating point, all scales between them are the same.
+        # Bounds that are equal in logarithm have an empty scale.
         return self.prior == "log-uniform" and math.log(self.low) < math.log(self.high)
 
     @property
     def edges(self) -> tuple[float, float]:
-        """Ends of the scale: half a step beyond the bounds of a grid, so that the outer values have an equal share."""
+        """Ends of the scale: for a grid half a step beyond the bounds, so that all values have equal shares."""
         if self._grid is None:
             return self.low, self.high
         half = self._grid / 2
@@ -228,7 +228,7 @@ class _Range:
 
     def to_json(self) -> dict[str, Any]:
         data = {"kind": self.KIND, "name": self.name, "low": self.low, "high": self.high, "prior": self.prior}
-        # Both are written only if given, so that the identity of a run without them keeps its bytes.
+        # Both are written only if given, so that runs without them keep the bytes of their identity.
         data |= {key: getattr(self, key) for key in ("step", "likely") if getattr(self, key) is not None}
         return data | ({"condition": self.condition.to_json()} if self.condition else {})
 
@@ -247,7 +247,7 @@ class Real(_Range):
     Args:
         low: lower bound.
         high: upper bound.
-        prior: "uniform", or "log-uniform", which gives every decade the same weight.
+        prior: "uniform", or "log-uniform" to give every decade the same weight.
         name: name of the parameter, as the model's function calls it.
         step: if given, only low, low + step, ..., high are values.
         likely: value that is expected to be good; the prior is highest there and decreases on both sides

@@ -1,7 +1,7 @@
-"""Points as rows of quantiles, which a search moves and compares by the thousand before it makes the values of one.
+"""Points as rows of quantiles: searches move and compare thousands of rows, and compute the values of only one.
 
-A row has one quantile for each parameter of a space. It is *snapped* if these are the quantiles of values, such as the
-middle of a category's part of the scale, and NaN for a parameter that the point does not have.
+A row has one quantile for each parameter of a space. A *snapped* row has the exact quantiles of allowed values (for a
+category the middle of its interval), and NaN for a parameter that is absent from the point.
 """
 
 import math
@@ -13,7 +13,7 @@ from nnlo_opt.core.space.parameters import Integer, Ordinal, Parameter, Real
 from nnlo_opt.core.space.space import Point, Space, parents_first
 from nnlo_opt.core.space.values import position_of, thawed
 
-#: most values of a parameter whose quantiles are kept once they were computed
+#: quantiles are cached for at most this many values of a parameter
 _MOST_KEPT = 4096
 
 
@@ -29,9 +29,9 @@ class Quantiles:
     def __init__(self, space: Space) -> None:
         self.space = space
         grids = {row: _Grid(one) for row, one in enumerate(space.parameters) if one.n_values is not None}
-        #: grids of the parameters of finitely many values, by row
+        #: row -> grid of each parameter with finitely many values
         self._grids = grids
-        #: rows of the grids whose values have equal parts of the scale, and their numbers of values
+        #: rows of the grids whose values have equal shares of the scale, and their numbers of values
         self._even = np.array([row for row, grid in grids.items() if grid.is_even], dtype=int)
         self._n_even = np.array([grids[row].n_values for row in self._even.tolist()], dtype=float)
         #: (row, row of its parent, indices of the parent's values) of the parameters with a condition, parents first
@@ -44,9 +44,9 @@ class Quantiles:
                 self._gates.append((row, parent, sorted(indices)))
 
     def snapped(self, units: np.ndarray) -> np.ndarray:
-        """Return the snapped rows of the points that `Space.from_unit` makes of `units` (n, n_parameters).
+        """Return the snapped rows of the points `Space.from_unit` returns for `units` (n, n_parameters).
 
-        The quantile of a continuous value is kept as it is. The value has it except for rounding.
+        Quantiles of continuous values are kept; the value agrees with its quantile up to rounding.
         """
         snapped = units.copy()
         indices = np.minimum(np.floor(units[:, self._even] * self._n_even), self._n_even - 1.0)
@@ -60,27 +60,27 @@ class Quantiles:
         return snapped
 
     def values(self, row: int) -> np.ndarray:
-        """Return the quantiles of all values of the parameter in `row`, which are finitely many."""
+        """Return the quantiles of all values of the parameter in `row`, which must be finite."""
         return self._grids[row].quantiles(np.arange(self._grids[row].n_values, dtype=float))
 
 
 def snapped_row(space: Space, point: Point) -> list[float]:
-    """Return the snapped row of a point, or of a part of one."""
+    """Return the snapped row of a full or partial point."""
     return [p.to_unit(point[p.name]) if p.name in point else math.nan for p in space.parameters]
 
 
 class _Grid:
-    """Quantiles of the finitely many values of a parameter, as its `to_unit` and `from_unit` have them to the bit."""
+    """Quantiles of a parameter with finitely many values, bit for bit those of its `to_unit` and `from_unit`."""
 
     def __init__(self, parameter: Parameter) -> None:
         self._parameter = parameter
         self.n_values = parameter.n_values or 0
         self._is_logarithmic = isinstance(parameter, (Real, Integer)) and parameter.is_logarithmic
-        #: position of the likely value; None without one
+        #: position of the likely value; None if there is none
         self._center: float | None = None
         if isinstance(parameter, (Real, Integer, Ordinal)) and parameter.likely is not None:
             self._center = parameter.position(parameter.likely)
-        #: True if all values have equal parts of the scale
+        #: True if all values have equal shares of the scale
         self.is_even = self._center is None and not self._is_logarithmic
         #: quantiles of the first values of a grid that is not even; NaN if not computed yet
         self._kept = np.full(0 if self.is_even else min(self.n_values, _MOST_KEPT), np.nan)
@@ -113,5 +113,5 @@ class _Grid:
 
 
 def _each(function: Callable[[float], float], of: np.ndarray) -> np.ndarray:
-    """Return a function of Python of each number: NumPy's exponential differs from it in the last bit."""
+    """Apply a Python function to each number: NumPy's exponential differs from Python's in the last bit."""
     return np.array([function(one) for one in of.tolist()])

@@ -1,4 +1,4 @@
-"""Search space of parameters with conditions under a constraint."""
+"""Search space: parameters, conditions and a constraint."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,49 +16,49 @@ from nnlo_opt.core.space.parameters import Parameter, parameter_from_json
 from nnlo_opt.core.space.tuples import TUPLES, Tuples
 from nnlo_opt.core.space.values import Value, check_name, thawed
 
-#: value of every active parameter of a space, by name; plain data of JSON's types
+#: name -> value of every active parameter of a space; plain JSON data
 Point = dict[str, Value]
-#: hashable key of a point, equal if and only if two points are the same; None for a parameter that is not in the point
+#: hashable key of a point, equal for equal points only; None for a parameter that is not in the point
 PointKey = tuple[int | float | None, ...]
 
-#: prefix of training options (`train.batch` is `--batch`); other parameters are arguments of the model's function
+#: prefix of training options (`train.batch` is `--batch`); other parameters are passed to the model's function
 TRAIN_PREFIX = "train."
 
-#: a finite space with at most this many points can be walked to find points that the constraint accepts
+#: a finite space with at most this many points can be searched exhaustively for feasible points
 MOST_WALKED = 100_000
-#: in a larger space, the constraint must accept N_ACCEPTED of N_DRAWN points drawn
+#: in a larger space, the constraint must accept N_ACCEPTED of N_DRAWN random points
 N_ACCEPTED, N_DRAWN = 10, 10_000
-#: points drawn to find one that the constraint accepts: at a share of one in a thousand, all fail once in e^100 times
+#: random points drawn to find a feasible one: if one in a thousand is feasible, all fail with probability e^-100
 MOST_DRAWS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Search space: parameters in the given order, and a constraint on their points.
+    """Search space: parameters, in the given order, and a constraint.
 
     >>> space = Space([Real(0, 1, name="x"), Integer(1, 3, name="n")])
     >>> space.middle(), space.contains({"x": 0.5, "n": 4})
     ({'x': 0.5, 'n': 2}, False)
 
     A parameter is *active* in a point if the values of the point meet the parameter's condition. A point has a value
-    for every active parameter and for no other parameter. Only a process that has executed the user's module can
-    evaluate the constraint; all methods but `is_feasible`, `sample` and `iter_points` work without it.
+    for every active parameter and for no other parameter. Only a process that has imported the user's module can
+    evaluate the constraint; `is_feasible`, `sample` and `iter_points` need it, the other methods do not.
 
     Args:
-        parameters: at least one, in a list with names that differ, or in a dictionary by name.
-        constraint: function of a point, which returns True if the point may be tried; None for none.
+        parameters: at least one: a list of parameters with different names, or a dictionary name -> parameter.
+        constraint: function that returns True for a point that may be tried; None if all may.
 
     Raises:
-        ConfigurationError: if there are no parameters, a parameter has no name, a name occurs
-            twice, a condition cannot hold, or the constraint accepts too few points.
+        ConfigurationError: no parameters, a parameter without a name, a repeated name, a condition that can never hold,
+            or a constraint that accepts too few points.
     """
 
     parameters: tuple[Parameter, ...]
-    #: constraint on the points that may be tried; None for none
+    #: constraint on the points to try; None if there is none
     constraint: Constraint | None
     #: rows of `parameters`, parents before their dependents
     _order: tuple[int, ...] = field(compare=False, repr=False)
-    #: for each row, the name of its parent and the keys of the values that make it active; None without a condition
+    #: for each row, the parent and the keys of its values that activate the row; None if it is unconditional
     _gates: tuple[tuple[str, frozenset[int | float]] | None, ...] = field(compare=False, repr=False)
     #: names of the parameters on which conditions depend
     _parents: frozenset[str] = field(compare=False, repr=False)
@@ -114,7 +114,7 @@ class Space:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Names of the parameters that the model's function receives."""
+        """Names of the parameters that are passed to the model's function."""
         return tuple(name for name in self.names if not name.startswith(TRAIN_PREFIX))
 
     def __getitem__(self, name: str) -> Parameter:
@@ -134,7 +134,7 @@ class Space:
         return False
 
     def key(self, point: Point) -> PointKey:
-        """Return the hashable key of a point of this space; ValueError naming the first value that is wrong."""
+        """Return the hashable key of a point of this space; ValueError names the first invalid value."""
         keys: list[int | float | None] = [None] * len(self.parameters)
         by_name: dict[str, int | float] = {}
         for row in self._order:
@@ -173,7 +173,7 @@ class Space:
         return self._in_order(values)
 
     def to_unit(self, point: Point) -> list[float]:
-        """Return the quantiles of `point`, one for each parameter and 0.5 for a missing one.
+        """Return the quantiles of `point`, one for each parameter; 0.5 for an absent one.
 
         The inverse of `from_unit`.
         """
@@ -185,7 +185,7 @@ class Space:
     def middle(self) -> Point:
         """Return the point at the median of every prior.
 
-        If the constraint refuses it, another point that it accepts.
+        If that point is infeasible, return a feasible one.
         """
         if self.constraint is None or self.constraint.example is None:
             return self.from_unit([0.5] * len(self.parameters))
@@ -194,19 +194,19 @@ class Space:
     # ------------------------------------------------------------ feasible points
 
     def is_feasible(self, point: Point) -> bool:
-        """Return True if the constraint accepts `point` or there is none; ConfigurationError if it cannot decide."""
+        """Return True if the constraint accepts `point` or there is none; ConfigurationError if it fails."""
         return self.constraint is None or self.constraint.accepts(self.given(point))
 
     def given(self, point: Point) -> dict[str, Any]:
-        """Return a copy of a point for code of the user: categories that were written as tuples are tuples."""
+        """Return a copy of a point for user code, with tuples where the user wrote tuples."""
         return self._tuples.given(point)
 
     def draw(self, rng: np.random.Generator) -> Point:
-        """Draw one point by the priors, feasible or not."""
+        """Draw one point from the priors, feasible or not."""
         return self.from_unit(rng.random(len(self.parameters)).tolist())
 
     def sample(self, rng: np.random.Generator) -> Point:
-        """Draw one feasible point by the priors; ConfigurationError if the constraint refuses `MOST_DRAWS` points."""
+        """Draw one feasible point from the priors; ConfigurationError if `MOST_DRAWS` points are infeasible."""
         for _ in range(MOST_DRAWS):
             point = self.draw(rng)
             if self.is_feasible(point):
@@ -249,7 +249,7 @@ class Space:
 
     @property
     def can_be_walked(self) -> bool:
-        """True if the points are few enough to look at each of them."""
+        """True if the space is small enough to enumerate."""
         n_points = self.n_points
         return n_points is not None and n_points <= MOST_WALKED
 
@@ -268,7 +268,7 @@ class Space:
     # ------------------------------------------------------------ as text
 
     def difference(self, other: "Space") -> str | None:
-        """Return a phrase on the first parameter in which the space `other` of this start differs, or None.
+        """Describe the first difference to the space `other` of this start; None if there is none.
 
         The order of the parameters does not matter, because the points are the same.
         """
@@ -288,7 +288,7 @@ class Space:
 
     @property
     def with_tuples(self) -> list[dict[str, Any]]:
-        """JSON of the parameters that have tuples among their categories."""
+        """JSON of the parameters with tuples among their categories."""
         return [data for data in self.to_json()["parameters"] if TUPLES in data]
 
     def to_json(self) -> dict[str, Any]:
@@ -311,16 +311,16 @@ class Space:
 
 
 def described(parameter: Parameter) -> str:
-    """Return a parameter with its condition, as text that differs if anything differs."""
+    """Return a parameter with its condition as text; different parameters have different texts."""
     return str(parameter) if parameter.condition is None else f"{parameter} when {parameter.condition}"
 
 
 def parents_first(parameters: Sequence[Parameter]) -> tuple[int, ...]:
-    """Return the rows of `parameters` with every parent before its dependents, and in their own order otherwise.
+    """Return the rows of `parameters` sorted so that parents precede their dependents; otherwise in the given order.
 
     Raises:
-        ConfigurationError: if a condition names an unknown or continuous parameter or a value that the parameter cannot
-            have, or if conditions form a circle.
+        ConfigurationError: a condition names an unknown or continuous parameter or a value that the parameter cannot
+            have, or conditions form a circle.
     """
     by_name = {parameter.name: parameter for parameter in parameters}
     for parameter in parameters:

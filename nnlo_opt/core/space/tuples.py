@@ -1,7 +1,7 @@
-"""Tuples in points for code of a user: JSON, and with it journals and messages, has lists in their place.
+"""Restores tuples in points for user code: in JSON, so in journals and messages, they are lists.
 
-A parameter with tuples among its categories says in its JSON where they are: `tuples` has the path of each, the indices
-that lead to it from the list of categories.
+The JSON of a parameter with tuples among its categories has their paths under `tuples`: the indices that lead to each
+from the list of categories.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +16,13 @@ TUPLES = "tuples"
 
 
 class Tuples:
-    """Tuples of a search space, by which a point becomes what the user has written.
+    """Tuples of a search space; converts points to what the user wrote.
 
     >>> Tuples([Categorical([(3, 3), [5, 5]], name="kernel").to_json()]).given({"kernel": [3, 3], "n": 1})
     {'kernel': (3, 3), 'n': 1}
 
     Args:
-        parameters: JSON of parameters; those without tuples do not matter.
+        parameters: JSON of parameters; those without tuples are ignored.
     """
 
     def __init__(self, parameters: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -30,14 +30,14 @@ class Tuples:
         self._written: dict[str, dict[str, Any]] = {}
         for parameter in parameters:
             if TUPLES in parameter:
-                # A later version may write something else: the lists are as good.
+                # A later version may write another form; then the user gets lists.
                 with suppress(LookupError, TypeError, ValueError, RecursionError):
                     categories = parameter.get("categories") or [parameter["value"]]
                     written = with_tuples(categories, parameter[TUPLES])
                     self._written[parameter["name"]] = {text(category): category for category in written}
 
     def given(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of a point in which the categories are as the user wrote them."""
+        """Return a copy of a point with the categories as the user wrote them."""
         values = dict(point)
         for name in self._written.keys() & values.keys():
             values[name] = deepcopy(self._written[name].get(text(values[name]), values[name]))
@@ -45,7 +45,7 @@ class Tuples:
 
 
 def tuple_paths(value: Any) -> list[list[int]]:
-    """Return the path of every tuple in a value, from the outside to the inside."""
+    """Return the path of every tuple in a value, outermost first."""
     inner = value if isinstance(value, list | tuple) else ()
     below = [[index, *path] for index, item in enumerate(inner) for path in tuple_paths(item)]
     return [[]] * isinstance(value, tuple) + below

@@ -1,13 +1,13 @@
-"""Values of parameters, plain Python data of JSON's types, with their positions under a prior.
+"""Parameter values (plain JSON data) and their positions under a prior.
 
-A value is a bool, int, float, str, None or a list of these. NumPy scalars are converted here and do not leave the
-package.
+A value is a bool, int, float, str, None or a list of these. NumPy scalars are converted here; the rest of the package
+never sees them.
 
 A parameter with a likely value has a normal distribution around it as prior, truncated to the parameter's range. A
 *position* is the place of a value on its scale, 0 at the lower bound and 1 at the upper one; the scale of a
 "log-uniform" range is logarithmic. Without a likely value positions are uniform. With a likely value at position c they
-have the density of N(c, 0.25) between 0 and 1: two draws of three lie within a quarter of the range around a likely
-value in the middle, and every value keeps a chance.
+have the density of N(c, 0.25) between 0 and 1: for a likely value in the middle, two draws in three lie within a
+quarter of the range of it, and no value is excluded.
 """
 
 import json
@@ -20,7 +20,7 @@ import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, shown
 
-#: levels of lists in a category; functions of Python cannot follow a thousand
+#: most nested lists in a category; Python's recursion limit is a thousand
 MAX_LEVELS = 20
 #: value of a parameter in a point; a list only if a category is a list
 Value = bool | int | float | str | list[Any] | None
@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Return True if `value` is an int or a float within the range of floats; a bool, an infinity or NaN is none."""
+    """Return True for an int or float within the range of floats; False for bools, infinities and NaN."""
     largest = sys.float_info.max
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -largest <= value <= largest
 
@@ -45,7 +45,7 @@ def check_whole(name: str, value: Any, unit: str = "") -> None:
 
 
 class FrozenList(tuple[Any, ...]):
-    """A list in a value that has to be hashable, and equal to a tuple of the same items."""
+    """A hashable list, equal to a tuple of the same items."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ def frozen(value: Any, where: str, levels: int = MAX_LEVELS) -> Any:
     Args:
         value: category, or value of a condition.
         where: the parameter, in words.
-        levels: most levels of lists.
+        levels: most nested lists.
 
     Raises:
         ConfigurationError: JSON cannot store it.
@@ -84,7 +84,7 @@ def thawed(value: Any) -> Any:
 
 
 def written(value: Any) -> Any:
-    """Return a `frozen` value as it was before."""
+    """Undo `frozen`: return the value as the user wrote it."""
     if not isinstance(value, tuple):
         return value
     kind = list if isinstance(value, FrozenList) else tuple
@@ -92,7 +92,7 @@ def written(value: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """Return JSON text, equal for two values if and only if they are the same; 1, 1.0 and True are three values."""
+    """Return JSON text, equal for identical values only; 1, 1.0 and True are three values."""
     return json.dumps(value, allow_nan=False)
 
 

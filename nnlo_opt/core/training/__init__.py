@@ -1,1 +1,1 @@
-"""Rules of one training."""
+"""Options, history and stopping rules of a single training."""

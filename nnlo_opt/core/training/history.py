@@ -1,4 +1,4 @@
-"""History of one fold: sums are added during an epoch, means are kept at its end."""
+"""Metrics of one fold: sums are accumulated during an epoch, means are kept at its end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,25 +10,25 @@ from nnlo_opt.core.base.errors import TrialError
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Figures of some samples, kept as sums so that parts measured separately add up exactly.
+    """Metrics over some samples, kept as sums so that they can be merged exactly.
 
     >>> Metrics(2, {"loss": 1.0}).merge(Metrics(6, {"loss": 1.0})).means()
     {'loss': 0.25}
 
     Args:
-        n_samples: number of samples measured.
-        sums: sum of each figure over the samples: "loss", "acc" if classes are predicted, and "<output>_loss" and
-            "<output>_acc" as well if the model has several outputs.
+        n_samples: number of samples.
+        sums: sum of each metric over the samples: "loss", for classes "acc", and for several outputs also
+            "<output>_loss" and "<output>_acc".
 
     Raises:
-        ValueError: by `merge`, if the figures differ.
+        ValueError: by `merge`, if the names of the metrics differ.
     """
 
     n_samples: int = 0
     sums: Mapping[str, float] = field(default_factory=dict)
 
     def merge(self, other: "Metrics") -> "Metrics":
-        """Return the metrics of both sets of samples together; `Metrics()` is the neutral element."""
+        """Return the metrics over both sets of samples; `Metrics()` is the neutral element."""
         if not self.n_samples:
             return other
         if not other.n_samples:
@@ -39,25 +39,25 @@ class Metrics:
         return Metrics(self.n_samples + other.n_samples, sums)
 
     def means(self) -> dict[str, float]:
-        """Return the mean of every figure; empty without samples."""
+        """Return the mean of every metric; empty without samples."""
         return {name: value / self.n_samples for name, value in self.sums.items()} if self.n_samples else {}
 
 
 class FoldHistory:
-    """Metrics of a fold for each epoch, over all workers and for each worker.
+    """Metrics of a fold by epoch, over all workers and for each worker.
 
-    Sums over samples are added up and divided once, so a mean does not depend on the distribution of the samples.
+    Sums are divided once by the number of samples, so a mean does not depend on how samples are distributed.
     """
 
     def __init__(self) -> None:
         #: one dictionary of finite means per epoch: loss, acc, val_loss, val_acc
         self.epochs: list[dict[str, float]] = []
-        #: worker -> metric -> one mean per epoch in which the worker trained; includes the load of its process
+        #: worker -> metric -> one mean per epoch in which the worker trained, including the load of its process
         self.workers: dict[int, dict[str, list[float]]] = {}
-        #: metrics of each worker in the epoch under way
+        #: metrics of each worker in the current epoch
         self._training: dict[int, Metrics] = {}
         self._validation: dict[int, Metrics] = {}
-        #: worker -> load of its process on its machine in the epoch under way
+        #: worker -> load of its process in the current epoch
         self._loads: dict[int, dict[str, float]] = {}
 
     @property
@@ -74,15 +74,15 @@ class FoldHistory:
         self._validation[worker] = self._validation.get(worker, Metrics()).merge(Metrics(n_samples, sums))
 
     def add_load(self, worker: int, load: Mapping[str, float]) -> None:
-        """Keep the load of the process of `worker` in this epoch: figures of `engine.runtime.monitor`."""
+        """Store the load of the process of `worker` in this epoch, as measured by `engine.runtime.monitor`."""
         self._loads[worker] = dict(load)
 
     def forget_validation(self) -> None:
-        """Forget the validation of the epoch under way: other workers will repeat it."""
+        """Discard the validation of the current epoch, because other workers will repeat it."""
         self._validation = {}
 
     def end_epoch(self) -> dict[str, float]:
-        """Close the epoch and return its means."""
+        """End the epoch and return its means."""
         means = [(worker, part.means()) for worker, part in sorted(self._training.items())]
         for worker, values in [*means, *sorted(self._loads.items())]:
             for name, value in values.items():
@@ -93,7 +93,7 @@ class FoldHistory:
         return metrics
 
     def values(self, metric: str) -> list[float]:
-        """Return one value per epoch; TrialError for a metric that is not measured."""
+        """Return the metric's value of each epoch; TrialError for a metric that is not measured."""
         if self.epochs and metric not in self.epochs[-1]:
             raise TrialError(f"`{metric}` is not measured for this trial; measured are {', '.join(self.epochs[-1])}")
         return [metrics[metric] for metrics in self.epochs]
@@ -103,11 +103,11 @@ class FoldHistory:
         return {"epochs": self.epochs, "workers": {str(worker): values for worker, values in self.workers.items()}}
 
     def epoch_under_way(self) -> dict[str, Any]:
-        """Return the training sums of the unfinished epoch as plain data."""
+        """Return the training sums of the current epoch as plain data."""
         return {str(worker): [part.n_samples, part.sums] for worker, part in self._training.items()}
 
     def resume_epoch(self, data: Mapping[str, Any]) -> None:
-        """Restore the unfinished epoch that `epoch_under_way` returned."""
+        """Restore the training sums that `epoch_under_way` returned."""
         self._training = {int(worker): Metrics(n_samples, dict(sums)) for worker, (n_samples, sums) in data.items()}
 
     @classmethod
@@ -120,7 +120,7 @@ class FoldHistory:
 
 
 class FoldRecord(TypedDict):
-    """Fields of `history.json` that are read again."""
+    """Fields of `history.json` that are read back."""
 
     epochs: list[dict[str, float]]
     workers: dict[int, dict[str, list[float]]]
@@ -133,8 +133,8 @@ class FoldRecord(TypedDict):
 def in_reference_form(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
     """Return the `history.json` of a fold in the form of the reference: `<world>:<parent>:<process>` -> values.
 
-    The master has the validation metrics of the central weights, a worker the training metrics of its own batches. A
-    training in one process has both under one name.
+    The master reports the validation metrics of the central weights, a worker the training metrics of its batches. A
+    training in one process reports both under one name.
     """
     history: dict[str, dict[str, list[float]]] = {"0:-:-": {}}
     for metrics in fold["epochs"]:
@@ -147,5 +147,5 @@ def in_reference_form(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
 
 
 def _means(parts: Mapping[int, Metrics]) -> dict[str, float]:
-    """Return means over all parts, added in the order of workers: the order of arrival must not change a bit."""
+    """Return means over all parts, added in the order of workers, so that the order of arrival changes no bit."""
     return reduce(Metrics.merge, (parts[worker] for worker in sorted(parts)), Metrics()).means()

@@ -1,7 +1,7 @@
-"""Options of a training as frozen values, validated when they are made.
+"""Training options: a frozen dataclass that validates itself.
 
-A search space reaches the training by `TrainingOptions.with_point`: a parameter named `train.<option>` replaces that
-option for one trial.
+A search sets training options by `TrainingOptions.with_point`: a parameter named `train.<option>` replaces that option
+for one trial.
 """
 
 import copy
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, require_known
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.space.values import check_whole, is_number
 from nnlo_opt.core.training.schedules import LearningRateSchedule
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
@@ -22,68 +23,65 @@ from nnlo_opt.core.update_rules.staleness import StalenessPolicy
 TRAIN_PREFIX = "train."
 #: update rules
 MODES = tuple(RULES)
-#: ways in which the updates of a worker reach the central weights
+#: how updates of a worker reach the central weights
 EXCHANGES = ("auto", "messages")
-#: options that count -> what they count
+#: integer options -> what they count
 _COUNTS = {"batch": "samples", "epochs": "epochs", "sync_every": "batches", "checkpoint_interval": "epochs"}
-
-
-def option_name(field_name: str) -> str:
-    """Return the command-line option of a field."""
-    return "--" + field_name.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """Options of one training; wrong ones, and ones that contradict each other, raise ConfigurationError."""
+    """Options of one training; invalid or contradictory ones raise ConfigurationError."""
 
-    #: samples a worker takes for one gradient
+    #: samples per gradient of a worker
     batch: int = 100
-    #: passes over all training samples, counted over all workers
+    #: passes over all training samples, all workers together
     epochs: int = 1
     #: optimizer at the master
     optimizer: str = "adam"
     #: learning rate of the optimizer; None for its own default
     learning_rate: float | None = None
     optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: epochs over which the learning rate rises to its value, and its schedule then; see `core.training.schedules`
+    #: epochs over which the learning rate rises to its value, and its schedule afterwards; see
+    #: `core.training.schedules`
     warmup_epochs: float = 0.0
     lr_schedule: str = "constant"
     #: update rule, one of `MODES`
     mode: str = "downpour"
     #: True if the master waits for all workers and averages their updates by samples
     synchronous: bool = False
-    #: batches a worker trains between two exchanges
+    #: batches that a worker trains between two exchanges
     sync_every: int = 1
-    #: auto: if all workers of a master share memory with it, they update its weights themselves; in allreduce each rank
-    #: updates a part of them; messages: everything is sent
+    #: auto: workers that all share memory with their master update its weights directly (in allreduce each rank updates
+    #: a part of them); messages: everything is sent
     exchange: str = "auto"
-    #: True if a worker computes its next batch while the master answers; None to do so if workers do not wait
+    #: True if a worker computes its next batch while the master answers; None: True if workers do not wait for each
+    #: other
     overlap: bool | None = None
     #: downpour: weight of an update by its staleness: none, scale or drop:N
     staleness: str = "none"
-    #: downpour by sgd: the optimizer's momentum is what staleness leaves of the momentum that was asked for
+    #: downpour with sgd: reduce the optimizer's momentum by the implicit momentum of staleness
     momentum_correction: bool = False
-    #: optimizer of a worker's own steps between exchanges; None for `optimizer` in easgd, and plain sgd otherwise
+    #: optimizer of a worker's local steps between exchanges; None for `optimizer` in easgd, and plain sgd otherwise
     worker_optimizer: str | None = None
     worker_optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: options that single update rules have (`core.update_rules.rule.RuleOption`), each with a value
+    #: name -> value of options of single update rules (`core.update_rules.rule.RuleOption`)
     of_rules: Mapping[str, Any] = field(default_factory=dict)
-    #: Keras name of the loss; None for the loss of the model module, else it is inferred
+    #: Keras name of the loss; None for the loss of the model module or, if it has none, an inferred one
     loss: str | None = None
     early_stopping: str | None = None
     target_metric: str | None = None
-    #: epochs between two checkpoints
+    #: epochs between checkpoints
     checkpoint_interval: int = 1
     shuffle: bool = True
-    #: update rules by the names that `mode` may have; a custom one is in no other table
+    #: mode -> update rule; the only table that contains custom rules
     rules: Mapping[str, UpdateRule] = field(default_factory=lambda: RULES, compare=False, repr=False)
     #: names of the options that were given or searched, which a model does not change
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "TrainingOptions":
-        """Return the options with these values by name; options of single update rules are among them."""
+        """Return options from name -> value, options of single update rules included."""
         names = default_values()
         others = {name: value for name, value in given.items() if name not in names}
         return cls(**others, of_rules={name: value for name, value in given.items() if name in names})
@@ -91,17 +89,17 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "of_rules", {**default_values(), **self.of_rules})
         for name, unit in _COUNTS.items():
-            check_whole(option_name(name), getattr(self, name), unit=unit)
+            check_whole(spelled(name), getattr(self, name), unit=unit)
         for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(self.rules)), ("exchange", EXCHANGES)):
-            require_known(f"`{option_name(name)}`", getattr(self, name), choices)
+            require_known(f"`{spelled(name)}`", getattr(self, name), choices)
         if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(
-                f"`--learning-rate` must be a finite number above 0. Received: {self.learning_rate!r}."
+                f"`{spelled('learning_rate')}` must be a finite number above 0. Received: {self.learning_rate!r}."
             )
         for name in ("synchronous", "shuffle", "overlap", "momentum_correction"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "overlap" and value is None):
-                raise ConfigurationError(f"`{option_name(name)}` must be True or False. Received: {value!r}.")
+                raise ConfigurationError(f"`{spelled(name)}` must be True or False. Received: {value!r}.")
         self._check_rule()
         self.schedule.check(self.epochs)
         _ = self.stopping, self.target, self.staleness_policy  # each is refused if it is wrong
@@ -113,22 +111,22 @@ class TrainingOptions:
 
     @property
     def stopping(self) -> EarlyStopping | None:
-        """Rule of `early_stopping`; None without one."""
+        """Parsed `early_stopping`; None if not set."""
         return EarlyStopping.parse(self.early_stopping) if self.early_stopping else None
 
     @property
     def target(self) -> TargetMetric | None:
-        """Target of `target_metric`; None without one."""
+        """Parsed `target_metric`; None if not set."""
         return TargetMetric.parse(self.target_metric) if self.target_metric else None
 
     @property
     def staleness_policy(self) -> StalenessPolicy:
-        """Weights of updates by `staleness`."""
+        """Parsed `staleness`."""
         return StalenessPolicy.parse(self.staleness)
 
     @property
     def rule(self) -> UpdateRule:
-        """Update rule of `mode`."""
+        """Update rule that `mode` names."""
         return self.rules[self.mode]
 
     @property
@@ -137,7 +135,7 @@ class TrainingOptions:
         return self.synchronous or self.rule.averages_every_batch
 
     def steps_by(self, *, own: bool) -> str:
-        """Return the optimizer that makes the steps, "" if the rule makes them; `own`: the model makes its own."""
+        """Return the optimizer used for the steps, "" if the rule steps by itself; `own`: the model trains itself."""
         if (own or self.rule.steps_at_workers) and self.worker_optimizer:
             name = "worker_optimizer"
         else:
@@ -148,7 +146,7 @@ class TrainingOptions:
         return str(getattr(self, name)) if at_one_rate.has_effect(name) else ""
 
     def has_effect(self, name: str, mode: str = "") -> bool:
-        """Return True if the rule, or that of `mode`, makes other steps with another optimizer or learning rate.
+        """Return True if the option `name` changes the steps of the rule, or of the rule `mode`.
 
         `name`: optimizer, worker_optimizer or learning_rate.
         """
@@ -165,12 +163,12 @@ class TrainingOptions:
 
     @property
     def shares_weights(self) -> bool:
-        """True if workers update the central weights themselves, given shared memory; overlapping needs messages."""
+        """True if workers with shared memory update the central weights directly; overlapping needs messages."""
         return self.exchange == "auto" and not self.waits and not self.overlap
 
     @property
     def shares_steps(self) -> bool:
-        """True if each rank makes only a part of every step, given shared memory."""
+        """True if each rank with shared memory applies only a part of every step."""
         return self.exchange == "auto" and self.rule.parts_steps
 
     @property
@@ -179,11 +177,11 @@ class TrainingOptions:
         return not self.waits if self.overlap is None else self.overlap
 
     def _check_rule(self) -> None:
-        """Raise ConfigurationError for options that contradict the update rule."""
-        rule, mode = self.rule, f"`--mode {self.mode}`"
-        together = "`--synchronous`" if self.synchronous else mode
+        """Raise ConfigurationError for options that the update rule does not support."""
+        rule, mode = self.rule, f"`{spelled('mode', self.mode)}`"
+        together = f"`{spelled('synchronous', True)}`" if self.synchronous else mode
         weighs = self.staleness != "none" and (self.waits or not rule.weighs_staleness)
-        drop_it = "is for asynchronous `--mode downpour`: drop it, or the option it contradicts"
+        drop_it = f"is for asynchronous `{spelled('mode', 'downpour')}`: drop it, or what it contradicts"
         counts = self.sync_every > 1 and not rule.makes_local_steps
         for name, given, demand in (
             ("synchronous", self.synchronous and not rule.may_be_synchronous, f"must be left out with {mode}"),
@@ -193,22 +191,30 @@ class TrainingOptions:
         ):
             if given:
                 value = getattr(self, name)
-                raise ConfigurationError(f"`{option_name(name)}` {demand}. Received: {value!r} with {mode}.")
+                raise ConfigurationError(f"`{spelled(name)}` {demand}. Received: {value!r} with {mode}.")
         self._check_momentum()
         rule.check(self)
 
     def _check_momentum(self) -> None:
-        """Raise ConfigurationError for a `momentum_correction` of updates that have no momentum to be corrected."""
+        """Raise ConfigurationError for `momentum_correction` if there is no momentum to correct."""
         if not self.momentum_correction:
             return
         momentum, nesterov = (self.optimizer_params.get(name, 0.0) for name in ("momentum", "nesterov"))
         is_unfit, given = nesterov or not (is_number(momentum) and momentum > 0), dict(self.optimizer_params)
         for is_wrong, received, remedy in (
-            (not self.rule.corrects_momentum, f"`--mode {self.mode}`", "take `--mode downpour`"),
-            (self.synchronous, "`--synchronous`", "let each worker train at its own pace"),
-            (self.staleness != "none", f"`--staleness {self.staleness}`", "take one of the two"),
-            (self.optimizer != "sgd", f"`--optimizer {self.optimizer}`", "take `--optimizer sgd`"),
-            (is_unfit, f"`--optimizer-params {given}`", "give them a momentum above 0, without nesterov"),
+            (
+                not self.rule.corrects_momentum,
+                f"`{spelled('mode', self.mode)}`",
+                f"take `{spelled('mode', 'downpour')}`",
+            ),
+            (self.synchronous, f"`{spelled('synchronous', True)}`", "let each worker train at its own pace"),
+            (self.staleness != "none", f"`{spelled('staleness', self.staleness)}`", "take one of the two"),
+            (
+                self.optimizer != "sgd",
+                f"`{spelled('optimizer', self.optimizer)}`",
+                f"take `{spelled('optimizer', 'sgd')}`",
+            ),
+            (is_unfit, f"`{spelled('optimizer_params', given)}`", "give them a momentum above 0, without nesterov"),
         ):
             if is_wrong:
                 raise _not_corrected(received, remedy)
@@ -243,10 +249,10 @@ class TrainingOptions:
         return replace(self, optimizer=steps["optimizer"], learning_rate=rate, optimizer_params=parameters)
 
     def for_updates(self) -> "TrainingOptions":
-        """Return the options as the update rule takes them from a model that trains itself: differences are added.
+        """Return the options of the update rule for a model that trains itself: weight differences are added.
 
         Raises:
-            ConfigurationError: the rule is to correct a momentum, which this model hides from it.
+            ConfigurationError: `momentum_correction` is set, but the momentum is inside the model.
         """
         if self.momentum_correction:
             raise _not_corrected("a model that makes its own steps", "train it without")
@@ -255,7 +261,7 @@ class TrainingOptions:
         return replace(self, optimizer="sgd", learning_rate=1.0, of_rules={**self.of_rules, **own}, **plain)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data by name; options of single update rules are among them."""
+        """Return name -> plain data, options of single update rules included."""
         plain: dict[str, Any] = {}
         for name in (option.name for option in fields(self) if option.name not in ("rules", "given")):
             value = copy.deepcopy(getattr(self, name))
@@ -265,37 +271,38 @@ class TrainingOptions:
 
 def _not_corrected(received: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
-        "`--momentum-correction` is for asynchronous `--mode downpour` by sgd with momentum, whose updates count "
-        f"alike. Received: {received}; {remedy}, or leave the correction out."
+        f"`{spelled('momentum_correction', True)}` is for asynchronous `{spelled('mode', 'downpour')}` by sgd with "
+        f"momentum, whose updates count alike. Received: {received}; {remedy}, or leave the correction out."
     )
 
 
-#: options that are dictionaries: `train.<option>.<name>` names one of their values
+#: options that are dictionaries: `train.<option>.<name>` refers to one of their values
 _DICTIONARIES = ("optimizer_params", "worker_optimizer_params")
 #: options that `train.<option>` may name
 SEARCHABLE = tuple(name for name in TrainingOptions().to_json() if name not in (*_DICTIONARIES, "checkpoint_interval"))
 
 
 def searchable(name: str) -> str:
-    """Return the training option that a parameter `train.<option>` names; ConfigurationError for an unknown one.
+    """Return the option of a parameter `train.<option>`; ConfigurationError for an unknown one.
 
-    Of a dictionary it is `optimizer_params.<name>` or `worker_optimizer_params.<name>`.
+    For a value of a dictionary it is `optimizer_params.<name>` or `worker_optimizer_params.<name>`.
     """
     option = name.removeprefix(TRAIN_PREFIX).replace("-", "_")
     dictionary, _, parameter = option.partition(".")
     if dictionary in _DICTIONARIES and parameter:
         return option
     if option not in SEARCHABLE:
-        # Without the prefix, which makes all of them alike.
+        # Compare without the prefix, which makes all names similar.
         meant = did_you_mean(option, SEARCHABLE).replace("`", f"`{TRAIN_PREFIX}", 1)
         hint = meant or f" There are {', '.join(TRAIN_PREFIX + each for each in SEARCHABLE)}, "
         hint = hint if meant else f"{hint}{' and '.join(f'{TRAIN_PREFIX}{each}.<name>' for each in _DICTIONARIES)}."
         raise ConfigurationError(
-            f"A parameter that begins with `train.` must name a training option. Received: {name!r}.{hint}"
+            f"A parameter that begins with `train.` must name a training {either('option', 'argument')}. Received: "
+            f"{name!r}.{hint}"
         )
     return option
 
 
 def model_parameters(point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a point that go to `get_model`: those that do not begin with `train.`."""
+    """Return the parameters of a point that are passed to `get_model`: those without the prefix `train.`."""
     return {name: value for name, value in point.items() if not name.startswith(TRAIN_PREFIX)}

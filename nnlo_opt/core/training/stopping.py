@@ -1,4 +1,4 @@
-"""Stopping rules of a training, early stopping or a target: pure functions of the history of a metric."""
+"""Early stopping and target metrics: pure functions of a metric's history."""
 
 import math
 from collections.abc import Sequence
@@ -6,39 +6,40 @@ from statistics import fmean
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 
-_EARLY_RULE = "`--early-stopping` must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
-_TARGET_RULE = "`--target-metric` must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"
-_METRIC_RULE = "`{option}` must name a metric, or one of an output or model as `name:metric`, such as energy:val_loss"
+_EARLY_RULE = "must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
+_TARGET_RULE = "must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"
+_METRIC_RULE = "must name a metric, or one of an output or model as `name:metric`, such as energy:val_loss"
 _VALIDATION = "val_"
 
 
 def canonical_metric(name: str) -> str:
     """Return the name of a metric in histories: `accuracy` is `acc`, and `energy:val_loss` is `val_energy_loss`.
 
-    The first part of `name:metric` is an output of a model of several, or a model of a training of several.
+    The first part of `name:metric` is an output of a model with several, or a model of a training with several.
     """
     owner, colon, metric = name.rpartition(":")
     if colon:
         owner, metric = owner.strip(), metric.strip()
         validation = _VALIDATION if metric.startswith(_VALIDATION) else ""
         name = f"{validation}{owner}_{metric.removeprefix(validation)}"
-    # Only the last word: an output may be called accuracy too.
+    # Only the last word, because an output may be called accuracy, too.
     if name == "accuracy" or name.endswith("_accuracy"):
         name = name.removesuffix("accuracy") + "acc"
     return name
 
 
 def _metric(text: str, option: str) -> str:
-    """Return the canonical name of an option's metric; ConfigurationError if a part of `name:metric` is missing."""
+    """Return the canonical name of an option's metric; ConfigurationError if a part of `name:metric` is empty."""
     parts = [part.strip() for part in text.split(":")]
     if len(parts) > 2 or "" in parts or parts[-1] == _VALIDATION:
-        raise ConfigurationError(f"{_METRIC_RULE.format(option=option)}. Received: {text!r}.")
+        raise ConfigurationError(f"`{option}` {_METRIC_RULE}. Received: {text!r}.")
     return canonical_metric(text)
 
 
 def check_metric(name: str, known: Sequence[str], option: str) -> None:
-    """Raise ConfigurationError if `name` is none of the metrics that will be measured."""
+    """Raise ConfigurationError unless the metric `name` will be measured."""
     if name not in known:
         hint = did_you_mean(name, known)
         raise ConfigurationError(f"`{option}` must name one of {', '.join(known)}. Received: {name!r}.{hint}")
@@ -47,8 +48,8 @@ def check_metric(name: str, known: Sequence[str], option: str) -> None:
 class EarlyStopping(Frozen):
     """Stop when a metric has not improved for `patience` epochs.
 
-    Plain: the best of the last `patience` values is no better than the best before them. Smoothed (`~`): the mean of
-    the last `patience` values is no better than the mean of the `patience` values before them.
+    Plain: the best of the last `patience` values is not better than the best before. Smoothed (`~`): the mean of the
+    last `patience` values is not better than the mean of the `patience` values before.
     """
 
     metric: str
@@ -59,18 +60,20 @@ class EarlyStopping(Frozen):
 
     @classmethod
     def parse(cls, text: str) -> "EarlyStopping":
-        """Read `metric,[~]<|>,patience`."""
-        parts = [part.strip() for part in text.split(",")]
+        """Parse `metric,[~]<|>,patience`."""
+        option, parts = spelled("early_stopping"), [part.strip() for part in text.split(",")]
         if len(parts) != 3 or not parts[0] or parts[1].removeprefix("~") not in ("<", ">"):
-            raise ConfigurationError(f"{_EARLY_RULE}. Received: {text!r}.")
+            raise ConfigurationError(f"`{option}` {_EARLY_RULE}. Received: {text!r}.")
         try:
             patience = int(parts[2])
         except ValueError:
             patience = 0
         if patience < 1:
-            raise ConfigurationError(f"{_EARLY_RULE}, with a patience of at least 1 epoch. Received: {text!r}.")
+            raise ConfigurationError(
+                f"`{option}` {_EARLY_RULE}, with a patience of at least 1 epoch. Received: {text!r}."
+            )
         return cls(
-            metric=_metric(parts[0], "--early-stopping"),
+            metric=_metric(parts[0], option),
             better=parts[1].removeprefix("~"),
             patience=patience,
             smoothed=parts[1].startswith("~"),
@@ -84,13 +87,13 @@ class EarlyStopping(Frozen):
         return min(range(len(values)), key=lambda i: values[i] if self.better == "<" else -values[i])
 
     def why(self, values: Sequence[float]) -> str:
-        """Return why the training has to stop after these values, in words."""
+        """Explain why the training stops after these values."""
         if self.smoothed:
             return f"the mean {self.metric} of {self.patience} epochs is no better than of as many before"
         return f"{self.metric} has not improved since epoch {self.best_index(values) + 1}"
 
     def reached(self, values: Sequence[float]) -> bool:
-        """Return True if the training has to stop after these values, one per epoch."""
+        """Return True if the training should stop after these values, one per epoch."""
         p = self.patience
         before = values[-2 * p : -p] if self.smoothed else values[:-p]
         if len(before) < (p if self.smoothed else 1):
@@ -102,7 +105,7 @@ class EarlyStopping(Frozen):
 
 
 class TargetMetric(Frozen):
-    """Stop as soon as a metric passes a value."""
+    """Stop when a metric passes a value."""
 
     metric: str
     #: "<": below the value, ">": above it
@@ -111,15 +114,15 @@ class TargetMetric(Frozen):
 
     @classmethod
     def parse(cls, text: str) -> "TargetMetric":
-        """Read `metric,<|>,value`."""
-        parts = [part.strip() for part in text.split(",")]
+        """Parse `metric,<|>,value`."""
+        option, parts = spelled("target_metric"), [part.strip() for part in text.split(",")]
         try:
             value = float(parts[2])
         except (IndexError, ValueError):
             value = math.nan
         if len(parts) != 3 or not parts[0] or parts[1] not in ("<", ">") or not math.isfinite(value):
-            raise ConfigurationError(f"{_TARGET_RULE}. Received: {text!r}.")
-        return cls(metric=_metric(parts[0], "--target-metric"), side=parts[1], value=value)
+            raise ConfigurationError(f"`{option}` {_TARGET_RULE}. Received: {text!r}.")
+        return cls(metric=_metric(parts[0], option), side=parts[1], value=value)
 
     def reached(self, value: float) -> bool:
         """Return True if `value` is past the target."""

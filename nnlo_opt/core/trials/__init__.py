@@ -1,1 +1,1 @@
-"""Record of a run: events, the ledger that reduces them, the journal that keeps them."""
+"""Record of a run: events, the journal that stores them, the ledger that reduces them."""

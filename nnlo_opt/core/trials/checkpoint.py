@@ -1,14 +1,13 @@
-"""Checkpoint of a fold: valid as a whole, or not at all.
+"""Checkpoint of a fold, verified as a whole.
 
     checkpoint-3/master.npz     arrays of the master: central weights, model state, optimizer state, best weights
-    checkpoint-3/master.json    everything else of the master: epoch, version, history
-    checkpoint-3/worker-1.json  state of worker 1 at the fence: data position, discrete model state
-    checkpoint-3/worker-1.npz   state of its update rule, if there is any; written by the worker
-    checkpoint-3/group-1-3.npz  state of the sub-master of workers 1 to 3; written by the sub-master
-    checkpoint-3/manifest.json  names and checksums of the files above (`core.trials.manifest`)
-    checkpoint-3-1200/          the same, 1200 samples into the next epoch; `worker-1.npz` holds its model state too
+    checkpoint-3/master.json    everything else of the master: epoch, version, history checkpoint-3/worker-1.json  state
+    of worker 1 at the fence: data position, discrete model state checkpoint-3/worker-1.npz  state of its update rule,
+    if any; written by the worker checkpoint-3/group-1-3.npz  state of the sub-master of workers 1 to 3; written by the
+    sub-master checkpoint-3/manifest.json  names and checksums of the files above (`core.trials.manifest`)
+    checkpoint-3-1200/          the same, 1200 samples into the next epoch; `worker-1.npz` also has the model state
 
-The master creates the directory, completes it after the workers have written, then gives it its name.
+The master creates a hidden directory, completes it after the workers have written, and renames it last.
 """
 
 import json
@@ -31,12 +30,12 @@ _MASTER_FILES = {"master.npz", "master.json"}
 WEIGHTS_NAME = "weights.npz"
 #: name -> (dimensions, type) of the arrays of `weights.npz`
 _WEIGHTS = {"weights": (1, np.dtype(np.float32)), "state": (1, np.dtype(np.float32))}
-#: names of the files that a manifest may name: number of a worker, ending; first and last worker of a group
+#: file names allowed in a manifest: number and suffix of a worker; first and last worker of a group
 _PART = re.compile(r"master\.(?:json|npz)|worker-(\d+)\.(json|npz)|group-(\d+)-(\d+)\.npz")
 
 
 class _Master(TypedDict):
-    """Fields of `master.json` that the journal, or the next checkpoint, will repeat."""
+    """Fields of `master.json` that end up in the journal or the next checkpoint."""
 
     epoch: Count
     n_samples_inside: NotRequired[Count]
@@ -56,23 +55,23 @@ class Checkpoint(Frozen):
     master: Mapping[str, Any]
     #: worker number (from 1) -> plain data
     workers: Mapping[int, Mapping[str, Any]]
-    #: number of training samples of the next epoch that are trained already; 0 between two epochs
+    #: training samples of the next epoch already trained; 0 between two epochs
     n_samples_inside: int = 0
-    #: directory from which it was read; None for one to be written
+    #: directory that it was read from; None for a new one
     place: SafePath | None = None
-    #: workers whose update rules have a state in it
+    #: workers with a saved state of the update rule
     remembering: frozenset[int] = frozenset()
-    #: (first, last) worker of the groups whose sub-masters have a state in it
+    #: (first, last) worker of the groups with a saved state of the sub-master
     groups_remembering: frozenset[tuple[int, int]] = frozenset()
 
 
 def fold_directory(run_directory: Path, trial: int, fold: int) -> SafePath:
-    """Return the directory in which a fold keeps its checkpoints, its weights, its history."""
+    """Return the directory with the checkpoints, weights and history of a fold."""
     return SafePath(run_directory) / f"trials/{trial:04d}/fold{fold}"
 
 
 def of_message(path: str) -> SafePath:
-    """Return a folder of a fold, which a message names by its whole path, `RUN/trials/0007/fold0/checkpoint-3`."""
+    """Return a fold's folder from the full path in a message, `RUN/trials/0007/fold0/checkpoint-3`."""
     run, trials, inside = path.rpartition("/trials/")
     return SafePath(Path(run)) / f"trials/{inside}" if trials else SafePath(Path(path))
 
@@ -87,8 +86,8 @@ def save_weights(directory: SafePath, weights: np.ndarray, state: np.ndarray) ->
 def load_weights(directory: SafePath) -> tuple[np.ndarray, np.ndarray]:
     """Return (weights, state) as `save_weights` wrote them; CheckpointError if they cannot be read.
 
-    Before the fold has finished, the first of the two is both, as the last checkpoint has the best ones, and the
-    second is empty.
+    Before the fold has finished, these are the best weights in the last checkpoint: weights and state in one vector,
+    and an empty vector.
     """
     path = directory / WEIGHTS_NAME
     if not path.exists() and (latest := load_latest(directory)) is not None:
@@ -106,7 +105,7 @@ def save_state(temporary: SafePath, workers: int | range, state: Mapping[str, An
     Args:
         temporary: folder of `begin`.
         workers: number of the worker that has the state; for a sub-master the numbers of its workers.
-        state: arrays and numbers by name; without any, no file is written.
+        state: name -> array or number; if empty, no file is written.
     """
     if not state:
         return {}
@@ -139,7 +138,7 @@ def save(
 
     Args:
         directory: folder that holds the checkpoints of the fold.
-        checkpoint: without a place.
+        checkpoint: new checkpoint, without a place.
         temporary: folder of `begin`, if workers have written to it.
         files: name -> fingerprint of the files that they have written.
     """
@@ -164,7 +163,7 @@ def load_latest(directory: SafePath) -> Checkpoint | None:
 
 
 def load(place: SafePath) -> Checkpoint:
-    """Return the checkpoint at `place`; CheckpointError unless it is valid as a whole."""
+    """Return the checkpoint at `place`; CheckpointError if any part of it is damaged."""
     try:
         files = read_manifest(place)["files"]
         if missing := _MASTER_FILES - files.keys():
@@ -201,7 +200,7 @@ def _read_arrays(path: SafePath) -> dict[str, np.ndarray]:
     """Return the arrays of an archive by name; CheckpointError if it is damaged anywhere."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            # First: NumPy reads as many bytes as a header says, without a look at the checksum of the rest.
+            # Check first: NumPy trusts the header and does not verify the checksum of the rest.
             if damaged := archive.zip.testzip():
                 raise ValueError(f"the checksum of {damaged} does not agree")
             for member in archive.zip.infolist():
@@ -213,7 +212,7 @@ def _read_arrays(path: SafePath) -> dict[str, np.ndarray]:
 
 
 def _check_array(file: IO[bytes], member: zipfile.ZipInfo) -> None:
-    """Raise ValueError unless `file`, a member of an archive, is one whole array of numbers, or a text."""
+    """Raise ValueError unless `file`, a member of an archive, is one complete array of numbers, or text."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError(f"{member.filename} is of another format")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)

@@ -1,8 +1,8 @@
-"""Deaths of ranks: notes in the run directory, which the next start reads.
+"""Notes of dead ranks in the run directory, read by the next start.
 
-Without ULFM the death of a rank ends the whole job, and the coordinator ends before it learns the reason. Ranks of the
-same node see which rank died first (`engine.runtime.watchdog`); the launcher sees that a job has ended without a
-request. Each observer writes a file of its own, so no lock is needed.
+Without ULFM the death of a rank ends the whole job, before the coordinator can learn the reason. Ranks on the same node
+see which rank died first (`engine.runtime.watchdog`), and the launcher sees that a job ended unexpectedly. Each
+observer writes a separate file, so no lock is needed.
 """
 
 import json
@@ -25,7 +25,7 @@ FOLDER = "deaths"
 class Death:
     """Observed death of a rank, or of a job."""
 
-    #: the rank and its team; None: the job died for an unknown reason
+    #: dead rank and its team; None if the job died for an unknown reason
     world_rank: int | None = None
     team: int | None = None
     #: host of the rank
@@ -37,7 +37,7 @@ class Death:
 
 
 def leave_note(run: Path, death: Death) -> None:
-    """Write `death` to a file of the run directory; does nothing if it cannot be written."""
+    """Write `death` to a file of the run directory, if possible."""
     with suppress(OSError):
         make_directory(SafePath(run) / FOLDER)
         name = f"{time.time_ns()}-{socket.gethostname()}-{os.getpid()}.json"
@@ -54,12 +54,12 @@ def read_notes(run: Path) -> list[Death]:
 
 
 def remove_notes(run: Path) -> None:
-    """Remove all notes, as the journal has recorded the deaths."""
+    """Remove all notes, once the journal has recorded the deaths."""
     (SafePath(run) / FOLDER).remove()
 
 
 def first_by_team(deaths: Sequence[Death]) -> dict[int, str]:
-    """Return, in words, the first death in each team in which a rank has died."""
+    """Return team -> description of its first death, for teams in which a rank has died."""
     known: dict[int, str] = {}
     for death in deaths:
         if death.team is not None and death.world_rank is not None:

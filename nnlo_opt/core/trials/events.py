@@ -1,7 +1,7 @@
-"""Events in the journal, one a line.
+"""Events of the journal, one per line.
 
 Every event carries `time_s`, seconds since the start of the first run of this journal. Names and fields are a file
-format: a field may be added with a default, nothing is renamed or removed.
+format: fields may be added with a default, but nothing is renamed or removed.
 """
 
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ JOURNAL_FORMAT = 1
 
 
 class Observation(TypedDict):
-    """Value that a trial of another run measured at a point of this search space, as a journal has it."""
+    """Value measured by a trial of another run at a point of this search space."""
 
     point: dict[str, Any]
     value: float
     std: NotRequired[float | None]
-    #: False if the trial has broken an outcome constraint
+    #: False if the trial violated an outcome constraint
     feasible: NotRequired[bool]
-    #: values that outcome constraints bound, by name, as far as they are known
+    #: name -> known value bounded by an outcome constraint
     outcomes: NotRequired[dict[str, float]]
 
 
 class Event(Record, tag_field="event"):
-    """Base of all events."""
+    """Base class of all events."""
 
     time_s: Seconds
 
 
 class RunStarted(Event):
-    """Start of a run: the first line, with one more for each resume."""
+    """A run starts or resumes: the first line, and one more for each resume."""
 
     #: Unix time of this start, seconds
     unix_s: UnixSeconds
@@ -43,10 +43,10 @@ class RunStarted(Event):
     #: plain data of `core.trials.identity.RunIdentity`, and of `StartSettings`
     identity: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
-    #: observations of other runs with which the search began (`core.search.base.Observation`); in the first start only
+    #: observations of other runs (`core.search.base.Observation`); in the first start only
     adopted: list[dict[str, Any]] = field(default_factory=list)
     format: Number = JOURNAL_FORMAT
-    #: bytes of a torn end that this start has cut off the journal
+    #: bytes of an incomplete last write that this start has cut off the journal
     cut_bytes: Number = 0
 
     def __post_init__(self) -> None:
@@ -63,9 +63,9 @@ class RunStarted(Event):
 
 
 class TrialSuggested(Event):
-    """Choice of a point by the search as trial number `trial`; `suggest_s`: seconds that the search took.
+    """The search chose a point for trial number `trial`; `suggest_s`: seconds that this took.
 
-    `origin`: "enqueued", "start point" or "likely values" if no algorithm has chosen the point, else empty.
+    `origin`: "enqueued", "start point" or "likely values"; empty if the algorithm chose the point.
     """
 
     trial: Number
@@ -76,7 +76,7 @@ class TrialSuggested(Event):
 
 
 class FoldAssigned(Event):
-    """Assignment of one fold of a trial to a team of `n_ranks` ranks of block `block`."""
+    """One fold of a trial was assigned to a team of `n_ranks` ranks in block `block`."""
 
     assignment: Number
     trial: Number
@@ -88,9 +88,9 @@ class FoldAssigned(Event):
 
 
 class FoldBegan(Event):
-    """Beginning of the training of a fold; `epoch` epochs were restored from a checkpoint.
+    """The training of a fold began; `epoch` epochs were restored from a checkpoint.
 
-    `waited_s`: seconds for which the team was idle before this order, by its own clock; None for its first assignment.
+    `waited_s`: idle seconds of the team before this assignment, by its clock; None for its first.
     """
 
     assignment: Number
@@ -99,9 +99,9 @@ class FoldBegan(Event):
 
 
 class EpochEnded(Event):
-    """End of epoch number `epoch` of a fold, with the metrics and the figure of merit of this epoch.
+    """Epoch number `epoch` of a fold ended with these metrics and figure of merit.
 
-    `counts_from_0`: code of a user calls it `epoch - 1`.
+    `counts_from_0`: the user's code calls it `epoch - 1`.
     """
 
     assignment: Number
@@ -113,7 +113,7 @@ class EpochEnded(Event):
 
 
 class AssignmentFinished(Event):
-    """End of an assignment whose fold is trained."""
+    """An assignment ended with a trained fold."""
 
     assignment: Number
     figure_of_merit: float
@@ -121,12 +121,12 @@ class AssignmentFinished(Event):
     n_epochs: Number
     train_s: float
     reason: str = ""
-    #: value of every objective by name, if there are several
+    #: objective -> value, if there are several
     objectives: dict[str, float] = field(default_factory=dict)
 
 
 class AssignmentFailed(Event):
-    """End of an assignment whose fold cannot be trained."""
+    """An assignment ended because its fold cannot be trained."""
 
     assignment: Number
     reason: str
@@ -136,23 +136,23 @@ class AssignmentFailed(Event):
 
 
 class AssignmentStopped(Event):
-    """End of an assignment on purpose, as its result is not needed."""
+    """An assignment was stopped because its result is not needed."""
 
     assignment: Number
     reason: str = ""
 
 
 class AssignmentPaused(Event):
-    """Pause of an assignment with a checkpoint of `epoch`, until its trial is promoted."""
+    """An assignment was paused with a checkpoint of `epoch`, until its trial is promoted."""
 
     assignment: Number
     epoch: Number
 
 
 class RanksLost(Event):
-    """Death of world ranks of a team, recorded after the remaining ranks have reformed, or if none is left.
+    """World ranks of a team died; recorded after the remaining ranks have reformed, or if none is left.
 
-    `n_alive` ranks of the whole block are left; `n_ranks` of them train. `assignment` was under way in the team (-1:
+    `n_alive` ranks of the whole block are left, of which `n_ranks` train. `assignment` was running in the team (-1:
     none); it continues with the remaining ranks unless its end follows. `counts`: it continues, but the loss counts
     against `--max-attempts`.
     """
@@ -167,9 +167,9 @@ class RanksLost(Event):
 
 
 class AssignmentLost(Event):
-    """Loss of an assignment with its ranks or the job, or `of_script` alone; the fold is assigned again.
+    """An assignment was lost with its ranks, the job, or its script (`of_script`); the fold is assigned again.
 
-    `counts`: as for RanksLost.
+    `counts`: as in RanksLost.
     """
 
     assignment: Number
@@ -179,14 +179,14 @@ class AssignmentLost(Event):
 
 
 class AssignmentPreempted(Event):
-    """End of an assignment as the time of this start is over; its fold resumes from its last checkpoint."""
+    """An assignment was preempted; its fold resumes from its last checkpoint."""
 
     assignment: Number
     reason: str = ""
 
 
 class TrialCompleted(Event):
-    """End of a trial whose folds are all finished: mean and standard deviation of its figure and its objectives."""
+    """A trial completed, as all its folds finished: mean and standard deviation of its figure and objectives."""
 
     trial: Number
     figure_of_merit: float
@@ -196,28 +196,28 @@ class TrialCompleted(Event):
 
 
 class TrialFailed(Event):
-    """End of a trial because one of its folds has failed."""
+    """A trial failed because one of its folds did."""
 
     trial: Number
     reason: str
 
 
 class TrialPaused(Event):
-    """Pause of a trial at a rung, as its folds are paused or finished; `figure_of_merit`: mean over them so far."""
+    """A trial was paused at a rung, with all folds paused or finished; `figure_of_merit`: mean over them so far."""
 
     trial: Number
     figure_of_merit: float
 
 
 class TrialPromoted(Event):
-    """Promotion of a trial past its rung number `n_rungs`."""
+    """A trial was promoted past its rung number `n_rungs`."""
 
     trial: Number
     n_rungs: Number
 
 
 class TrialPruned(Event):
-    """Pruning of a trial; `figure_of_merit`: mean over the folds of the last value that each reported."""
+    """A trial was pruned; `figure_of_merit`: mean over the folds of the last value that each reported."""
 
     trial: Number
     figure_of_merit: float
@@ -225,36 +225,36 @@ class TrialPruned(Event):
 
 
 class BestExpected(Event):
-    """Choice by the search of the trial whose figure of merit is expected to be the best, as figures are noisy.
+    """The search chose the trial with the best expected figure of merit, because figures are noisy.
 
-    `trial`: -1 if figures are not noisy any more by what is known.
+    `trial`: -1 if the search no longer finds noise.
     """
 
     trial: Number = -1
 
 
 class RunCompleted(Event):
-    """End of the search."""
+    """The search ended."""
 
     reason: str
     coordinator_cpu_s: float = 0.0
-    #: metrics of the best model on the test data, if there are any
+    #: metrics of the best model on the test data, if there are test data
     test: dict[str, float] = field(default_factory=dict)
 
 
 class RunPreempted(Event):
-    """End of a start in good order before the end of the search."""
+    """A start ended cleanly before the end of the search."""
 
     reason: str
     coordinator_cpu_s: float = 0.0
 
 
-#: events that no later start has to repeat; so are epochs with a checkpoint
+#: events whose work no later start repeats; so are epochs with a checkpoint
 _LASTING = (AssignmentFinished, AssignmentFailed, TrialCompleted, TrialFailed)
 
 
 def lasts(event: Event) -> bool:
-    """Return True if no later start has to repeat the work that the event records."""
+    """Return True if no later start has to repeat the recorded work."""
     return event.checkpointed if isinstance(event, EpochEnded) else isinstance(event, _LASTING)
 
 
@@ -278,9 +278,9 @@ def event_from_json(text: bytes) -> Event:
     """Return the event of one line's JSON.
 
     Raises:
-        ValueError: `text` is no JSON.
-        UnreadableEventError: `text` is an event of ours with a value out of its bounds.
-        JournalError: `text` is no event of ours, or one of a later format.
+        ValueError: `text` is not JSON.
+        UnreadableEventError: `text` is one of our events with a value out of bounds.
+        JournalError: `text` is not one of our events, or has a later format.
     """
     try:
         return _READER.read(text)
@@ -293,7 +293,7 @@ def event_from_json(text: bytes) -> Event:
 
 
 def _is_known(text: bytes) -> bool:
-    """Return True for JSON of an event that this version writes, whatever the values of its fields."""
+    """Return True for JSON of an event of this version, regardless of the values of its fields."""
     values = parse_json(text)
     return isinstance(values, dict) and {"event"} <= values.keys() <= _FIELDS.get(str(values.get("event")), set())
 
@@ -304,12 +304,12 @@ def events_from_json(text: bytes) -> list[Event]:
 
 
 def readable_json(event: Event) -> bytes:
-    """Return the JSON of an event for the journal, which takes nothing that it would refuse when it is read.
+    """Return the JSON of an event for the journal, after checking that it can be read back.
 
     Raises:
-        ValueError: a number is not finite, or data holds itself.
-        TypeError: a value is no plain data.
-        JournalError: the event could not be read again.
+        ValueError: a number is not finite, or data is circular.
+        TypeError: a value is not plain data.
+        JournalError: the event could not be read back.
     """
     text = event.to_json().encode()
     try:

@@ -1,4 +1,4 @@
-"""Figure of merit of a training: 1 - validation accuracy, else the validation loss; both are minimised.
+"""Figure of merit of a training: `objectives.DEFAULT_FIGURE`, which is minimised, or what a user's function returns.
 
 With `--figure-of-merit` a user's function computes it: `function(fold)` returns a finite number for `fold`, which is
 plain data:
@@ -9,8 +9,8 @@ plain data:
     train_s     seconds of training and validation
     point, trial, fold      the point of the search space, and the numbers of trial and fold
 
-A `function(fold, model, batches)` also gets the model with the weights that are kept, as `get_model` has returned it,
-and an iterable of all validation batches (x, y).
+A `function(fold, model, batches)` also gets the model that `get_model` returned, with the kept weights, and an iterable
+of all validation batches (x, y).
 """
 
 import math
@@ -23,12 +23,12 @@ import numpy as np
 from nnlo_opt.core.base.errors import MisuseError, TrialError
 from nnlo_opt.core.trials.objectives import FIGURE, Comparison, Objective
 
-#: types of elements that are no real numbers, but which NumPy converts to some
+#: types that NumPy converts to real numbers although they are not
 _NOT_REAL = (np.complexfloating, np.datetime64, np.timedelta64, np.void, str, bytes)
 
 
 def figure_name(metrics: Collection[str]) -> str:
-    """Return what `figure_of_merit` computes from these metrics, in words."""
+    """Describe what `figure_of_merit` computes from these metrics."""
     if "val_acc" in metrics:
         return "1 - val_acc"
     return "val_loss" if "val_loss" in metrics else "loss"
@@ -59,7 +59,7 @@ def best_epoch(objective: Objective, epochs: Sequence[Mapping[str, float]]) -> i
 
 
 def figure_so_far(comparison: Comparison, epochs: Sequence[Mapping[str, float]]) -> float | None:
-    """Return the figure of a trial if it ended after these epochs, at least one; None if only its end can show it."""
+    """Return the figure of merit after these epochs (at least one); None if it needs a full training."""
     first = comparison.objectives[0]
     if not comparison.is_of_epochs:
         return None
@@ -67,18 +67,18 @@ def figure_so_far(comparison: Comparison, epochs: Sequence[Mapping[str, float]])
 
 
 def judged(figure: Callable[[dict[str, Any]], Any], fold: dict[str, Any]) -> float:
-    """Return the value of a user's figure of merit; TrialError if it is no finite number. Its own exceptions pass."""
+    """Call a user's figure of merit; TrialError unless it returns a finite number. Its exceptions propagate."""
     return finite_number(figure(fold), "the figure of merit must be a finite number")
 
 
 def finite_number(value: Any, rule: str) -> float:
-    """Return what a user's code gave as a number; TrialError with the `rule` unless it is finite.
+    """Convert a result of user code to a float; TrialError with the `rule` unless it is finite.
 
-    MisuseError, which is one, if it is no real number.
+    The TrialError is a MisuseError if the value is not a real number.
     """
     is_text, what = False, ", as of a function without `return`" * (value is None)
     try:
-        # NumPy takes a tensor of torch from CPUs alone, and without a gradient.
+        # NumPy accepts a torch tensor only on the CPU and without gradient.
         plain = value.item() if hasattr(value, "detach") else value
         is_text = issubclass(np.asarray(plain).dtype.type, str | bytes)
         number = real_number(plain)
@@ -91,16 +91,16 @@ def finite_number(value: Any, rule: str) -> float:
 
 
 def _several(value: Any) -> str:
-    """Return what to do with an array of several numbers; empty for anything else."""
+    """Return a remedy for an array of several numbers; empty for anything else."""
     shape = getattr(value, "shape", None)
     n_items = math.prod(shape) if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else 0
     return f", which holds {n_items} numbers: return one of them, or their `.mean()`" * (n_items > 1)
 
 
 def real_number(value: Any) -> float:
-    """Return the real number that a value is, or that is its only element; any exception if there is none.
+    """Return a value, or its only element, as a float; raises any exception if it is not a real number.
 
-    NumPy would take a part of a complex number, count the units of a time, read texts and bytes, and forget a mask.
+    NumPy would drop the imaginary part, count units of a datetime, parse text and bytes, and ignore a mask.
     """
     if isinstance(value, list | tuple):
         (value,) = value

@@ -1,4 +1,4 @@
-"""Facts about a run that its journal repeats at each start: its identity, which must not change, with its settings."""
+"""Facts about a run in each start's first event: its identity, which must not change, and its settings."""
 
 from typing import TYPE_CHECKING, Any, Self
 
@@ -9,26 +9,26 @@ if TYPE_CHECKING:
     from nnlo_opt.core.space.tuples import Tuples
 
 
-#: name of the part of an objective that is the text of its command
+#: part of an objective's identity that is the text of its command
 COMMAND = "--command"
-#: beginning of a note that is a digest of a value
+#: prefix of a note that is a digest
 DIGEST = "sha256:"
 
 
 class _Facts(Frozen):
-    """Base of facts that keep the plain data they were read from whole, as other versions know other keys."""
+    """Base class of facts; they keep the plain data they were read from, because other versions have other keys."""
 
-    #: the plain data
+    #: the complete plain data
     plain: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Self:
-        """Return the facts of plain data; TypeError if one has a type that no reader could use."""
+        """Return the facts of plain data; TypeError for a value of the wrong type."""
         return _keeping(checked(plain, cls), plain)
 
 
 def _keeping(read: Any, plain: Any) -> Any:
-    """Return facts, or a list of them, with the plain data that they were read from; other values as they are."""
+    """Attach the plain data that they were read from to facts, or to a list of them; return other values unchanged."""
     if isinstance(read, list):
         return [*map(_keeping, read, plain)]
     if not isinstance(read, _Facts):
@@ -58,13 +58,13 @@ class ModelFile(Frozen):
     #: absolute path of the file, and its checksum
     source: str = ""
     sha256: str = ""
-    #: name of a function that only the user's script can call; empty if executing `source` defines it
+    #: name of a function that only the user's script defines; empty if executing `source` defines it
     function: str = ""
-    #: of a command: the command, its patterns, and checksums of the program and the script; of a function: digests of
-    #: its code and of the functions that it calls
+    #: for a command: its text, its patterns, and checksums of program and script; for a function: digests of its code
+    #: and of the functions that it calls
     parts: dict[str, str] = field(default_factory=dict)
-    #: what is said if it differs, as it need not make another objective: checksums of the other files of a command,
-    #: plain values that a function names, or digests of them; None in a run of an older version, and for a model
+    #: parts whose change causes only a remark, because the objective may be the same: checksums of other files of a
+    #: command, plain values that a function uses, or their digests; None in a run of an older version, and for a model
     notes: dict[str, str] | None = None
 
 
@@ -83,7 +83,7 @@ class DataFiles(Frozen):
 
 
 class Training(_Facts):
-    """Training options of a run; `plain` has all of them."""
+    """Training options of a run; all of them are in `plain`."""
 
     epochs: Positive | None = None
     early_stopping: str | None = None
@@ -97,22 +97,22 @@ class Pruner(_Facts):
 
 
 class RunIdentity(_Facts):
-    """Facts that must not change between starts; but a training may be given more epochs.
+    """Facts that must not change between starts, except that a training may get more epochs.
 
     A journal of an older version lacks some of them, which then have their defaults.
     """
 
-    #: None for a training
+    #: None if the run is a single training
     search_space: SearchSpace | None = SearchSpace()
     model: ModelFile = ModelFile(name="")
-    #: None for an objective
+    #: None for a user's objective
     data: DataFiles | None = DataFiles()
     features_name: str | None = None
     labels_name: str | None = None
     direction: str = "min"
-    #: names with directions
+    #: names and directions
     objectives: list[str] = field(default_factory=list)
-    #: bounds that the best trial has to keep, sorted
+    #: outcome constraints, sorted
     constraints: list[str] = field(default_factory=list)
     figure_of_merit: str | None = None
     n_fold: Positive = 1
@@ -131,7 +131,7 @@ class RunIdentity(_Facts):
 
     @property
     def space(self) -> "Space | None":
-        """The search space, None if there is none or it is not known; ConfigurationError for one of a later version."""
+        """The search space; None if there is none or it is unknown; ConfigurationError if of a later version."""
         if self.search_space is None or not self.search_space.plain:
             return None
         from nnlo_opt.core.space.space import Space  # imports NumPy, which scripts that ask for the state do without
@@ -151,7 +151,7 @@ class RunIdentity(_Facts):
         return Tuples(self.with_tuples)
 
     def as_of(self, later: "RunIdentity") -> "RunIdentity":
-        """Return this identity with what a later start may change: training options, and notes on an objective."""
+        """Return this identity with what a later start may change: training options, notes on an objective."""
         training, model = later.training, later.model
         known = self
         if training.plain:
@@ -165,26 +165,26 @@ class SearchGoal(_Facts):
     """Goal of a search."""
 
     num_iterations: Number | None = None
-    #: 0: not known
+    #: 0 if unknown
     max_attempts: Number = 0
 
 
 class ScriptFolders(Frozen):
-    """Where the scripts of `--command` start. A run from before trials had folders has the defaults."""
+    """Starting folders of the scripts of `--command`; the defaults are those of runs before trials had folders."""
 
-    #: `links`: in a folder of the trial, with links to what is in the starting folder; `empty`: the same without links;
-    #: `here`: in the starting folder
+    #: `links`: a folder for each trial, with links to the content of the starting folder; `empty`: the same without
+    #: links; `here`: the starting folder
     kind: str = "here"
-    #: the starting folder, an absolute path; it is where the present start has begun
+    #: absolute path of the starting folder, in which this start began
     start: str = ""
-    #: names at its top when the run began, without those that are never linked
+    #: its entries when the run began, except those that are never linked
     names: list[str] = field(default_factory=list)
-    #: names that every trial has for itself
+    #: entries that are private to each trial
     own: list[str] = field(default_factory=list)
 
     @property
     def linked(self) -> list[str]:
-        """Names to which a trial has links."""
+        """Entries that are linked into a trial's folder."""
         return [name for name in self.names if name not in self.own]
 
     def to_json(self) -> dict[str, Any]:
@@ -196,30 +196,30 @@ class StartSettings(_Facts):
     """Facts that each start may change."""
 
     command_line: list[str] = field(default_factory=list)
-    #: `--command`, in whose words each of its trials was started; empty without one, and in the first version
+    #: `--command` of this start; empty if there is none, and in the first version
     command: str = ""
     versions: dict[str, Any] = field(default_factory=dict)
     hyper_opt: str = ""
-    #: reason for which `--hyper-opt auto` has chosen it; empty if the user has
+    #: why `--hyper-opt auto` chose the algorithm; empty if the user chose it
     hyper_opt_because: str = ""
     plan: SearchGoal = SearchGoal()
     block_size: int | None = None
     #: working folder of the command
     folder: str = "."
-    #: number of best trials whose weights are kept; 0: of all
+    #: number of best trials whose weights are kept; 0 for all
     keep_weights: Number = 0
-    #: where the scripts of a command start
+    #: starting folders of a command's scripts
     scripts: ScriptFolders = ScriptFolders()
-    #: tools whose files are kept up to date
+    #: tools whose files are updated during the run
     mirror: list[str] = field(default_factory=list)
-    #: True if the data files may lead to other files; without it the command line says so
+    #: True if data files may refer to other files; in older runs the command line shows it
     external_data: bool = False
-    #: training options without effect on the steps, given or not, by their names in Python
+    #: Python names of the training options without effect on the steps, given or not
     idle: list[str] = field(default_factory=list)
 
     @property
     def reads_external_data(self) -> bool:
-        """True if the data files may lead to other files."""
-        # A shorter word is ambiguous: --ex begins --exchange as well.
+        """True if data files may refer to other files."""
+        # A shorter prefix is ambiguous: --ex could be --exchange.
         words = [word for word in self.command_line if len(word) >= len("--ext")]
         return self.external_data or any("--external-data".startswith(word) for word in words)

@@ -1,15 +1,15 @@
-"""Journal: an append-only file of checksummed lines, the one truth of a run.
+"""Journal: an append-only file of checksummed lines, the single source of truth of a run.
 
     {"seq":0,"crc":"a81b60f4","run":"9f86d081884c7d65","event":"RunStarted","time_s":0.0,…}
     {"seq":17,"crc":"5f3a09c2","event":"TrialCompleted","time_s":84.2,…}
 
-`seq` counts from 0 without gaps. `run` is the random identity of the run; each start names it. `crc` is the CRC-32 of
-the line without its `seq` and `crc` fields, seeded with `run` and `seq`, so a line of another run is not accepted.
-Journals of older versions name no run, and stay readable.
+`seq` counts from 0 without gaps. `run` is the run's random identity, repeated at each start. `crc` is the CRC-32 of the
+line without its `seq` and `crc` fields, seeded with `run` and `seq`, so lines of another run are refused. Journals of
+older versions lack `run` and stay readable.
 
-A line is in the journal when its newline is on disk. A torn end (the process or the machine died while writing) is cut
-off at open, and the cut is reported. It can hold only what was written after the last sync (`core.trials.sync_mark`);
-anything else is damage and is refused, because nothing can be said about the lines after it.
+A line counts once its newline is on disk. An incomplete last write (a *torn end*, left by a crash while writing) is cut
+off when the journal is opened, and reported. It can only contain what was written after the last sync
+(`core.trials.sync_mark`); anything else is damage and is refused, because later lines cannot be trusted.
 """
 
 import errno
@@ -34,20 +34,20 @@ from nnlo_opt.core.trials.sync_mark import Mark, SyncMark, read_mark
 
 logger = logging.getLogger(__name__)
 
-#: bytes that are read at a time, whose lines are parsed together; bytes of a line at most
+#: bytes read and parsed together; longest line in bytes
 _BLOCK_BYTES, MOST_LINE_BYTES = 2**19, 2**26
 #: beginning of every line; inside a JSON string the quotes would be escaped
 LINE_BEGIN = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
-#: beginning of a line that names its run
+#: beginning of a line with a run
 _START = re.compile(LINE_BEGIN.pattern + rb'[0-9a-f]{8}","run":"([0-9a-f]{16})",')
 #: length of `{"run":"9f86d081884c7d65",`
 _RUN_CHARS = 26
-#: bytes of a torn end without the mark of a sync: a page of the file, which a power cut may leave as NUL bytes
+#: longest torn end if there is no sync mark: a page, which a power cut may leave as NUL bytes
 MAX_TORN = 4096
 
 
 def encode_line(seq: int, event: Event, run: str = "") -> bytes:
-    """Return one line of the journal of `run`, newline included. Raises as `readable_json`."""
+    """Return one line of the journal of `run`, newline included. Raises like `readable_json`."""
     body = readable_json(event)
     if run and isinstance(event, RunStarted):
         body = b'{"run":"%s",%s' % (run.encode(), body[1:])
@@ -61,20 +61,20 @@ def encode_line(seq: int, event: Event, run: str = "") -> bytes:
 
 
 def run_of(line: bytes) -> str:
-    """Return the identity of the run that the first line of a journal names; empty in a journal of an older version."""
+    """Return the run's identity from the first line of a journal; empty in a journal of an older version."""
     found = _START.match(line)
     return found[2].decode() if found else ""
 
 
 def decode_line(seq: int, line: bytes, run: str = "") -> Event:
-    """Return the event of a line without its newline; ValueError if number, run or checksum do not agree."""
+    """Return the event of a line without its newline; ValueError if number, run or checksum do not match."""
     return event_from_json(body_of(seq, line, run))
 
 
 def decode_lines(first: int, lines: Sequence[bytes], run: str = "") -> list[Event]:
-    """Return the events of lines without their newlines, which are numbered from `first`; ValueError or TypeError.
+    """Return the events of lines without their newlines, numbered from `first`. Raises ValueError or TypeError.
 
-    One call of the parser serves all of them: a call for each takes twice as long.
+    All lines are parsed in one call, which takes half the time of single calls.
     """
     bodies = [body_of(seq, line, run) for seq, line in enumerate(lines, first)]
     events = events_from_json(b"[" + b",".join(bodies) + b"]")
@@ -84,7 +84,7 @@ def decode_lines(first: int, lines: Sequence[bytes], run: str = "") -> list[Even
 
 
 def body_of(seq: int, line: bytes, run: str) -> bytes:
-    """Return the JSON of the event in line `seq`; ValueError if number, run or checksum do not agree."""
+    """Return the JSON of the event in line `seq`; ValueError if number, run or checksum do not match."""
     prefix = b'{"seq":%d,"crc":"' % seq
     end = len(prefix) + 10
     body = b"{" + line[end:]
@@ -102,10 +102,10 @@ def _begin(seq: int, body: bytes, run: str) -> bytes:
 
 
 def _may_be_torn(seq: int, line: bytes) -> bool:
-    """Return True if an incomplete write of line `seq` can have left this last line.
+    """Return True if this last line may be an incomplete write of line `seq`.
 
-    It can leave the beginning of the line, or NUL bytes for missing blocks; never the beginning of another line, which
-    would mean that a newline or a whole line was lost before it.
+    That leaves the beginning of the line, or NUL bytes for missing blocks; the beginning of another line would mean
+    that a newline or a whole line was lost before it.
     """
     prefix = b'{"seq":%d,"crc":"' % seq
     begins_well = prefix.startswith(line[: len(prefix)]) or b"\0" in line
@@ -113,11 +113,11 @@ def _may_be_torn(seq: int, line: bytes) -> bool:
 
 
 class LineBlocks:
-    """Lines of an open journal without their newlines, block by block: no file takes more memory than its events.
+    """Lines of an open journal without newlines, block by block, to limit memory.
 
     Args:
-        file: from where it is read; iteration raises ValueError at a line that is too long to be one.
-        cuts: cut such a line into pieces, which are no lines either.
+        file: open file at the position to read from; iteration raises ValueError at a line that is too long.
+        cuts: True to split a line that is too long into (invalid) pieces instead.
     """
 
     def __init__(self, file: IO[bytes], *, cuts: bool = False) -> None:
@@ -127,7 +127,7 @@ class LineBlocks:
 
     @property
     def rest(self) -> bytes:
-        """What was read behind the last newline."""
+        """Bytes after the last newline."""
         return bytes(self._rest)
 
     def __iter__(self) -> Iterator[list[bytes]]:
@@ -151,15 +151,15 @@ class Content:
     """Content of a journal."""
 
     events: list[Event]
-    #: identity of its run; empty in a journal of an older version, and without events
+    #: identity of the run; empty in a journal of an older version or without events
     run: str
-    #: bytes of sound lines, and of a torn end
+    #: bytes of valid lines, and of a torn end
     n_sound: int
     n_torn: int
 
 
 def load_events(path: Path) -> list[Event]:
-    """Return all events of the journal at `path`, which stays as it is. Raises as `read_journal`."""
+    """Return all events of the journal at `path`, without changing it. Raises like `read_journal`."""
     content = read_file(SafePath.of(path))
     if content.n_torn:
         logger.warning("The last %d bytes of `%s` are an incomplete line, and are not read.", content.n_torn, path)
@@ -167,14 +167,14 @@ def load_events(path: Path) -> list[Event]:
 
 
 def read_file(path: SafePath) -> Content:
-    """Return the content of the journal at `path`. Raises as `read_journal`."""
+    """Return the content of the journal at `path`. Raises like `read_journal`."""
     mark = read_mark(path)  # first, because both grow
     with path.open("rb") as file:
         return read_journal(file, str(path), mark)
 
 
 def read_events(data: bytes, name: str, mark: Mark | None = None) -> tuple[list[Event], int]:
-    """Return all events of a journal with the number of its sound bytes. Arguments and errors are of `read_journal`."""
+    """Return all events of a journal and the number of valid bytes. Arguments and errors as for `read_journal`."""
     content = read_journal(BytesIO(data), name, mark)
     return content.events, content.n_sound
 
@@ -183,19 +183,19 @@ def read_journal(file: IO[bytes], name: str, mark: Mark | None = None) -> Conten
     """Return all events of a journal.
 
     Args:
-        file: of the journal, at its beginning.
-        name: of the file, for the error.
-        mark: of its last sync; None if it is not known.
+        file: open journal, at its beginning.
+        name: file name for errors.
+        mark: mark of the last sync; None if unknown.
 
     Raises:
-        JournalError: the journal is damaged before its last line, or has lost what was on the disk.
+        JournalError: the journal is damaged before its last line, or has lost synced data.
         OSError: it cannot be read.
     """
     reader = JournalReader(name)
     with without_collection():
         reader.read(LineBlocks(file))
     events, n_sound, torn = reader.events, reader.n_sound, reader.torn
-    # A mark of another run is left over from a journal that was replaced.
+    # A mark of another run belongs to a journal that was replaced.
     if mark is not None and (mark.run == reader.run or not events):
         if n_sound < mark.n_bytes:
             raise damaged(name, len(events), f"{n_sound:,} bytes are sound of {mark.n_bytes:,} that were on the disk")
@@ -205,7 +205,7 @@ def read_journal(file: IO[bytes], name: str, mark: Mark | None = None) -> Conten
 
 
 class JournalReader:
-    """Takes in the lines of a journal; JournalError at one that is damaged."""
+    """Parses the lines of a journal; JournalError at a damaged one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -213,11 +213,11 @@ class JournalReader:
         self.events: list[Event] = []
         #: bytes of the lines of these events
         self.n_sound = 0
-        #: incomplete write behind them
+        #: incomplete write after them
         self.torn = b""
 
     def read(self, blocks: LineBlocks) -> None:
-        """Take in all lines of a journal."""
+        """Parse all lines of a journal."""
         try:
             for lines in blocks:
                 if self.torn:  # nothing follows a write that was cut short
@@ -240,7 +240,7 @@ class JournalReader:
             self.n_sound += sum(map(len, lines)) + len(lines)
 
     def _take_singly(self, lines: list[bytes]) -> None:
-        """Take in the lines before the damaged one, which is the torn end of the file if it is the last."""
+        """Parse the lines before the damaged one, which is a torn end if it is the last."""
         for n, line in enumerate(lines, 1):
             try:
                 self.events.append(decode_line(len(self.events), line, self.run))
@@ -263,19 +263,19 @@ def damaged(name: str, seq: int, error: object) -> JournalError:
     )
 
 
-#: errors of the operating system for missing space: on the disk, in a quota, or in a file
+#: errnos for missing space: on the disk, in a quota, or in a file
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: called if there is no space for a write, before each further attempt; it waits, or raises to give up
+#: called before each further attempt at a write without space; waits, or raises to give up
 OnFull = Callable[[OSError], None]
 
 
 class Journal:
-    """Open journal of a run; the coordinator is its only writer.
+    """Open journal of a run. Only the coordinator may write to it.
 
     Args:
         path: file, created if it does not exist; a torn end is cut off.
-        syncs: if False, no write waits for the disk, `durable` or not: for simulations, whose runs are never resumed.
-        may_write: called before every write; raises OSError if this process may not write any more.
+        syncs: False to never wait for the disk, even if `durable`: for simulations, whose runs are never resumed.
+        may_write: called before every write; raises OSError if this process may no longer write.
 
     Raises:
         JournalError: the file is damaged.
@@ -283,7 +283,7 @@ class Journal:
 
     def __init__(self, path: Path, *, syncs: bool = True, may_write: Callable[[], None] | None = None) -> None:
         self.path = SafePath.of(path)
-        #: None: a write without space raises
+        #: None: raise if there is no space for a write
         self._on_full: OnFull | None = None
         self._may_write = may_write
         self._syncs = syncs
@@ -299,7 +299,7 @@ class Journal:
                 os.ftruncate(self._fd, n_sound)
             if n_sound + self.n_cut and syncs:
                 os.fsync(self._fd)
-            #: identity of the run; empty in a journal of an older version, and in one that is never resumed
+            #: identity of the run; empty in a journal of an older version, or if it is never resumed
             self._run = content.run if self.events else secrets.token_hex(8) * syncs
             #: None without `syncs`
             self._mark = SyncMark(self.path) if syncs else None
@@ -310,27 +310,27 @@ class Journal:
             raise
         #: sequence number of the next line
         self._seq = len(self.events)
-        #: number of bytes that are known to be on disk, and the lines after them; without `syncs` all bytes, no lines
+        #: number of bytes known to be on disk, and the lines after them; without `syncs` all bytes, and no lines
         self._n_synced, self._unsynced = n_sound, b""
         self._note_sync()
-        #: True if the file may hold anything else: a write has failed, and `_restore` too
+        #: True if the content of the file is unknown: a write failed, and so did `_restore`
         self._is_broken = False
 
     def wait_for_room(self, on_full: OnFull) -> None:
-        """Call `on_full` from now on if there is no space for a write, then try the write again."""
+        """From now on, call `on_full` if there is no space for a write, then retry the write."""
         self._on_full = on_full
 
     def append(self, events: Sequence[Event], *, durable: bool = True) -> None:
-        """Write `events` with one write.
+        """Append `events` in one write.
 
-        Without space on the disk, `on_full` is called before the write is repeated.
+        Without space on the disk, `on_full` is called before each retry.
 
         Args:
-            events: in their order.
-            durable: return only when they are on disk.
+            events: events in their order.
+            durable: return only when the events are on disk.
 
         Raises:
-            OSError: they cannot be written; the file is as it was.
+            OSError: they cannot be written; the file is unchanged.
         """
         lines = b"".join(encode_line(self._seq + i, event, self._run) for i, event in enumerate(events))
         while True:
@@ -371,15 +371,15 @@ class Journal:
     def _restore(self) -> None:
         """Restore the file to its content before a failed write: half a line would make later lines unreadable.
 
-        If the sync failed (a file system of a network finds out only then that it is full), pages may be lost that were
-        written before it.
+        If the sync failed (a network file system may notice only then that it is full), pages written before may be
+        lost, too.
         """
         os.ftruncate(self._fd, self._n_synced)
         write_fully(self._fd, self._unsynced)
         self._is_broken = False
 
     def _check_place(self) -> None:
-        """Raise OSError if the file was removed or replaced: it could still be written to, but nobody would find it."""
+        """Raise OSError if the file was removed or replaced: writes would succeed, but nobody could read them."""
         if not os.path.samestat(os.fstat(self._fd), self.path.stat()):
             raise OSError(errno.ESTALE, "another file has taken its place", str(self.path))
 

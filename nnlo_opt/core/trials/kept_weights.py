@@ -1,9 +1,8 @@
-"""Choice of the trials whose trained weights are kept.
+"""Chooses the trials whose trained weights are kept.
 
-A trial that is not among the best so far is never among them again. So weights may be removed while a search runs, by
-a process that knows the end of its journal late. The trial that the search expects to be the best may become another
-one at any time. The search has a first look at a trial that has ended before its weights are removed, but a trial that
-it names much later may have lost them.
+A trial that is not among the best so far never will be, so its weights can be removed during the search, even by a
+process that reads the journal late. The best expected trial, however, may change at any time: weights are removed only
+after the search has considered the trial once, so a trial that it names much later may have lost them.
 """
 
 import math
@@ -16,12 +15,12 @@ from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import Trial
 
-#: folder of a trial for the files of a script
+#: folder of a trial with the files of its script
 FILES_NAME = "files"
 
 
 def best_trials(ledger: Ledger) -> list[Trial]:
-    """Return the best trial, or the Pareto set of several objectives; of a training its last piece; or nothing."""
+    """Return the best trial, the Pareto set for several objectives, or the last part of a training; may be empty."""
     if ledger.objectives:
         return [ledger.trials[number] for number in ledger.pareto.trials]
     result = ledger.result
@@ -36,13 +35,13 @@ def kept_trials(ledger: Ledger, n_best: int) -> set[int]:
 
 
 def weights_of(run: Path, trial: Trial) -> list[SafePath]:
-    """Return the files of the weights of the finished folds, or the last saves if the trial is of an objective."""
+    """Return the weight files of the finished folds, or the last saves of an objective."""
     folders = [fold_directory(run, trial.number, fold) for fold in sorted(trial.folds)]
     return [path for folder in folders for path in folder.glob(WEIGHTS_NAME) or folder.glob("checkpoint-*")]
 
 
 class WeightKeeper:
-    """Finds the weights of trials that have ended and are not among the best.
+    """Finds weights to remove: of ended trials that are not among the best.
 
     Args:
         run: the run directory.
@@ -50,11 +49,11 @@ class WeightKeeper:
 
     def __init__(self, run: Path) -> None:
         self._trials = SafePath(run) / "trials"
-        #: trials whose weights were found
+        #: trials whose weights were already yielded
         self._seen: set[int] = set()
 
     def surplus(self, ledger: Ledger, n_best: int) -> Iterator[SafePath]:
-        """Yield the files of weights, and the saves of objectives, to be removed that no earlier call has yielded."""
+        """Yield the weight files, and saves of objectives, to remove, except those of earlier calls."""
         kept, until_s = kept_trials(ledger, n_best) | self._seen, _judged_until_s(ledger)
         for trial in ledger.trials:
             is_over = trial.state.ended and not trial.running and (trial.ended_at_s or 0.0) < until_s
@@ -67,9 +66,9 @@ class WeightKeeper:
 
 
 def _judged_until_s(ledger: Ledger) -> float:
-    """Return the time before which trials have ended that the search knew of at its last suggestion.
+    """Return the time up to which the search knew all ended trials at its last suggestion.
 
-    Suggestions are made ahead, at most one for each block.
+    Suggestions are made ahead, at most one per block.
     """
     if ledger.ended_because or not ledger.sessions:
         return math.inf

@@ -1,6 +1,6 @@
 """Ledger: reduces events to trials.
 
-The same reducer serves a live run and a replay of its journal, so a restored run is the same run.
+The same code applies events in a live run and in a replay of its journal, so a resumed run has the same state.
 """
 
 import math
@@ -25,11 +25,11 @@ class Session:
     started_at_s: float
     #: time of its last event
     last_at_s: float
-    #: number of trials that were measured before it
+    #: number of trials measured before it
     n_before: int = 0
-    #: time of its last end or pause of a trial; 0 before the first
+    #: time of the last end or pause of a trial; 0 before the first
     measured_at_s: float = 0.0
-    #: number of its events that no later start has to repeat
+    #: number of its events whose work no later start repeats
     n_lasting: int = 0
     #: block -> its world ranks that have died, in the order of their deaths
     lost_ranks: dict[int, list[int]] = field(default_factory=dict)
@@ -38,59 +38,61 @@ class Session:
 
     @property
     def lost_blocks(self) -> list[int]:
-        """Blocks that cannot train any more, as no rank is left, or too few."""
+        """Blocks that can no longer train because too few ranks are left."""
         return sorted(block for block, (_, n_ranks) in self.ranks_left.items() if not n_ranks)
 
 
 class Ledger:
-    """All trials of a run, by the events in its journal.
+    """All trials of a run, reduced from the events of its journal; read by exporters and reports.
+
+    Do not set attributes from outside: only `apply` and `replay` change a ledger.
 
     Args:
-        events: events to take in first, as `replay` does.
+        events: events to `replay` first.
     """
 
     def __init__(self, events: Iterable[ev.Event] = ()) -> None:
         #: trial number -> trial; numbers are 0, 1, 2, … without gaps
         self.trials: list[Trial] = []
-        #: number of trials in each state, kept by `_enter`
+        #: number of trials in each state, updated by `_enter`
         self._n_in_state = dict.fromkeys(TrialState, 0)
-        #: number -> trial that is running, kept by `_enter`: few of many
+        #: number -> running trial, updated by `_enter`
         self.under_way: dict[int, Trial] = {}
-        #: direction -> the best feasible trial so far; empty before there is one
+        #: direction -> best feasible trial so far; empty before there is one
         self._best: dict[str, Trial] = {}
         #: assignment number -> assignment; numbers are 0, 1, 2, … without gaps
         self.assignments: list[Assignment] = []
         #: one per RunStarted
         self.sessions: list[Session] = []
-        #: from the first RunStarted; what a start may change is of the last one
+        #: from the first RunStarted, with the changeable parts of the last one
         self.identity = RunIdentity()
         #: from the last RunStarted
         self.settings = StartSettings()
-        #: observations of other runs that the search began with, from the first RunStarted
+        #: observations of other runs, from the first RunStarted
         self.adopted: list[dict[str, Any]] = []
-        #: trial whose figure of merit is expected to be the best; None unless the search has found noise in the figures
+        #: trial with the best expected figure of merit; None unless the search has found noise
         self.best_expected: Trial | None = None
-        #: bytes of torn ends that the starts have cut off the journal
+        #: bytes of torn ends cut off the journal by all starts
         self.cut_bytes: int = 0
         #: Unix time of second 0
         self.first_start_unix_s: float = 0.0
         #: wall seconds of each suggestion, in trial order
         self.suggest_s: list[float] = []
-        #: CPU seconds of the coordinator over the sessions that ended well
+        #: CPU seconds of the coordinator over all sessions that ended cleanly
         self.coordinator_cpu_s: float = 0.0
-        #: reason for which the run is complete; empty while it is not
+        #: why the run is complete; empty before
         self.completed_because: str = ""
         #: metrics of the best model on the test data; empty if it was not measured
         self.test: dict[str, float] = {}
-        #: reason for which the last start ended before the search was over; empty if it did not
+        #: why the last start ended before the search was complete; empty if it did not
         self.preempted_because: str = ""
-        #: the objectives if there are several, from the first RunStarted; else empty
+        #: objectives from the first RunStarted if there are several, else empty
         self.objectives: tuple[Objective, ...] = ()
-        #: bounds that a trial must keep to count as a result, from the first RunStarted
+        #: outcome constraints from the first RunStarted
         self.constraints: tuple[OutcomeConstraint, ...] = ()
-        #: feasible trials that no other one dominates; empty without several objectives
+        #: non-dominated feasible trials; empty for a single objective
         self.pareto = ParetoSet()
-        #: types of the values of parameters that are numbers, from the first RunStarted
+        #: numeric parameter -> types of its values, from the first RunStarted
         self._types: dict[str, type | tuple[type, ...]] = {}
         self.replay(events)
 
@@ -101,12 +103,12 @@ class Ledger:
 
     @property
     def ended_because(self) -> str:
-        """Reason for which the last start ended, as it is known; empty before."""
+        """Why the last start ended, if known; empty before its end."""
         return self.completed_because or self.preempted_because
 
     @property
     def is_training(self) -> bool:
-        """True if the run is one training, False if it is a search."""
+        """True if the run is a single training, False if it is a search."""
         return self.identity.search_space is None
 
     @property
@@ -116,27 +118,27 @@ class Ledger:
 
     @property
     def sign(self) -> float:
-        """Factor that makes a figure of merit of the run one to be minimised."""
+        """Factor that turns a figure of merit of the run into one to be minimised."""
         return _SIGNS[self.direction]
 
     @property
     def result(self) -> Trial | None:
-        """The best trial; of a training the last one, which may have been interrupted."""
+        """The best trial; for a training the last one, which may be interrupted."""
         return self.trials[-1] if self.trials and self.is_training else self.best()
 
     @property
     def ended(self) -> list[Trial]:
-        """Trials for which nothing more will be measured, in the order of their ends."""
+        """Ended trials, in the order of their ends."""
         return sorted((t for t in self.trials if t.ended_at_s is not None), key=lambda trial: trial.ended_at_s or 0.0)
 
     @property
     def n_ended(self) -> int:
-        """Number of trials for which nothing more will be measured."""
+        """Number of ended trials."""
         return sum(n for state, n in self._n_in_state.items() if state.ended)
 
     @property
     def n_measured(self) -> int:
-        """Number of trials that have ended or are paused, for which most of the time is spent."""
+        """Number of ended and paused trials, which account for most of the time."""
         return self.n_ended + self._n_in_state[TrialState.PAUSED]
 
     def n_by_state(self) -> dict[str, int]:
@@ -146,21 +148,20 @@ class Ledger:
     def best(self, direction: str | None = None) -> Trial | None:
         """Return the feasible trial with the lowest (`min`) or highest (`max`) figure of merit; None without one.
 
-        By default the direction is the one of the run. Among equal ones, the trial with the best further objectives
-        counts, so that it is in the Pareto set; then the first one. Of a training it is the last complete trial, which
-        has trained on where the trials before it had ended.
+        By default in the direction of the run. Ties are broken by the other objectives, so that the trial is in the
+        Pareto set, then by age. For a training it is the last complete trial, which continued the ones before.
         """
         if self.is_training:
             return next((trial for trial in reversed(self.trials) if trial.state is TrialState.COMPLETE), None)
         return self._best.get(direction or self.direction)
 
     def named(self, number: int, time_s: float) -> ev.BestExpected | None:
-        """Return the event that trial `number` is expected to be the best, -1 for none; None if this is known."""
+        """Return the event that trial `number` (-1: none) is the best expected one; None if already recorded."""
         known = -1 if self.best_expected is None else self.best_expected.number
         return None if number == known else ev.BestExpected(time_s=time_s, trial=number)
 
     def replay(self, events: Iterable[ev.Event]) -> None:
-        """Take in events of a journal; JournalError if one contradicts those before it, which have been taken in."""
+        """Apply the events of a journal; JournalError at one that contradicts those before it, which stay applied."""
         try:
             for event in events:
                 self.apply(event)
@@ -171,10 +172,10 @@ class Ledger:
             ) from error
 
     def apply(self, event: ev.Event) -> None:
-        """Take in one event.
+        """Apply one event.
 
         Raises:
-            ProtocolError: the event contradicts earlier ones; nothing has changed then.
+            ProtocolError: the event contradicts earlier ones; the ledger is unchanged.
         """
         handler = _HANDLERS.get(type(event))
         if handler is None:
@@ -197,7 +198,7 @@ class Ledger:
             self.first_start_unix_s = event.unix_s - event.time_s
             self._types = {p.name: _TYPES[p.kind] for p in identity.parameters if p.kind in _TYPES}
             several = identity.objectives
-            # A single objective is the figure of merit; its name is only for people.
+            # A single objective is the figure of merit; its name is only for display.
             self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
             self.constraints = tuple(map(OutcomeConstraint.parse, identity.constraints))
         self.identity = self.identity.as_of(identity)
@@ -261,7 +262,7 @@ class Ledger:
         assignment = self._running(event.assignment)
         assignment.epoch, assignment.metrics = event.epoch, event.metrics
         if event.figure_of_merit is not None:
-            # An epoch that is trained again after a crash may have another figure: the one used for decisions stays.
+            # An epoch repeated after a crash may have another figure: keep the one that decisions were based on.
             trial = self.trials[assignment.trial]
             trial.first_epochs.setdefault(assignment.fold, 0 if event.counts_from_0 else 1)
             reports = trial.reports
@@ -327,7 +328,7 @@ class Ledger:
             self.pareto.add(trial.number, losses(self.objectives, trial.objectives))
 
     def _rank(self, trial: Trial, sign: float) -> tuple[float, Any, int]:
-        """Return the key that sorts complete trials, the best first; of equal ones, the first suggested."""
+        """Return the sort key of complete trials, best first, then by age."""
         assert trial.figure_of_merit is not None
         return sign * trial.figure_of_merit, losses(self.objectives, trial.objectives), trial.number
 
@@ -396,7 +397,7 @@ class Ledger:
         return trial
 
     def _enter(self, trial: Trial, state: TrialState) -> None:
-        """Change the state of a trial; nothing else does."""
+        """Change the state of a trial; the only place that does."""
         self._n_in_state[trial.state] -= 1
         self._n_in_state[state] += 1
         trial.state = state
@@ -406,11 +407,11 @@ class Ledger:
             self.under_way.pop(trial.number, None)
 
 
-#: events by which a trial is measured, for good or for now
+#: events that end or pause a trial
 _MEASURED = (ev.TrialCompleted, ev.TrialFailed, ev.TrialPaused, ev.TrialPruned)
 #: kind of a parameter -> types of its values
 _TYPES: dict[str, type | tuple[type, ...]] = {"real": (int, float), "integer": int}
-#: factor that makes a figure of merit one to be minimised
+#: direction -> factor that turns a figure of merit into one to be minimised
 _SIGNS = {"min": 1.0, "max": -1.0}
 
 

@@ -1,13 +1,13 @@
-"""Folder of files that is valid as a whole, or not at all.
+"""Folders of files with a manifest, valid as a whole or not at all.
 
     checkpoint-3/manifest.json  names, sizes and checksums of all other files, with a checksum of its own; written last
-    checkpoint-3.1/             another one of the same epoch
+    checkpoint-3.1/             another checkpoint of the same epoch
 
-Files are written to a hidden folder, which `begin` creates and `complete` gives its name once its manifest is safe. The
-name is new each time, so that a kill at any moment leaves this folder or the one before it.
+Files are written to a hidden folder, created by `begin` and renamed by `complete` once its manifest is on disk. Names
+are never reused, so a kill at any moment leaves this folder or the previous one.
 
-The newest checkpoint of a training is the one with the most samples trained. An objective saves epochs in any order:
-`number` in the manifest counts its saves, and the newest is the last one.
+The newest checkpoint of a training is the one with the most trained samples. An objective may save epochs in any order:
+there `number` in the manifest counts the saves.
 """
 
 import errno
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d{1,16})(?:-(\d{1,16}))?(?:\.(\d{1,16}))?")
 _MANIFEST = "manifest.json"
-#: names in a manifest of the first version, which had no checksum
+#: keys of a manifest of the first version, which had no checksum
 _FIRST_MANIFEST = frozenset({"epoch", "files"})
-#: bytes of a file that are read at a time; of a manifest at most, which has about 100 for each file
+#: bytes read at a time; largest manifest, which has about 100 bytes per file
 _PART_BYTES, _MOST_BYTES = 2**20, 2**28
 _T = TypeVar("_T")
 
 
 def begin(directory: SafePath, epoch: int) -> SafePath:
-    """Create and return a folder to write to; `complete` makes it a checkpoint, `abandon` removes it."""
+    """Create and return a folder to write to; call `complete` to make it a checkpoint, or `abandon` to remove it."""
     make_directory(directory)
     temporary = _hidden(directory / f"checkpoint-{epoch}")
     temporary.mkdir()
@@ -64,14 +64,14 @@ def complete(
     is_numbered: bool = False,
     **facts: Any,
 ) -> SafePath:
-    """Give a folder of `begin` its manifest and its name, remove older checkpoints; return the folder.
+    """Write the manifest of a folder of `begin`, rename the folder, remove older checkpoints; return the folder.
 
     Args:
         temporary: folder of `begin`, with all files.
         epoch: number of finished epochs.
         files: name -> fingerprint of every file (`synced`).
-        n_samples_inside: samples of the next epoch that are trained already.
-        is_numbered: give it the next number: it is the newest one, whatever its epoch.
+        n_samples_inside: samples of the next epoch already trained.
+        is_numbered: True to number it as the newest, regardless of its epoch.
         facts: further values for the manifest.
     """
     directory = temporary.parent
@@ -100,7 +100,7 @@ def complete(
 
 
 def newest(directory: SafePath, load: Callable[[SafePath], _T], *, is_numbered: bool = False) -> _T | None:
-    """Return what `load` makes of the newest checkpoint in `directory` that is valid; a warning names any newer one.
+    """Return the result of `load` for the newest valid checkpoint in `directory`; warn about newer, invalid ones.
 
     Args:
         is_numbered: the manifests may have a `number`.
@@ -115,7 +115,7 @@ def newest(directory: SafePath, load: Callable[[SafePath], _T], *, is_numbered: 
 
 
 def _number(place: SafePath) -> float:
-    """Return the number in a manifest, 0 in one of an older version; infinity if it cannot be read."""
+    """Return the number in a manifest: 0 in an older version; infinity if it cannot be read."""
     try:
         return checked(read_manifest(place).get("number", 0), Number)
     except (OSError, ValueError, TypeError, KeyError, CheckpointError):
@@ -123,10 +123,10 @@ def _number(place: SafePath) -> float:
 
 
 def read_manifest(place: SafePath) -> dict[str, Any]:
-    """Return the manifest of a checkpoint, with the names of its `files`; CheckpointError if one has been lost."""
+    """Return the manifest of a checkpoint; CheckpointError if one of its `files` is missing."""
     text = (place / _MANIFEST).read_bytes(_MOST_BYTES)
     manifest = without_checksum(text, _FIRST_MANIFEST)
-    # Without a checksum, only the folder shows if a name has been lost.
+    # Without a checksum, only the folder shows whether a name is missing.
     names = {path.name for path in place.iterdir()} if "crc" not in parse_object(text) else set[str]()
     if lost := names - {_MANIFEST, *manifest["files"]}:
         raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(lost))}")
@@ -134,14 +134,14 @@ def read_manifest(place: SafePath) -> dict[str, Any]:
 
 
 def verify(place: SafePath, files: Mapping[str, Any]) -> None:
-    """Raise CheckpointError unless the files of a checkpoint agree with their fingerprints."""
+    """Raise CheckpointError unless all files of a checkpoint match their fingerprints."""
     for name, expected in files.items():
         if (place / name).stat().st_size != expected["size"] or _fingerprint(place / name) != expected:
             raise CheckpointError(f"`{place / name}` does not agree with its manifest")
 
 
 def remove_all(directory: SafePath) -> None:
-    """Remove every checkpoint in `directory`, including those that crashes have left half written."""
+    """Remove every checkpoint in `directory`, including half-written ones."""
     with suppress(OSError):
         for _, path in _found(directory):
             path.remove()
@@ -149,14 +149,14 @@ def remove_all(directory: SafePath) -> None:
 
 
 def remove_unfinished(directory: SafePath) -> None:
-    """Remove folders of `begin` that crashes have left in `directory`; nobody may be writing to one."""
+    """Remove folders of `begin` left by crashes in `directory`. Call only if nobody is writing to one."""
     with suppress(OSError):
         for path in directory.glob(".checkpoint-*"):
             path.remove()
 
 
 def synced(path: SafePath) -> dict[str, Any]:
-    """Return the fingerprint of a file that has just been written, once the file is on disk."""
+    """Flush a file that was just written to disk, and return its fingerprint."""
     sync(path)
     return _fingerprint(path)
 
@@ -170,7 +170,7 @@ def _fingerprint(path: SafePath) -> dict[str, Any]:
 
 
 def _found(directory: SafePath) -> list[tuple[tuple[int, int, int], SafePath]]:
-    """Return ((epochs, further samples, times it was made before), folder) for each checkpoint, the newest first."""
+    """Return ((epochs, further samples, repetition), folder) of each checkpoint, newest first."""
     matches = ((_NAME.fullmatch(path.name), path) for path in directory.glob("checkpoint-*"))
     found = [((int(match[1]), int(match[2] or 0), int(match[3] or 0)), path) for match, path in matches if match]
     return sorted(found, reverse=True)

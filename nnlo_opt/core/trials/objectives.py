@@ -1,7 +1,7 @@
-"""Objectives by which trials are compared: one figure of merit, or several; bounds that a trial has to keep.
+"""Objectives (a figure of merit, or several), and outcome constraints.
 
-An objective is a value with a name and a direction. Its *loss*, which is minimised, is the value, or its negative if
-the direction is max. A trial that breaks an outcome constraint is *infeasible*: no figure makes it the best.
+An objective is a named value with a direction. Its *loss*, which is minimised, is the value, or its negative if the
+direction is max. A trial that violates an outcome constraint is *infeasible* and is never the best.
 """
 
 import math
@@ -13,11 +13,12 @@ from itertools import combinations
 from typing import Literal
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.training.stopping import canonical_metric
 
 Direction = Literal["min", "max"]
 
-#: direction in the words of other packages -> ours
+#: direction as other packages spell it -> ours
 _DIRECTIONS: dict[str, Direction] = {
     **dict.fromkeys(("min", "minimize", "minimise"), "min"),
     **dict.fromkeys(("max", "maximize", "maximise"), "max"),
@@ -25,15 +26,17 @@ _DIRECTIONS: dict[str, Direction] = {
 
 
 def direction_named(word: str) -> Direction | None:
-    """Return the direction that a word means; None if it means none."""
+    """Return the direction that a word means; None if unknown."""
     return _DIRECTIONS.get(word)
 
 
-#: name of the objective if none is given, and of the value that a user's function returns
+#: name of the default objective, and of the value that a user's function returns
 FIGURE = "figure_of_merit"
-#: values of every fold of a model besides its metrics
+#: what it is for a model unless the user gives a function; `figure.figure_of_merit` computes it
+DEFAULT_FIGURE = "1 - val_acc, else val_loss"
+#: values measured for every fold of a model besides its metrics
 MEASURED = {
-    FIGURE: "1 - val_acc, else val_loss; or what the function of --figure-of-merit returns",
+    FIGURE: f"{DEFAULT_FIGURE}; or what the function of --figure-of-merit returns",
     "n_weights": "trainable weights of the model",
     "n_epochs": "epochs trained",
     "train_s": "seconds of training and validation",
@@ -44,14 +47,14 @@ EPOCHS = ("last", "best")
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Value with its name in `FoldFinished.objectives` and the direction in which it is better."""
+    """Name of a value in `FoldFinished.objectives`, and the direction in which it is better."""
 
     name: str
     direction: Direction = "min"
 
     @classmethod
     def parse(cls, text: str) -> "Objective":
-        """Read `NAME:min` or `NAME:max`; a metric of one output is `output:metric:min`. Else ConfigurationError."""
+        """Parse `NAME:min` or `NAME:max`, or `output:metric:min` for one output; else ConfigurationError."""
         name, _, word = text.rpartition(":")
         parts, direction = [part.strip() for part in name.split(":")], direction_named(word.strip())
         if direction is None or "" in parts or len(parts) > 2:
@@ -59,7 +62,7 @@ class Objective:
             known = bool(lone) and ":" not in lone and direction_named(lone) is None
             examples = f"{lone}:min or {lone}:max" if known else "val_loss:min or val_acc:max"
             raise ConfigurationError(
-                f"`--objective` must be a metric and its direction, such as {examples}. Received: {text!r}."
+                f"`{spelled('objective')}` must be a metric and its direction, such as {examples}. Received: {text!r}."
             )
         return cls(canonical_metric(":".join(parts)), direction)
 
@@ -71,7 +74,7 @@ class Objective:
         return f"{self.name}:{self.direction}"
 
 
-#: sign of an outcome constraint -> True for a value and a bound that agree with it
+#: sign of an outcome constraint -> comparison of value and bound
 _KEEPS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _PART = r"[^<>=:]*[^<>=:\s]\s*"
 _BOUND = re.compile(rf"({_PART}(?::{_PART})?)([<>]=?)\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*")
@@ -79,7 +82,7 @@ _BOUND = re.compile(rf"({_PART}(?::{_PART})?)([<>]=?)\s*([-+]?(?:[0-9]+\.?[0-9]*
 
 @dataclass(frozen=True, slots=True)
 class OutcomeConstraint:
-    """Bound of a value that only running a trial shows."""
+    """Bound on a value that is measured by running a trial."""
 
     name: str
     sign: str
@@ -87,17 +90,17 @@ class OutcomeConstraint:
 
     @classmethod
     def parse(cls, text: str) -> "OutcomeConstraint":
-        """Read `NAME<NUMBER`, with a name as of an `Objective`, or with <=, > or >=. Else ConfigurationError."""
+        """Parse `NAME<NUMBER`, or with <=, > or >=; names as for `Objective`. ConfigurationError for anything else."""
         found = _BOUND.fullmatch(text)
         if found is None or not math.isfinite(bound := float(found[3])):
             raise ConfigurationError(
-                "`--outcome-constraint` must be a metric, one of <, <=, >, >= and a finite number, such as "
+                f"`{spelled('outcome_constraint')}` must be a metric, one of <, <=, >, >= and a finite number, such as "
                 f"n_weights<100000. Received: {text!r}."
             )
         return cls(canonical_metric(found[1].strip()), found[2], bound)
 
     def allows(self, value: float) -> bool:
-        """Return True for a value that keeps the bound; False for NaN."""
+        """Return True for a value within the bound; False for NaN."""
         return bool(_KEEPS[self.sign](value, self.bound))
 
     @property
@@ -106,7 +109,7 @@ class OutcomeConstraint:
         return self.sign in ("<", "<=")
 
     def excess(self, value: float) -> float:
-        """Return how far a value is on the wrong side: above 0 if it breaks the bound, at most 0 if it keeps it."""
+        """Return by how much a value violates the bound; at most 0 if it does not."""
         excess = value - self.bound if self.is_upper else self.bound - value
         return excess if excess > 0.0 or self.allows(value) else math.ulp(0.0)
 
@@ -114,57 +117,60 @@ class OutcomeConstraint:
         return f"{self.name}{self.sign}{repr(self.bound).removesuffix('.0')}"
 
 
-#: objective if none is given
+#: default objective
 DEFAULT = Objective(FIGURE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Rules by which the trials of a run are compared."""
+    """How the trials of a run are compared."""
 
-    #: at least one, all different; the first is the figure of merit, and the model of its best trial is kept
+    #: at least one, all different; the first is the figure of merit, whose best model is kept
     objectives: tuple[Objective, ...] = (DEFAULT,)
-    #: "last": a trial has the weights and metrics of its last epoch (of its best epoch with early stopping); "best": of
-    #: the epoch in which the first objective was best
+    #: "last": use weights and metrics of the last epoch (with early stopping, of the best epoch); "best": of the epoch
+    #: in which the first objective was best
     epoch: str = "last"
-    #: the user's function for the figure of merit, as given by `--figure-of-merit`; None: `core.trials.figure`
+    #: value of `--figure-of-merit`, the user's function; None for `core.trials.figure`
     function: str | None = None
-    #: bounds that the means over the folds of a trial have to keep
+    #: bounds on the means over the folds of a trial
     constraints: tuple[OutcomeConstraint, ...] = ()
 
     def __post_init__(self) -> None:
         names = [objective.name for objective in self.objectives]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
-            raise ConfigurationError(f"Each `--objective` must be different. Received: {twice!r} twice; leave one out.")
+            raise ConfigurationError(
+                f"Each `{spelled('objective')}` must be different. Received: {twice!r} twice; leave one out."
+            )
         if self.epoch not in EPOCHS:
-            raise ConfigurationError(f"`--objective-epoch` must be last or best. Received: {self.epoch!r}.")
+            raise ConfigurationError(f"`{spelled('objective_epoch')}` must be last or best. Received: {self.epoch!r}.")
         if self.epoch == "best" and not self.is_of_epochs:
             raise ConfigurationError(
-                "`--objective-epoch best` needs a first objective that is measured after every epoch, such as "
-                f"val_loss. Received: {names[0]}; name another one first, or leave `--objective-epoch` out."
+                f"`{spelled('objective_epoch', 'best')}` needs a first objective that is measured after every epoch, "
+                f"such as val_loss. Received: {names[0]}; name another one first, or leave "
+                f"`{spelled('objective_epoch')}` out."
             )
         if self.function is not None and FIGURE not in names:
             raise ConfigurationError(
-                f"`--figure-of-merit` must be compared by, as `--objective {FIGURE}:min`. Received: objectives without "
-                "it; add it, or leave one of the two options out."
+                f"`{spelled('figure_of_merit')}` must be compared by, as `{spelled('objective', f'{FIGURE}:min')}`. "
+                "Received: objectives without it; add it, or leave one of the two out."
             )
         for one, other in combinations(self.constraints, 2):
-            # Also two bounds of the same side: only one of them counts.
+            # Two bounds on the same side are refused, too: only one of them would matter.
             if one.name == other.name and not (one.allows(other.bound) and other.allows(one.bound)):
                 raise ConfigurationError(
-                    "`--outcome-constraint` must give a metric one bound below and one above, with values between "
-                    f"them. Received: {one} and {other}; leave one out."
+                    f"`{spelled('outcome_constraint')}` must give a metric one bound below and one above, with "
+                    f"values between them. Received: {one} and {other}; leave one out."
                 )
 
     @property
     def several(self) -> tuple[Objective, ...]:
-        """All objectives if there are several, else none: a single one is the figure of merit without a name."""
+        """All objectives if there are several, else empty: a single one is the unnamed figure of merit."""
         return self.objectives if len(self.objectives) > 1 else ()
 
     @property
     def needed(self) -> tuple[Objective | OutcomeConstraint, ...]:
-        """Objectives and constraints: a trial must have a value for the name of each."""
+        """Objectives and constraints: a trial must measure a value for each."""
         return *self.objectives, *self.constraints
 
     @property
@@ -190,7 +196,7 @@ def losses(objectives: Sequence[Objective], values: Mapping[str, float]) -> tupl
 
 
 def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Return True if losses `a` are nowhere worse than `b`, but somewhere better."""
+    """Return True if losses `a` dominate `b`: nowhere worse, somewhere better."""
     return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 
 
@@ -198,21 +204,21 @@ def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
 class ParetoSet:
     """Non-dominated trials among those added so far; adding one takes time O(size of the set).
 
-    Trials of equal losses do not dominate each other: all of them are in the set, or none is.
+    Trials with equal losses do not dominate each other: either all of them are in the set, or none.
     """
 
     #: trial -> its losses; no trial dominates another
     _losses: dict[int, tuple[float, ...]] = field(default_factory=dict, init=False)
 
     def add(self, trial: int, losses: Sequence[float]) -> bool:
-        """Add a trial; return True if it belongs to the set now.
+        """Add a trial; return True if it is in the set now.
 
         Args:
-            trial: its number.
-            losses: finite, one for each objective.
+            trial: number of the trial.
+            losses: finite losses, one per objective.
 
         Raises:
-            ValueError: a loss is not finite, or there are more or fewer than for earlier trials.
+            ValueError: a loss is not finite, or their number differs from earlier trials.
         """
         new = tuple(losses)
         if not all(map(math.isfinite, new)):
@@ -227,7 +233,7 @@ class ParetoSet:
 
     @property
     def trials(self) -> list[int]:
-        """Numbers of the trials in the set, from the best to the worst in the first objective."""
+        """Numbers of the trials in the set, sorted by the first objective, best first."""
         return sorted(self._losses, key=lambda trial: (self._losses[trial], trial))
 
     def __contains__(self, trial: int) -> bool:

@@ -1,10 +1,9 @@
-"""Owner of a run directory: a note of the process at work (`run.owner`), by which others judge if it is alive.
+"""Ownership of a run directory: a note (`run.owner`) names the running process, so that others can tell if it is alive.
 
-The note names host, process and boot of its machine; its owner touches it every `BEAT_S`, and removes it at the end. A
-process in the same process namespace of the same boot is seen by its number and the time of its start. Any other is
-alive while its note is touched, and assumed dead when that was `STALE_S` ago, by the clock of the file system. If it
-was not dead but asleep (a suspended machine, a network that was cut), it finds another owner's name before it writes
-anything, and ends.
+The note has host, process and boot ID; its owner touches it every `BEAT_S`, and removes it at the end. A process in the
+same PID namespace and boot is identified by its number and start time. Any other counts as alive while its note is
+touched, and as dead after `STALE_S` without a touch, by the clock of the file system. If it was only asleep (a
+suspended machine, a network failure), it notices the new owner before its next write, and exits.
 """
 
 import errno
@@ -26,16 +25,16 @@ from nnlo_opt.core.base.safe_path import SafePath
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two signs of life; seconds without one until an owner on another machine is assumed dead. File
-#: systems of networks show the time of a file up to a minute late
+#: seconds between two heartbeats; seconds without one until an owner on another machine counts as dead. Network file
+#: systems show the time of a file up to a minute late
 BEAT_S, STALE_S = 20.0, 300.0
-#: seconds between two looks at an owner that may end
+#: seconds between two checks of an owner that may end
 POLL_S = 0.05
 OWNER_NAME = "run.owner"
-#: names in a note of the first version, which had neither a checksum nor a beat
+#: keys of a note of the first version, which had neither a checksum nor a heartbeat
 _FIRST_NOTE = frozenset({"host", "pid", "boot"})
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-#: bytes of a name that no other note has
+#: bytes of a unique file name
 _HASH_BYTES = 6
 
 
@@ -43,39 +42,40 @@ class Owner:
     """This process as the owner of a folder.
 
     Args:
-        note: file that names it, such as `run.owner`.
-        role: of the process, for messages: coordinator, launcher.
+        note: file that names the owner, such as `run.owner`.
+        role: coordinator or launcher, for messages.
     """
 
     def __init__(self, note: SafePath, role: str = "coordinator") -> None:
         self._note = note
         self._role = role
         self.mine = this_process()
-        #: time at which the note was last seen to name this process
+        #: time at which the note last named this process
         self._seen_at_s = now_s()
-        #: the process that has taken the run over, in words; empty while none has
+        #: description of the process that has taken over the run; empty if none has
         self._lost_to = ""
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=note.name, daemon=True)
 
     def take_over(self) -> None:
-        """Write the note where a lock keeps out all other processes of this machine.
+        """Write the note, where a lock excludes all other processes of this machine.
 
         Raises:
             ConfigurationError: an owner on another machine is alive.
         """
         owner = read_note(self._note)
-        # The host alone: it was booted since. The boot alone: a container of another name on the same machine.
+        # Only the host matches: it was rebooted. Only the boot matches: a container with another name on the same
+        # machine.
         if owner is not None and not is_of_this_machine(owner, self.mine):
             self._outwait(owner)
         atomic_write(self._note, with_checksum(self.mine))
         self._thread.start()
 
     def claim(self, timeout_s: float) -> None:
-        """Write the note where there are no locks; of several processes that do so at a time, one succeeds.
+        """Write the note, where there are no locks; of several concurrent processes exactly one succeeds.
 
         Args:
-            timeout_s: seconds to wait for the end of an owner in this process namespace.
+            timeout_s: seconds to wait for an owner in this PID namespace to end.
 
         Raises:
             TimeoutError: it is alive.
@@ -95,10 +95,10 @@ class Owner:
         self._thread.start()
 
     def _succeed(self) -> bool:
-        """Become the successor of the owner in the note, which is dead; return False if another process is quicker.
+        """Succeed the dead owner in the note; return False if another process is faster.
 
-        Each note has one successor: the process that creates the file named by its hash. If that has died before it was
-        in the note, the file takes the place of the note.
+        Each note has one successor: the process that creates the file named by its hash. If that process died before
+        writing the note, its file replaces the note.
         """
         text = with_checksum(self.mine).encode()
         before = content = _content(self._note)
@@ -125,8 +125,8 @@ class Owner:
         return has_won
 
     def _outwait(self, owner: dict[str, Any]) -> None:
-        """Wait until an owner that cannot be seen from here is known to be dead; ConfigurationError if it is alive."""
-        # An owner of an older version gives no signs of life.
+        """Wait until an owner that is not visible from here counts as dead; ConfigurationError if it is alive."""
+        # An owner of an older version has no heartbeat.
         remedy = f"make sure that it has ended, then remove `{self._note}`"
         touched = touched_ns(self._note) if owner.get("beat_s") else None
         if touched is not None:
@@ -164,7 +164,7 @@ class Owner:
         self._seen_at_s = now_s()
 
     def check(self) -> None:
-        """Raise OSError, before a write, if another process has taken the run over while this one slept."""
+        """Raise OSError, before a write, if another process took over the run while this one was suspended."""
         if self._lost_to or now_s() - self._seen_at_s > 2 * BEAT_S:
             self._look()
 
@@ -199,7 +199,7 @@ def is_of_this_machine(owner: dict[str, Any], here: dict[str, Any]) -> bool:
 
 
 def is_alive(owner: dict[str, Any]) -> bool | None:
-    """Return True if a process that can be seen from here lives, False if it is gone; None for any other process."""
+    """Return True if a process visible from here is alive, False if it has ended; None for any other process."""
     here = this_process()
     if any(owner.get(name) != here[name] or not here[name] for name in ("boot", "namespace")):
         return None
@@ -215,7 +215,7 @@ def is_alive(owner: dict[str, Any]) -> bool | None:
 
 
 def _started(pid: object) -> str:
-    """Return the time at which a process has started, in ticks since the boot; empty if it has ended."""
+    """Return the start time of a process in ticks since boot; empty if it has ended."""
     with suppress(OSError):
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state in "ZX" else fields[18]
@@ -223,7 +223,7 @@ def _started(pid: object) -> str:
 
 
 def now_s() -> float:
-    """Return seconds of a clock that continues while the machine is suspended."""
+    """Return the seconds of a clock that includes time in suspend."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -231,7 +231,7 @@ def now_s() -> float:
 
 
 def read_owner(run: Path) -> dict[str, Any] | None:
-    """Return the owner of a run; None without a readable note: a damaged one keeps nobody out."""
+    """Return the owner of a run; None without a readable note: a damaged one excludes nobody."""
     return read_note(SafePath(run) / OWNER_NAME)
 
 
@@ -243,13 +243,13 @@ def read_note(note: SafePath) -> dict[str, Any] | None:
 
 
 def forget_owner(run: Path) -> None:
-    """Remove the note of an owner that is known to be gone, on any machine."""
+    """Remove the note of an owner that is known to have ended, on any machine."""
     with suppress(OSError):
         (SafePath(run) / OWNER_NAME).unlink()
 
 
 def beats(note: SafePath) -> bool:
-    """Return True if a note was touched within `STALE_S`; it is only read."""
+    """Return True if a note was touched within `STALE_S`."""
     return time.time() - (touched_ns(note) or 0) / 1e9 < STALE_S
 
 
@@ -268,7 +268,7 @@ def touched_ns(path: SafePath) -> int | None:
 
 
 def _silent_s(path: SafePath) -> float:
-    """Return the seconds since the file was touched, by the clock that set its time; infinite without a file."""
+    """Return the seconds since the file was touched, by the file system's clock; infinite without a file."""
     touched = touched_ns(path)
     if touched is None:
         return math.inf
@@ -281,7 +281,7 @@ def _silent_s(path: SafePath) -> float:
 
 
 def _is_fresh(claim: SafePath) -> bool:
-    """Return True if the process that has created this file may live; the file is empty for a moment."""
+    """Return True if the process that created this file may be alive; at first the file is empty."""
     owner = read_note(claim)
     alive = None if owner is None else is_alive(owner)
     return _silent_s(claim) < STALE_S if alive is None else alive

@@ -1,13 +1,12 @@
-"""Repair of a run directory whose journal is damaged: what is sound of the journal becomes one that replays.
+"""Repairs a run directory with a damaged journal: the readable events become a new, consistent journal.
 
-`repair` throws nothing away: the damaged journal stays as `journal.jsonl.damaged-N`, and files of lost trials stay as
-`trials.damaged-N`. The new journal takes its place last; a repair that was interrupted is done again from the start.
+`repair` deletes nothing: the damaged journal is kept as `journal.jsonl.damaged-N`, and files of lost trials as
+`trials.damaged-N`. The new journal is put in place last; an interrupted repair starts again.
 
-`salvage` reads bytes and returns events. A line is sound if its checksum agrees with the number in the line, and its
-event can be read. Sound lines
-are kept if the ledger accepts them in their order: an event of a lost trial or assignment goes with it. Trials and
-assignments are numbered without gaps, so the ones behind a lost one move up; `moved` says which, as their files are
-named by their numbers.
+`salvage` reads bytes and returns events. A line is valid if its checksum matches its number and its event can be read.
+Valid lines are kept if the ledger accepts them in order; events of a lost trial or assignment are dropped with it.
+Trials and assignments are numbered without gaps, so those after a lost one are renumbered; `moved` maps the numbers,
+which also name files.
 """
 
 import hashlib
@@ -43,37 +42,37 @@ from nnlo_opt.core.trials.sync_mark import read_mark
 
 @dataclass(slots=True)
 class Salvage:
-    """Result of `salvage`: the events that were kept, with a report of the lost ones."""
+    """Result of `salvage`: the kept events, and a report of the lost ones."""
 
     #: events of the new journal
     events: list[ev.Event] = field(default_factory=list)
-    #: (first, last) line of each sequence of lines that are missing or damaged; lines count from 1
+    #: (first, last) line of each range of missing or damaged lines, counted from 1
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    #: number of lines that are not sound, or repeat another line
+    #: number of invalid or repeated lines
     n_damaged: int = 0
-    #: number of events whose time was out of bounds, and is now at one
+    #: number of events whose time was out of bounds and has been clipped
     n_timed: int = 0
-    #: bytes that were on the disk behind the end of the file
+    #: synced bytes that are missing at the end of the file
     n_missing: int = 0
-    #: sound events that depend on lost ones, in words
+    #: descriptions of valid events that depend on lost ones
     dropped: list[str] = field(default_factory=list)
-    #: number in the damaged journal -> number in the new one, of all trials that were kept
+    #: old number -> new number of all kept trials
     moved: dict[int, int] = field(default_factory=dict)
-    #: new numbers of trials that are kept and have not ended: they continue when the run is resumed
+    #: new numbers of kept trials that have not ended: they continue when the run is resumed
     still_open: list[int] = field(default_factory=list)
     #: old numbers of lost trials
     lost: list[int] = field(default_factory=list)
 
     @property
     def renumbers(self) -> bool:
-        """True if a trial has another number than before."""
+        """True if the number of a trial changes."""
         return any(old != new for old, new in self.moved.items())
 
 
 def salvage(file: IO[bytes], name: str) -> Salvage:
-    """Return the sound part of a journal, which is read twice; JournalError if nothing is left that could be resumed.
+    """Return the valid part of a journal, which is read twice; JournalError if nothing resumable is left.
 
-    An event of a later version is no damage: it raises JournalError as well.
+    An event of a later version is not damage, and raises JournalError, too.
     """
     result = Salvage()
     sound = _sound_lines(file, result)
@@ -86,7 +85,7 @@ def salvage(file: IO[bytes], name: str) -> Salvage:
         )
     first = min(sound)
     if not isinstance(sound[first], ev.RunStarted):
-        # Each RunStarted holds all that does not change between starts: a later one replaces the first.
+        # Each RunStarted contains everything that is constant between starts, so a later one can replace the first.
         start = starts[0]
         sound[-1] = start.replaced(time_s=0.0, unix_s=min(max(start.unix_s - start.time_s, 0.0), MOST_UNIX_SECONDS))
     with without_collection():
@@ -95,7 +94,7 @@ def salvage(file: IO[bytes], name: str) -> Salvage:
 
 
 def _sound_lines(file: IO[bytes], result: Salvage) -> dict[int, ev.Event]:
-    """Return sequence number -> event of every sound line; the first line counts if several have the same number."""
+    """Return sequence number -> event of every valid line; for repeated numbers the first line counts."""
     sound: dict[int, ev.Event] = {}
     run, n_lines = _run_of(_lines_of(file)), 0
     for line in _lines_of(file):
@@ -117,7 +116,7 @@ def _lines_of(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _event_of(seq: int, line: bytes, run: str, result: Salvage) -> ev.Event:
-    """Return the event of a line; a time that no event has, of a clock that was wrong by centuries, is mended."""
+    """Return the event of a line; an impossible time, from a clock wrong by centuries, is clipped."""
     try:
         return decode_line(seq, line, run)
     except UnreadableEventError:
@@ -131,7 +130,7 @@ def _event_of(seq: int, line: bytes, run: str, result: Salvage) -> ev.Event:
 
 
 def _run_of(lines: Iterable[bytes]) -> str:
-    """Return the identity of the run by its first sound start: each start names it, so line 0 may be damaged."""
+    """Return the run's identity from the first valid start: each start has it, so line 0 may be damaged."""
     for line in lines:
         match, run = LINE_BEGIN.match(line), run_of(line)
         if match and run:
@@ -166,7 +165,7 @@ def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
         try:
             kept = _renumbered(event, trials, assignments)
             if isinstance(kept, ev.TrialCompleted) and len(ledger.trials[kept.trial].folds) < ledger.identity.n_fold:
-                # The end of a fold is lost: the trial has no model then, and the fold is trained again.
+                # The end of a fold is lost: the trial has no model, and the fold is trained again.
                 raise ProtocolError(f"Trial {kept.trial} has lost a fold.")
             for lost in _ends_lost_before(kept, ledger):
                 ledger.apply(lost)
@@ -176,7 +175,7 @@ def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
             result.dropped.append(_in_words(event))
             continue
         result.events.append(kept)
-        # This comes last, as an event that the ledger refuses takes no number.
+        # This comes last, because a refused event must not take a number.
         if isinstance(event, ev.TrialSuggested):
             trials.setdefault(event.trial, len(trials))
         elif isinstance(event, ev.FoldAssigned):
@@ -187,7 +186,7 @@ def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
 
 
 def _ends_lost_before(event: ev.Event, ledger: Ledger) -> list[ev.Event]:
-    """Return ends of assignments that must have been lost, as their fold is assigned again."""
+    """Return ends of assignments that must have been lost, because their fold was assigned again."""
     if not isinstance(event, ev.FoldAssigned) or event.trial >= len(ledger.trials):
         return []
     return [
@@ -227,11 +226,11 @@ def _in_words(event: ev.Event) -> str:
 
 
 def repair(run: Path) -> tuple[Salvage, SafePath] | None:
-    """Repair the journal of `run`; return the result and the path of the damaged journal, or None if it is sound.
+    """Repair the journal of `run`; return the result and the path of the damaged journal; None if it is valid.
 
     Raises:
-        ConfigurationError: a coordinator holds the run.
-        JournalError: nothing can be kept.
+        ConfigurationError: a coordinator is running.
+        JournalError: nothing can be salvaged.
     """
     with closing(RunLock(run, timeout_s=0.0)):
         path = SafePath(run) / JOURNAL_NAME
@@ -255,7 +254,8 @@ def repair(run: Path) -> tuple[Salvage, SafePath] | None:
             _move_files(
                 path.with_name("trials"), path.with_name(damaged.name.replace(JOURNAL_NAME, "trials")), found.moved
             )
-        # Another identity: the mark of the last sync is not about this journal. A repeated repair finds the same one.
+        # A new identity, because the mark of the last sync does not apply to this journal. A repeated repair finds the
+        # same one.
         identity = digest.hex()[:16]
         atomic_write(path, b"".join(encode_line(seq, event, identity) for seq, event in enumerate(found.events)))
         return found, damaged
@@ -270,7 +270,7 @@ def _digest(file: IO[bytes]) -> bytes:
 
 
 def _check_size(path: SafePath, file: IO[bytes], n_bytes: int) -> None:
-    """Raise JournalError for a journal that is too large to be copied, with what of it may be one."""
+    """Raise JournalError for a journal that is too large to copy; the message shows how much of it may be valid."""
     if n_bytes > MOST_BYTES:
         sound = JournalReader(str(path))
         file.seek(0)
@@ -284,7 +284,7 @@ def _check_size(path: SafePath, file: IO[bytes], n_bytes: int) -> None:
 
 
 def _place_for(digest: bytes, run: SafePath) -> SafePath:
-    """Return the path for the damaged journal: the one that an interrupted repair has used, or else a free one."""
+    """Return the path for the damaged journal: that of an interrupted repair, or a free one."""
     number = 1
     while (path := run / f"{JOURNAL_NAME}.damaged-{number}").exists():
         with path.open("rb") as file:
@@ -295,7 +295,7 @@ def _place_for(digest: bytes, run: SafePath) -> SafePath:
 
 
 def _move_files(trials: SafePath, aside: SafePath, moved: dict[int, int]) -> None:
-    """Rename the folders of trials to their new numbers; folders that stay in `aside` belong to no trial."""
+    """Rename the folders of trials to their new numbers; folders left in `aside` belong to lost trials."""
     if not aside.exists():
         if not trials.exists():
             return

@@ -1,6 +1,6 @@
-"""Directory of a run: its name, its lock, its journal.
+"""Run directory: name, lock and journal.
 
-A relaunch after a kill waits until the old coordinator has ended before it reads the journal.
+A relaunch after a kill waits for the old coordinator to end before it reads the journal.
 """
 
 import errno
@@ -22,6 +22,7 @@ from nnlo_opt.core.base.errors import NOTHING_BEGUN, ConfigurationError, Journal
 from nnlo_opt.core.base.files import atomic_write, make_directory
 from nnlo_opt.core.base.records import without_collection
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.trials import deaths, unrecorded
 from nnlo_opt.core.trials.events import RunStarted
 from nnlo_opt.core.trials.identity import RunIdentity
@@ -34,13 +35,13 @@ from nnlo_opt.core.trials.sync_mark import MARK_NAME
 JOURNAL_NAME = "journal.jsonl"
 #: folder of all runs
 RUNS = "checkpoints"
-#: folder of the requests of commands
+#: folder for requests of commands to the running search
 INBOX_NAME = "inbox"
-#: seconds to wait for the lock: ranks of a killed mpirun live on for 1.5-3.5 s
+#: seconds to wait for the lock: ranks of a killed mpirun survive for 1.5-3.5 s
 LOCK_TIMEOUT_S = 15.0
-#: empty file of a run whose last start has heard a signal that ends it at once
+#: empty file that marks a run whose last start was interrupted by a signal
 INTERRUPTED_NAME = "run.interrupted"
-#: folders, and files, of a run directory; the journal comes last
+#: folders and files of a run directory; the journal comes last
 _FOLDERS = (
     "trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER, unrecorded.FOLDER
 )  # fmt: skip
@@ -53,7 +54,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,254}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """Request of a command for a run: a new one, or one to resume or replace."""
+    """A command's request for a run: create, resume or replace."""
 
     root: Path
     #: --checkpoint, else --trial-name; None: `<model>-001`, …
@@ -61,26 +62,30 @@ class RunRequest:
     restore: bool = False
     overwrite: bool = False
     #: option of the command that resumes a run, for messages
-    restore_option: str = "--opt-restore"
-    #: number of trials of the search, or of epochs of the training, that the command asks for
+    restore_option: str = field(default_factory=partial(spelled, "opt_restore", True))
+    #: number of trials, or of epochs of a training, that the command requests
     n_asked: int = 0
     unit: Literal["trial", "epoch"] = "trial"
-    #: training options that may differ on resume, as they change no figure of a trial that has ended
+    #: training options that may change on resume, because they do not affect ended trials
     may_change: frozenset[str] = frozenset({"checkpoint_interval"})
-    #: True if the name is a folder that a user's script has chosen freely
+    #: True if the name is a folder chosen by a user's script
     is_folder: bool = False
-    #: working folder of the command, which code of a user may change later
+    #: True if the run is removed when its program has the results: it is not synced, and has no reports
+    is_temporary: bool = False
+    #: working folder of the command; user code may change it later
     start: Path = field(default_factory=Path.cwd, compare=False)
 
     def __post_init__(self) -> None:
         if self.name is not None and not self.is_folder and not _NAME.fullmatch(self.name):
             raise ConfigurationError(
-                "The name of a run (`--checkpoint`, `--trial-name`) must be a plain file name of at most 255 letters, "
-                f"digits, `.`, `_`, `+` and `-`; `--checkpoint` may name its folder in front. Received: {self.name!r}."
+                f"The name of a run (`{spelled('checkpoint')}`, `{spelled('trial_name')}`) must be a plain file name "
+                f"of at most 255 letters, digits, `.`, `_`, `+` and `-`; `{spelled('checkpoint')}` may name its folder "
+                f"in front. Received: {self.name!r}."
             )
         if self.restore and self.overwrite:
             raise ConfigurationError(
-                f"`{self.restore_option}` resumes a run and `--overwrite` replaces it. Received: both; give one."
+                f"`{self.restore_option}` resumes a run and `{spelled('overwrite', True)}` replaces it. Received: "
+                "both; give one."
             )
 
     @property
@@ -89,8 +94,8 @@ class RunRequest:
         return self.start / self.root
 
     def resuming(self, words: Sequence[str]) -> list[str]:
-        """Return the command that resumes this run; `words` are the command that has asked for it."""
-        # A shorter prefix is ambiguous: --ove is --overlap as well.
+        """Return the command that resumes this run, given the `words` of the original command."""
+        # A shorter prefix is ambiguous: --ove could be --overlap.
         kept = [word for word in words if not ("--overwrite".startswith(word) and len(word) >= len("--overw"))]
         return kept if self.restore else [*kept, self.restore_option]
 
@@ -101,10 +106,10 @@ class RunRequest:
         return max((a.epoch for trial in ledger.trials[-1:] for a in trial.assignments), default=0)
 
     def interrupted_text(self, ledger: Ledger, words: Sequence[str]) -> str:
-        """Return how far an interrupted run has come, and the command that resumes it on a line of its own.
+        """Return the progress of an interrupted run and, on a separate line, the command that resumes it.
 
         Args:
-            words: command that was interrupted.
+            words: interrupted command.
         """
         if not ledger.trials:
             return NOTHING_BEGUN
@@ -119,12 +124,12 @@ class RunDirectory:
     """Open run directory, held by one process.
 
     Args:
-        syncs: as of `Journal`.
-        replaces: leave a run that is there as it is until `begin_anew`; before that there is no `journal`.
+        syncs: as for `Journal`.
+        replaces: keep an existing run untouched until `begin_anew`; before that, `journal` does not exist.
     """
 
     def __init__(self, path: Path, shown: Path, lock: RunLock, *, syncs: bool, replaces: bool) -> None:
-        #: absolute path, and the path as the command has it, for messages
+        #: absolute path, and the path as given, for messages
         self.path, self.shown = path, shown
         self._syncs = syncs
         self._closing = ExitStack()
@@ -143,7 +148,7 @@ class RunDirectory:
         self._closing.callback(self.journal.close)
 
     def begin_anew(self) -> None:
-        """Remove the run that `--overwrite` replaces: nothing of the request can be refused any more."""
+        """Remove the run that `--overwrite` replaces; call when the request can no longer be refused."""
         try:
             _remove_run(self.path)
             self._open_journal()
@@ -151,7 +156,7 @@ class RunDirectory:
             raise not_writable(self.path, error) from None
 
     def record(self, started: RunStarted, say: Callable[[str, TextIO], None]) -> None:
-        """Begin a start in the journal, then write `config.json`; NnloError if the journal cannot be written."""
+        """Record a start in the journal, then write `config.json`; NnloError if the journal cannot be written."""
         self.ledger.apply(started)
         try:
             (SafePath(self.path) / INTERRUPTED_NAME).unlink(missing_ok=True)
@@ -170,12 +175,12 @@ class RunDirectory:
             )
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write `config.json` for people to read; a resume only relies on the journal."""
+        """Write `config.json` for human readers; a resume uses only the journal."""
         text = json.dumps(config, indent=2, default=str) + "\n"
         atomic_write(self.path / "config.json", text, durable=self._syncs)
 
     def note_interruption(self) -> None:
-        """Note that a signal ends this process, which may have no time to end the run in good order."""
+        """Mark the run as interrupted by a signal, as there may be no time to end it cleanly."""
         with suppress(OSError):
             (SafePath(self.path) / INTERRUPTED_NAME).write_bytes(b"")
 
@@ -185,11 +190,11 @@ class RunDirectory:
             self._closing.close()
 
     def abandon(self) -> None:
-        """Close the directory of a request that was refused, and remove it unless it holds a run or other files."""
+        """Close the directory of a refused request, and remove it unless it contains a run or other files."""
         files = SafePath(self.path)
         with suppress(OSError):
             if not (files / JOURNAL_NAME).exists() or not (files / JOURNAL_NAME).stat().st_size:
-                # While the lock is held: another process that has waited for it then makes a file of its own.
+                # Remove the lock file while the lock is held; a process that waits for it then creates a new one.
                 for name in (MARK_NAME, JOURNAL_NAME, LOCK_NAME):
                     (files / name).unlink(missing_ok=True)
         self.close()
@@ -198,20 +203,20 @@ class RunDirectory:
 
 
 def run_named(name: str | os.PathLike[str]) -> Path:
-    """Return the directory of a run: a path, or a name in the folder of runs, as for `--checkpoint`."""
+    """Return the directory of a run, given a path or a name as for `--checkpoint`."""
     path, inside = Path(name), Path(RUNS, name)
     is_path = os.sep in os.fspath(name) or (path / JOURNAL_NAME).exists()
     return path if is_path or (path.exists() and not (inside / JOURNAL_NAME).exists()) else inside
 
 
 def existing_run(name: str | os.PathLike[str]) -> Path:
-    """Return the directory of a run, as `run_named`; a name that is no run is a path."""
+    """Like `run_named`, but a name without a run is taken as a path."""
     run = run_named(name)
     return run if run.is_dir() else Path(name)
 
 
 def checked_run(run: Path, remedy: str) -> Path:
-    """Return a run directory; ConfigurationError if it is none, with the `remedy` if no run is in it either."""
+    """Return `run` if it is a run directory; else ConfigurationError, with the `remedy` if it contains no runs."""
     if not os.path.isfile(run / JOURNAL_NAME):
         inside = sorted(path.parent for path in run.glob(f"*/{JOURNAL_NAME}"))
         remedy = f"name a run in it, such as `{inside[-1]}`" if inside else remedy
@@ -222,7 +227,7 @@ def checked_run(run: Path, remedy: str) -> Path:
 
 
 def refuse_existing(request: RunRequest) -> None:
-    """Raise ConfigurationError if the run cannot be made, or exists and the command neither resumes nor replaces it."""
+    """Raise ConfigurationError if the run cannot be created, or exists and is neither resumed nor replaced."""
     path = wanted = request.place / (request.name or "")
     while not os.path.exists(path):
         path = path.parent
@@ -233,18 +238,19 @@ def refuse_existing(request: RunRequest) -> None:
     if os.path.exists(request.place / request.name / JOURNAL_NAME):
         raise ConfigurationError(
             f"The run `{request.root / request.name}` already exists. Resume it with `{request.restore_option}`, "
-            "choose another name with `--checkpoint NAME`, or replace it with `--overwrite`."
+            f"choose another name with `{spelled('checkpoint', 'NAME')}`, or replace it with "
+            f"`{spelled('overwrite', True)}`."
         )
 
 
 def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str]:
     """Return (name of the run, one sentence for the log or "").
 
-    A run without a given name is `<model>-001`, `-002`, …; with `restore` it is the newest run of the model that is not
-    complete, else the newest one if the command asks for more than is done.
+    Without a given name it is `<model>-001`, `-002`, etc.; with `restore` the newest incomplete run of the model, or
+    the newest run if the command requests more than it has done.
 
     Raises:
-        ConfigurationError: all runs of the model are complete, and the command asks for no more.
+        ConfigurationError: all runs of the model are complete, and the command requests nothing more.
     """
     if request.name is not None:
         return request.name, ""
@@ -275,18 +281,16 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
     n_done = request.n_done(ledger)
     if n_done < request.n_asked:
         return name, f"Resuming `{request.root / name}`, the newest run of {model}, for more {request.unit}s."
-    option = "--num-iterations" if request.unit == "trial" else "--epochs"
+    more = spelled("num_iterations" if request.unit == "trial" else "epochs") + either(" N", "=N")
     raise ConfigurationError(
         f"`{request.restore_option}` without a name resumes a run that is not complete. Received: "
-        f"`{request.root / name}`, the newest run of {model}, complete with {n_done} {request.unit}"
-        f"{'s' * (n_done != 1)}. Ask for more by `{option} N`, name another run by `--checkpoint NAME`, or leave "
-        f"`{request.restore_option}` out for a new run."
+        f"`{request.root / name}`, the newest run of {model}, complete with {n_done} "
+        f"{request.unit}{'s' * (n_done != 1)}. Ask for more by `{more}`, name another run by "
+        f"`{spelled('checkpoint', 'NAME')}`, or leave `{request.restore_option}` out for a new run."
     )
 
 
-def open_run(
-    request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S, *, syncs: bool = True
-) -> RunDirectory:
+def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S) -> RunDirectory:
     """Open or create the run `name`, locked for this process; wait while another process holds the lock."""
     path = request.place / name
     with ExitStack() as on_error:
@@ -295,7 +299,8 @@ def open_run(
             _check_files(path)
             lock = RunLock(path, lock_timeout_s)
             on_error.callback(lock.close)
-            run = RunDirectory(path, request.root / name, lock, syncs=syncs, replaces=request.overwrite)
+            shown, syncs = request.root / name, not request.is_temporary
+            run = RunDirectory(path, shown, lock, syncs=syncs, replaces=request.overwrite)
         except OSError as error:
             raise not_writable(path, error) from None
         on_error.pop_all()
@@ -309,20 +314,20 @@ def _files_of(run: SafePath, *others: str) -> list[SafePath]:
 
 
 def _check_files(run: Path) -> None:
-    """Raise ConfigurationError if a file or a folder of a run is a link."""
+    """Raise ConfigurationError if a file or folder of a run is a link."""
     for path in _files_of(SafePath(run), LOCK_NAME, OWNER_NAME, LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME):
         if stat.S_ISLNK(path.stat().st_mode):
             raise ConfigurationError(
                 f"A run directory must hold its files itself, as others may have put a link there. Received: "
                 f"`{path}`, a link. Remove the link, put what it leads to in its place, or choose another name by "
-                "`--checkpoint NAME`; the run directory itself may be a link."
+                f"`{spelled('checkpoint', 'NAME')}`; the run directory itself may be a link."
             )
 
 
 def _remove_run(path: Path) -> None:
-    """Remove the files of a run and nothing else: a wrong name must not cost a user's own files.
+    """Remove the files of a run and nothing else, so that a wrong name does not delete other files.
 
-    A directory without a journal is no run. So the journal is removed last: an interrupted removal can be repeated.
+    A directory without a journal is not a run, so the journal is removed last: an interrupted removal can be repeated.
     """
     if (SafePath(path) / JOURNAL_NAME).exists():
         for file in _files_of(SafePath(path)):

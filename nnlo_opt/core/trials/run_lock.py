@@ -1,8 +1,8 @@
-"""Lock of a run directory: one coordinator at a time, by a lock of the operating system with a note of its owner.
+"""Lock of a run directory: one coordinator at a time, by an operating system lock and an owner's note.
 
-The lock (`run.lock`) goes with the process that held it, however that died, so among processes of one machine it is the
-truth. Between machines it may be worth nothing, as file systems are often mounted without locks across machines; and
-some have none at all. Then the note of the owner decides (`core.trials.owner`).
+The lock (`run.lock`) is released when its process dies in any way, so it is reliable among processes of one machine. It
+may have no effect between machines, because file systems are often mounted without cross-machine locks, and some have
+no locks. Then the owner's note decides (`core.trials.owner`).
 """
 
 import errno
@@ -17,6 +17,7 @@ from pathlib import Path
 from nnlo_opt.core.base.errors import ConfigurationError, refuse_forked
 from nnlo_opt.core.base.files import NO_LOCKS, make_directory
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.trials.owner import (
     OWNER_NAME,
     POLL_S,
@@ -33,16 +34,16 @@ logger = logging.getLogger(__name__)
 
 LOCK_NAME = "run.lock"
 LAUNCH_LOCK_NAME = "launch.lock"
-#: note of a launcher, where there are no locks
+#: note of a launcher on file systems without locks
 LAUNCH_OWNER_NAME = "launch.owner"
 
 
 class _FileLock:
-    """Lock of the operating system on a file, which is created. It is freed when its process dies.
+    """Operating system lock on a file, which is created; released when the process dies.
 
     Raises:
         TimeoutError: another process has held it for `timeout_s` seconds.
-        OSError: of `NO_LOCKS`, and any other.
+        OSError: the file system has no locks (`NO_LOCKS`), or any other error.
     """
 
     def __init__(self, path: SafePath, timeout_s: float) -> None:
@@ -58,13 +59,13 @@ class _FileLock:
             raise
 
     def release(self) -> None:
-        """Free the lock, which a child that was forked does not keep."""
+        """Release the lock, also if a forked child still has the file open."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
 
 
 def _locked(fd: int, kind: int) -> bool:
-    """Lock an open file unless another process has done so; return True if it is locked."""
+    """Try to lock an open file; return True if successful."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -73,7 +74,7 @@ def _locked(fd: int, kind: int) -> bool:
 
 
 def _lock_if_any(path: SafePath, timeout_s: float) -> tuple[_FileLock | None, str]:
-    """Return the lock on a file; or None, and the answer of a file system without locks."""
+    """Return the lock on a file, or None and the error text of a file system without locks."""
     try:
         return _FileLock(path, timeout_s), ""
     except OSError as error:
@@ -83,11 +84,11 @@ def _lock_if_any(path: SafePath, timeout_s: float) -> tuple[_FileLock | None, st
 
 
 class RunLock:
-    """Right to write to a run directory, acquired by the constructor.
+    """Exclusive right to write to a run directory, acquired by the constructor.
 
     Args:
         run: the run directory.
-        timeout_s: seconds to wait for a process of this machine to release it.
+        timeout_s: seconds to wait for another process of this machine to release it.
 
     Raises:
         ConfigurationError: another coordinator holds it.
@@ -111,7 +112,8 @@ class RunLock:
         except TimeoutError:
             raise ConfigurationError(
                 f"A run directory has one coordinator at a time, and another process holds `{run}`"
-                f"{in_words(read_owner(run))}: wait for it to end, or choose another name by `--checkpoint NAME`."
+                f"{in_words(read_owner(run))}: wait for it to end, or choose another name by "
+                f"`{spelled('checkpoint', 'NAME')}`."
             ) from None
         if self._lock is not None:
             try:
@@ -129,7 +131,7 @@ class RunLock:
         self._owner.check()
 
     def close(self) -> None:
-        """Release the run; a process that was forked from the owner leaves it alone."""
+        """Release the run; does nothing in a forked child."""
         if os.getpid() != self._owner.mine["pid"]:
             return
         self._owner.close()
@@ -138,7 +140,7 @@ class RunLock:
 
 
 def may_be_at_work(run: Path) -> bool:
-    """Return True if a run has an owner: a process of this machine that lives, or one that has shown signs of life."""
+    """Return True if a run has a live owner: a running process of this machine, or one with a recent heartbeat."""
     owner, note = read_owner(run), SafePath(run) / OWNER_NAME
     if owner is None:
         return False
@@ -156,7 +158,7 @@ def may_be_at_work(run: Path) -> bool:
 
 @contextmanager
 def launcher_of(path: Path) -> Iterator[None]:
-    """Hold a run directory for its launcher during a `with` block; at the end an empty one is removed.
+    """Lock a run directory for its launcher during a `with` block; afterwards an empty directory is removed.
 
     Raises:
         ConfigurationError: another launcher holds it.
@@ -170,7 +172,7 @@ def launcher_of(path: Path) -> Iterator[None]:
     except TimeoutError:
         raise ConfigurationError(
             f"A run has one launcher at a time, and another one is at work on `{path}`: wait for it to end, or choose "
-            "another name by `--checkpoint NAME`."
+            f"another name by `{spelled('checkpoint', 'NAME')}`."
         ) from None
     except OSError as error:
         raise not_writable(path, error) from None
@@ -191,5 +193,5 @@ def not_writable(path: Path, error: OSError) -> ConfigurationError:
     """Return the error to raise for the run directory `path`, in which `error` has prevented a write."""
     return ConfigurationError(
         f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another place by "
-        "`--checkpoint DIR/NAME`."
+        f"`{spelled('checkpoint', 'DIR/NAME')}`."
     )

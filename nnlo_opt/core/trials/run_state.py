@@ -1,4 +1,4 @@
-"""State of a run: what decides that it is running, finished, interrupted or dead."""
+"""State of a run: running, finished, interrupted or dead."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -9,20 +9,20 @@ from nnlo_opt.core.trials.run_directory import INTERRUPTED_NAME
 
 
 class RunState(StrEnum):
-    """State of a run; its value is the word for people and in JSON."""
+    """State of a run; its value is shown to users and used in JSON."""
 
-    #: no start is in the journal yet
+    #: the journal has no start yet
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-    #: the last start has said itself that it ends before the search is over: in good order, or after Ctrl-C
+    #: the last start recorded that it ended before the search was complete: preempted, or by Ctrl-C
     INTERRUPTED = "interrupted"
-    #: nobody is at work on the run, which has not said why
+    #: no process is running, and the journal does not tell why
     DEAD = "dead"
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more comes without another start."""
+        """True if nothing more happens without another start."""
         return self not in (RunState.WAITING, RunState.RUNNING)
 
 
@@ -30,10 +30,10 @@ def state_of(run: Path, ledger: Ledger, *, at_work: bool) -> RunState:
     """Return the state of a run.
 
     Args:
-        run: its directory, which shows whether the last start has heard a signal that ends it at once.
-        ledger: its trials.
-        at_work: a process may be at work on the run. This is looked up before the journal is read: a run that ends
-            between the two would seem to be dead.
+        run: run directory, which shows whether the last start was interrupted by a signal.
+        ledger: trials of the run.
+        at_work: True if a process may be working on the run. Determine this before reading the journal: a run that ends
+            in between would seem dead.
     """
     if not ledger.sessions:
         return RunState.WAITING
@@ -41,7 +41,7 @@ def state_of(run: Path, ledger: Ledger, *, at_work: bool) -> RunState:
 
 
 def state_after(run: Path, reason: str, *, complete: bool, at_work: bool) -> RunState:
-    """Return the same of a run that has begun, by the reason for which its last start ended; empty if it has none."""
+    """Like `state_of` for a run that has begun, given the reason why its last start ended (empty if none)."""
     if complete:
         return RunState.FINISHED
     if reason or (not at_work and (SafePath(run) / INTERRUPTED_NAME).exists()):

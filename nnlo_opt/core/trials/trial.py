@@ -1,4 +1,4 @@
-"""Trial: one point of the search space with all its measurements."""
+"""Trial: one point of the search space and its measurements."""
 
 import math
 import re
@@ -10,13 +10,10 @@ from typing import Any
 
 
 class TrialState(StrEnum):
-    """State of a trial; its value is the word in `results.csv`.
+    """State of a trial; its value is the text in `results.csv`.
 
-    >>> TrialState("pruned").ended
-    True
-
-    Raises:
-        ValueError: there is no state of this word.
+    >>> [state.value for state in TrialState if state.ended]
+    ['complete', 'failed', 'pruned']
     """
 
     PENDING = "pending"
@@ -29,7 +26,7 @@ class TrialState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True if nothing more will be measured for the trial."""
+        """True if the trial has ended."""
         return self in (TrialState.COMPLETE, TrialState.FAILED, TrialState.PRUNED)
 
 
@@ -46,13 +43,13 @@ class AssignmentEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Loss of ranks that trained an assignment, or of its script, which counts against `--max-attempts`."""
+    """Loss of an assignment's ranks or script; it counts against `--max-attempts`."""
 
-    #: number of epochs reported before it
+    #: epochs reported before it
     epoch: int
-    #: what was lost, with the cause if it is known
+    #: what was lost, and the cause if known
     reason: str
-    #: True if the ranks are alive, and only the script was killed
+    #: True if only the script was killed, and the ranks are alive
     of_script: bool = False
 
 
@@ -68,22 +65,22 @@ class Assignment:
     team: int
     n_ranks: int
     assigned_at_s: float
-    #: time at which its workers were ready; None before
+    #: time at which its workers were ready; None before that
     started_at_s: float | None = None
-    #: seconds for which its team was idle before it; None for the first assignment of a team
+    #: idle seconds of its team before it; None for a team's first assignment
     waited_s: float | None = None
-    #: number of epochs that it has restored from a checkpoint
+    #: epochs restored from a checkpoint
     first_epoch: int = 0
     #: number of the last reported epoch
     epoch: int = 0
     #: metrics of that epoch
     metrics: dict[str, float] = field(default_factory=dict)
-    #: None while it is under way
+    #: None while it is running
     end: AssignmentEnd | None = None
     ended_at_s: float | None = None
-    #: cause of its failure or loss; empty without one
+    #: cause of its failure or loss, or empty
     reason: str = ""
-    #: losses in their order; the assignment continued with the remaining ranks, unless it ended LOST with the last loss
+    #: losses in order; the assignment continued with the remaining ranks, unless it ended as LOST with the last one
     losses: list[Loss] = field(default_factory=list)
 
 
@@ -95,20 +92,20 @@ class FoldResult:
     metrics: dict[str, float]
     n_epochs: int
     train_s: float
-    #: value of every objective by name; empty if the figure of merit alone counts
+    #: objective -> value; empty if there is only the figure of merit
     objectives: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, end: object) -> "FoldResult":
-        """Return the result that a message or an event about the end of a fold tells."""
+        """Return the result in a message or event about the end of a fold."""
         return cls(**{own.name: getattr(end, own.name) for own in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnrecordedFold:
-    """Fold that finished after the coordinator had died, so that its result is not in the journal."""
+    """Fold that finished after the coordinator died, so its result is not in the journal."""
 
-    #: identity of the assignment, as in the journal
+    #: number of the assignment in the journal
     assignment: int
     trial: int
     fold: int
@@ -118,65 +115,68 @@ class UnrecordedFold:
     reason: str = ""
 
     def is_of(self, assignment: Assignment, point: dict[str, Any]) -> bool:
-        """Return True if this is the result of `assignment`, of a trial at `point`."""
+        """Return True if this is the result of `assignment` for a trial at `point`."""
         own = self.assignment, self.trial, self.fold, self.attempt
         return own == (assignment.number, assignment.trial, assignment.fold, assignment.attempt) and point == self.point
 
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """Measurements and state of one trial; only the ledger changes it."""
+    """Measurements and state of one trial, as exporters and reports read it.
+
+    Do not set attributes from outside: only the ledger may change a trial, because its indices and counts depend on it.
+    """
 
     number: int
     point: dict[str, Any]
-    #: "enqueued", "start point" or "likely values"; empty if the search algorithm has chosen the point
+    #: "enqueued", "start point" or "likely values"; empty if the algorithm chose the point
     origin: str = ""
     state: TrialState = TrialState.PENDING
     #: fold -> result of a finished fold
     folds: dict[int, FoldResult] = field(default_factory=dict)
-    #: all attempts, in the order they were assigned
+    #: all attempts, in the order of assignment
     assignments: list[Assignment] = field(default_factory=list)
     #: fold -> number of epochs -> figure of merit of the first report; epochs in increasing order
     reports: dict[int, dict[int, float]] = field(default_factory=dict)
-    #: fold -> number of its first epoch as its code counts, 1 or 0, which the first report has shown
+    #: fold -> number of its first epoch in its code's counting, 1 or 0, known from the first report
     first_epochs: dict[int, int] = field(default_factory=dict)
-    #: number of rungs that it has passed
+    #: number of rungs passed
     n_rungs: int = 0
-    #: mean and population standard deviation over the folds; None before the trial is complete
+    #: mean over the folds, then population standard deviation; None until the trial is complete
     figure_of_merit: float | None = None
     figure_of_merit_std: float | None = None
-    #: the same for every objective by name; empty without several objectives, or before the trial is complete
+    #: objective -> the same; empty for a single objective, and until the trial is complete
     objectives: dict[str, float] = field(default_factory=dict)
     objectives_std: dict[str, float] = field(default_factory=dict)
-    #: mean over the folds of every value that an outcome constraint bounds, NaN if a fold lacks it; empty before the
+    #: name -> mean over the folds of a value bounded by an outcome constraint, NaN if a fold lacks it; empty until the
     #: trial is complete
     outcomes: dict[str, float] = field(default_factory=dict)
-    #: True if it keeps all outcome constraints; None before the trial is complete
+    #: True if it satisfies all outcome constraints; None until the trial is complete
     feasible: bool | None = None
-    #: mean over the folds when it was last paused or pruned, after fewer epochs than a whole training; None before
+    #: mean over the folds when it was last paused or pruned; None before
     figure_so_far: float | None = None
-    #: cause of its failure or pruning, in a sentence
+    #: cause of its failure or pruning
     reason: str = ""
     ended_at_s: float | None = None
 
     @property
     def running(self) -> list[Assignment]:
-        """Assignments under way."""
+        """Running assignments."""
         return [assignment for assignment in self.assignments if assignment.end is None]
 
     @property
     def finite_outcomes(self) -> dict[str, float]:
-        """Those of its outcomes that are known."""
+        """Its known outcomes."""
         return {name: value for name, value in self.outcomes.items() if math.isfinite(value)}
 
     @property
     def standing(self) -> str:
-        """Its state, or `infeasible` if it is complete and breaks an outcome constraint."""
+        """Its state, or `infeasible` if it is complete but violates an outcome constraint."""
         return "infeasible" if self.feasible is False else self.state.value
 
     @property
     def curve(self) -> dict[int, float]:
-        """Figure of merit after each number of epochs, the mean over the folds that have reported it."""
+        """Epochs -> mean figure of merit over the folds that have reported it."""
         if len(self.reports) == 1:
             return dict(next(iter(self.reports.values())))
         epochs = sorted({epoch for reports in self.reports.values() for epoch in reports})
@@ -184,7 +184,7 @@ class Trial:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the figure of merit over the folds; None without several folds."""
+        """Standard error of the figure of merit over the folds; None for a single fold."""
         if self.figure_of_merit_std is None or len(self.folds) < 2:
             return None
         return self.figure_of_merit_std / math.sqrt(len(self.folds) - 1)
@@ -194,20 +194,20 @@ class Trial:
         return sum(a.fold == fold and a.end is not AssignmentEnd.PAUSED for a in self.assignments)
 
 
-#: what differs between two failures for the same reason: points, addresses, numbers; but the line of code does not
+#: what may differ between failures with the same cause: points, addresses, numbers, but not the line of code
 _VARYING = re.compile(r"(line \d+)|\{[^{}]*\}|0x[0-9a-f]+|[-+]?\d[\d.,]*(?:e[-+]?\d+)?|[-+]?\b(?:nan|inf)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A cause of failures: the reason of the first trial, and the numbers of all."""
+    """Failures with the same cause: the reason of the first, and the numbers of all trials."""
 
     reason: str
     trials: list[int]
 
 
 def failures(trials: Iterable[Trial]) -> list[Failure]:
-    """Return the causes for which trials have failed, the most frequent one first."""
+    """Group failed trials by cause, the most frequent first."""
     found: dict[str, Failure] = {}
     for trial in trials:
         if trial.state is TrialState.FAILED:

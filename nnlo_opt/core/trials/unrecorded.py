@@ -1,7 +1,7 @@
-"""Unrecorded results: folds that finished after the coordinator had died.
+"""Unrecorded results: folds that finished after the coordinator died.
 
-The master of each fold writes a file in `unrecorded/` of the run, whole or not at all, with a checksum. The next start
-adds the results to the journal, so that no finished fold is trained again, and removes the files.
+The master of each fold atomically writes a file with a checksum to `unrecorded/` of the run. The next start adds the
+results to the journal, so that no finished fold is trained again, and removes the files.
 """
 
 import logging
@@ -26,7 +26,7 @@ def keep(run: Path, fold: UnrecordedFold) -> None:
 
 
 def read(run: Path) -> tuple[UnrecordedFold, ...]:
-    """Return all results in `run`; a damaged one is skipped with a warning, and its fold is trained again."""
+    """Return all results in `run`; damaged ones are skipped with a warning, and their folds trained again."""
     folds = []
     for path in (SafePath(run) / FOLDER).glob("assignment-*.json"):
         try:
@@ -37,5 +37,5 @@ def read(run: Path) -> tuple[UnrecordedFold, ...]:
 
 
 def forget(run: Path) -> None:
-    """Remove all results, as the journal has them."""
+    """Remove all results, once the journal has them."""
     (SafePath(run) / FOLDER).remove()

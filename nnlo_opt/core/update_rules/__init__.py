@@ -1,1 +1,1 @@
-"""Update rules with their optimizers: NumPy, flat float32 vectors, in place."""
+"""Update rules and optimizers, in NumPy on flat float32 vectors, in place."""

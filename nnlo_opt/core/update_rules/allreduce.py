@@ -1,12 +1,12 @@
-"""Allreduce: all workers take the same step along the mean of their gradients, so that their weights stay the same.
+"""Allreduce: all workers take the same step along the mean of their gradients, so their weights stay equal.
 
-Synchronous SGD with averaged gradients, as in Sergeev and Del Balso, "Horovod" (arXiv:1802.05799), section 3: with
-n_i samples in the batch of worker i, every worker makes the optimizer's step along
+Synchronous SGD with averaged gradients, as in Sergeev and Del Balso, "Horovod" (arXiv:1802.05799), section 3: with n_i
+samples in the batch of worker i, every worker applies the optimizer to
 
     g = sum_i(n_i g_i) / sum_i(n_i)
 
-which is the gradient of the union of their batches. How the sum is made stands in `core.block.exchange`. The master
-hears of the weights once an epoch, from one worker.
+which is the gradient of the union of their batches. `core.block.exchange` computes the sum. One worker sends the
+weights to the master once per epoch.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.update_rules.optimizers import Optimizer
 from nnlo_opt.core.update_rules.rule import (
     Answer,
@@ -28,7 +29,7 @@ from nnlo_opt.core.update_rules.vectors import FloatVector
 
 
 class AllreduceMaster(MasterHalf):
-    """The master's half: the weights of the first worker are the central weights, as all workers have the same."""
+    """The master's half: the central weights are those of the first worker, because all workers have the same."""
 
     answers = Answer.NOTHING
 
@@ -40,9 +41,9 @@ class AllreduceMaster(MasterHalf):
 
 
 class AllreduceWorker(SteppingWorker):
-    """The worker's half: the optimizer's step, whole or the part of this rank."""
+    """The worker's half: the optimizer's step, whole or this rank's part of it."""
 
-    #: None: each rank makes the whole step
+    #: None if each rank applies the whole step
     _shared: PartedStep | None = None
 
     def share(self, make: Callable[[Optimizer], Step]) -> Step:
@@ -72,11 +73,11 @@ class Allreduce(UpdateRule):
 
     def check_groups(self, n_masters: int, n_processes: int) -> None:
         for option, number, rule in (
-            ("--n-processes", n_processes, "averages over all ranks"),
-            ("--n-masters", n_masters, "has no masters"),
+            ("n_processes", n_processes, "averages over all ranks"),
+            ("n_masters", n_masters, "has no masters"),
         ):
             if number > 1:
                 raise ConfigurationError(
-                    f"`{option}` must be 1 with `--mode {self.name}`, which {rule}. Received: {number}; leave it out, "
-                    "or take another mode."
+                    f"`{spelled(option)}` must be 1 with `{spelled('mode', self.name)}`, which {rule}. Received: "
+                    f"{number}; leave it out, or take another mode."
                 )

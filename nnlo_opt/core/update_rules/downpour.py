@@ -2,20 +2,20 @@
 
 Dean et al., "Large Scale Distributed Deep Networks" (NIPS 2012), section 4.1 and Algorithm 7.1: after every n_push
 batches a worker pushes its accumulated gradient, and pulls the central weights. Here push and pull are one exchange
-every k batches (the sync period), and the optimizer at the master is a choice; the paper takes Adagrad.
+every k batches (the sync period), and the optimizer at the master can be chosen; the paper uses Adagrad.
 
-Notation: g_j is the mean gradient of batch j of n_j samples. At k = 1 a worker pushes g_1. At k > 1 it makes local
+Notation: g_j is the mean gradient of batch j of n_j samples. At k = 1 a worker pushes g_1. At k > 1 it takes local
 steps x <- x - lr g_j in between (or steps of another local optimizer) and pushes
 
     u = k * sum_j(n_j g_j) / sum_j(n_j)                                                        (1)
 
-which is their plain sum when batches are equally long: one worker with SGD of the same learning rate at the master
-then is serial SGD. Synchronous training averages the pushes u_i of the workers, of N_i samples each, into
+which is their plain sum if batches have equal sizes: then one worker, with SGD of the same learning rate at the master,
+is serial SGD. Synchronous training averages the pushes u_i of the workers, of N_i samples each, into
 
     u = sum_i(N_i u_i) / sum_i(N_i)                                                            (2)
 
-which at k = 1 is the gradient of the union of their batches, however the samples are divided. A sub-master makes (2) of
-the updates of its group; so in synchronous training a tree of masters does what one master does.
+which at k = 1 is the gradient of the union of their batches, however the samples are divided. A sub-master computes (2)
+for its group, so in synchronous training a tree of masters is equivalent to one master.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from nnlo_opt.core.update_rules.vectors import FloatVector, add_scaled, scratch_
 def combine(updates: Sequence[tuple[int, FloatVector]], out: FloatVector) -> None:
     """Write the average of `updates`, pairs (n_samples, vector), weighted by samples as in (2), into `out`.
 
-    Summed in the order given, so the same order gives the same bits. `out` is none of the vectors.
+    The sum follows the given order, so the same order gives the same bits. `out` must not be one of the vectors.
     """
     total = sum(n_samples for n_samples, _ in updates)
     if total <= 0:
@@ -50,7 +50,7 @@ class DownpourMaster(MasterHalf):
 
     def __init__(self, optimizer: Optimizer, *, corrects_momentum: bool = False) -> None:
         self._optimizer: Optimizer = optimizer
-        #: momentum that staleness and optimizer shall have together; None if staleness does not count
+        #: total momentum of staleness and optimizer; None if momentum is not corrected
         self._asked_momentum = float(optimizer.values["momentum"]) if corrects_momentum else None
         self._mean = aligned_empty(0)
 
@@ -82,7 +82,7 @@ class DownpourMaster(MasterHalf):
 
 
 class DownpourWorker(WorkerHalf):
-    """The worker's half with an exchange every batch: the gradient itself is the update."""
+    """The worker's half for an exchange every batch: the update is the gradient."""
 
     def own(self, central: FloatVector) -> None:
         self.weights = self.answer = central
@@ -92,12 +92,12 @@ class DownpourWorker(WorkerHalf):
 
 
 class SummingWorker(WorkerHalf):
-    """The worker's half with longer periods: local steps, with (1) of the true gradients along them as the update."""
+    """The worker's half for longer periods: local steps; the update is (1) of the gradients along them."""
 
     def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
         super().__init__(n_weights)
         self._optimizer: Optimizer = optimizer
-        #: sum of n_j / n_1 * g_j: exactly g_1 after one batch, exactly the plain sum for equal batches
+        #: sum of n_j / n_1 * g_j: exactly g_1 after one batch, and exactly the plain sum for equal batches
         self._sum = np.zeros(n_weights, np.float32)
         #: n_1, samples of the first batch of the period
         self._n_first = 0
@@ -127,7 +127,7 @@ class SummingWorker(WorkerHalf):
         return self._update
 
     def state(self) -> dict[str, Any]:
-        # Plain SGD remembers nothing.
+        # Plain SGD has no state.
         state = super().state()
         return state if any(isinstance(value, np.ndarray) for value in state.values()) else {}
 
@@ -137,7 +137,7 @@ class SummingWorker(WorkerHalf):
 
 
 class DownpourGroup(GroupHalf):
-    """The sub-master's half: (2) of the updates of the group."""
+    """The sub-master's half: (2) over the updates of the group."""
 
     def __init__(self, n_weights: int) -> None:
         self._update = aligned_empty(n_weights)
@@ -148,7 +148,7 @@ class DownpourGroup(GroupHalf):
 
 
 def gradient_worker(options: RuleOptions, n_weights: int, learning_rate: float) -> WorkerHalf:
-    """Return the half of a worker that pushes gradients and makes its local steps at `learning_rate`."""
+    """Return the half of a worker that pushes gradients and takes local steps at `learning_rate`."""
     if options.sync_every == 1:
         return DownpourWorker(n_weights)
     name, parameters = options.worker_optimizer or "sgd", options.worker_optimizer_params
@@ -166,7 +166,7 @@ class Downpour(UpdateRule):
         return DownpourMaster(self.optimizer(options, n_weights), corrects_momentum=options.momentum_correction)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:
-        # Local steps are taken at the rate of the optimizer at the master.
+        # Local steps use the learning rate of the master's optimizer.
         return gradient_worker(options, n_weights, self.base_learning_rate(options))
 
     def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> DownpourGroup:

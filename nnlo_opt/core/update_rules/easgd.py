@@ -1,4 +1,4 @@
-"""Elastic averaging SGD: workers train on their own, an elastic force ties their weights to the central ones.
+"""Elastic averaging SGD: workers train independently, and an elastic force couples their weights to the central ones.
 
 Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD" (arXiv:1412.6651). With w the central weights
 and x_i the weights of worker i of p, an exchange every k batches (the paper's communication period) is steps a and b of
@@ -6,25 +6,25 @@ Algorithms 1 and 2:
 
     d = alpha (x_i - w);  x_i <- x_i - d;  w <- w + d,  with alpha = beta / p                              (1)
 
-Both sides use the w before the exchange, so it conserves x_i + w. It takes one message each way: the worker pushes
-x_i, the master answers d, which the worker subtracts. An answer of d, rather than of weights, is right whenever it
-comes: local steps made in the meantime are kept.
+Both sides use w from before the exchange, which conserves x_i + w. An exchange is one message each way: the worker
+pushes x_i, the master answers d, and the worker subtracts it. Unlike weights, d is correct whenever it arrives: local
+steps made in the meantime are kept.
 
 A synchronous round exchanges with all workers at once, (5) and (6) of the paper less the gradient step:
 
     x_i <- x_i - alpha (x_i - w);  w <- (1 - beta) w + beta mean_i(x_i) = w + sum_i(alpha (x_i - w))       (2)
 
-Between exchanges a worker makes local steps with any optimizer: plain SGD is EASGD, Nesterov's momentum delta with
-the learning rate eta is EAMSGD (Algorithm 2):
+Between exchanges a worker takes local steps with any optimizer: plain SGD is EASGD, Nesterov's momentum delta with the
+learning rate eta is EAMSGD (Algorithm 2):
 
     v <- delta v - eta g(x + delta v);  x <- x + v                                                         (3)
 
-Departure: the paper takes the gradient of the batch after an exchange at the x before it. A worker that waits for d
-takes it at the x after it; one that overlaps the exchange with that batch does as the paper.
+Departure: in the paper the first gradient after an exchange is taken at the x before it. Here a worker that waits for d
+takes it at the x after it; a worker that overlaps the exchange with that batch follows the paper.
 
-With sub-masters a group has a centre of its own, on which its workers pull in a round of (2) with alpha = beta /
-workers of the group; then it pulls on the central weights as a worker does, with alpha = beta / groups: elastic
-averaging in a tree (Zhang, arXiv:1605.02216, chapter 6).
+With sub-masters each group has its own centre: its workers pull on it in a round of (2) with alpha = beta / workers of
+the group, and it pulls on the central weights like a worker, with alpha = beta / groups: elastic averaging in a tree
+(Zhang, arXiv:1605.02216, chapter 6).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.optimizers import (
     SGD,
@@ -58,22 +59,22 @@ ELASTIC_FORCE = 0.9
 
 
 def moving_rate(elastic_force: float, n_workers: int) -> float:
-    """alpha = beta / p of (1), in (0, 1]; ConfigurationError for an `elastic_force` beta that is out of range."""
+    """Return alpha = beta / p of (1), in (0, 1]; ConfigurationError for an `elastic_force` beta out of range."""
     if not is_number(elastic_force) or not 0 < elastic_force <= n_workers:
         raise ConfigurationError(
-            f"`--elastic-force` must be above 0 and at most the number of workers of a master, {n_workers}. "
+            f"`{spelled('elastic_force')}` must be above 0 and at most the number of workers of a master, {n_workers}. "
             f"Received: {elastic_force!r}. Leave it out for {ELASTIC_FORCE}."
         )
     return float(elastic_force) / n_workers
 
 
 def exchange(central: FloatVector, local: FloatVector, alpha: float, out: FloatVector) -> None:
-    """The master's half of (1): add d to `central` in place and write it into `out`, the answer to the worker.
+    """Apply the master's half of (1): add d to `central` in place, and write it into `out`, the answer to the worker.
 
-    All float32 (n_weights,). `out` may be `local` itself, which otherwise is only read. Allocates nothing.
+    All float32 (n_weights,). `out` may be `local`, which is otherwise not changed. Allocates nothing.
     """
     _check(central, local, out)
-    # Numbers that are not finite stay visible in the weights, here and below; the master looks at these.
+    # Non-finite numbers stay visible in the weights, here and below; the master checks these.
     with np.errstate(all="ignore"):
         for block in blocks(len(central)):
             difference = out[block]
@@ -83,10 +84,10 @@ def exchange(central: FloatVector, local: FloatVector, alpha: float, out: FloatV
 
 
 def exchange_round(central: FloatVector, local: Sequence[FloatVector], alpha: float) -> None:
-    """The master's half of (2): move `central` in place, and turn each vector of `local` into its worker's answer d.
+    """Apply the master's half of (2): move `central` in place, and turn each vector of `local` into the answer d.
 
-    `local` are the weights of the workers of the round, in place because each is only needed once; workers that are
-    missing pull no force. Summed in the order given, so the same order gives the same bits.
+    `local` has the weights of the round's workers, overwritten because each is needed only once; missing workers exert
+    no force. The sum follows the given order, so the same order gives the same bits.
     """
     _check(central, *local)
     with np.errstate(all="ignore"):
@@ -100,7 +101,7 @@ def exchange_round(central: FloatVector, local: Sequence[FloatVector], alpha: fl
 
 
 def adopt(local: FloatVector, difference: FloatVector) -> None:
-    """The worker's half of (1) and (2): subtract the master's answer from the `local` weights in place."""
+    """Apply the worker's half of (1) and (2): subtract the master's answer from the `local` weights in place."""
     with np.errstate(all="ignore"):
         np.subtract(local, difference, out=local)
 
@@ -115,23 +116,23 @@ def _check(central: FloatVector, *others: FloatVector) -> None:
 
 
 class ElasticMomentum(SGD):
-    """The local steps of EAMSGD, (3), in the paper's own form; without momentum plain SGD, the steps of EASGD.
+    """Local steps of EAMSGD, (3), in the paper's form; without momentum plain SGD, the steps of EASGD.
 
-    SGD with momentum, except that `apply` wants the gradient at `look_ahead`. An exchange moves x alone: push the
-    weights, not the look-ahead, and leave the velocity v as it is.
+    Like SGD with momentum, but `apply` needs the gradient at `look_ahead`. An exchange moves x only: push the weights,
+    not the look-ahead, and keep the velocity v.
     """
 
     name = "elastic_momentum"
     averages: ClassVar = {"velocity": "momentum"}
 
     def __init__(self, n_weights: int, learning_rate: float = SGD.default_learning_rate, momentum: float = 0.0) -> None:
-        """`learning_rate` is eta, `momentum` is delta; ConfigurationError for one that is out of range."""
-        check_positive("--elastic-lr", learning_rate, "the learning rate of the local optimizer")
-        check_fraction("--elastic-momentum", momentum, "steps without momentum")
+        """`learning_rate` is eta, `momentum` is delta; ConfigurationError for values out of range."""
+        check_positive(spelled("elastic_lr"), learning_rate, "the learning rate of the local optimizer")
+        check_fraction(spelled("elastic_momentum"), momentum, "steps without momentum")
         super().__init__(n_weights, float(learning_rate), {"momentum": float(momentum), "nesterov": False})
 
     def look_ahead(self, weights: FloatVector, out: FloatVector) -> FloatVector:
-        """Return the point of the next gradient, x + delta v: `weights` itself without momentum, else `out`, filled."""
+        """Return the point for the next gradient, x + delta v: `weights` without momentum, else `out`, filled."""
         if not self._slots:
             return weights
         velocity, delta = self._slots["velocity"], self.values["momentum"]
@@ -143,7 +144,7 @@ class ElasticMomentum(SGD):
 
 
 class EasgdMaster(MasterHalf):
-    """The master's half: the elastic force moves the central weights, and the same force the worker's."""
+    """The master's half: the elastic force moves the central weights, and with opposite sign the worker's."""
 
     answers = Answer.DIFFERENCE
 
@@ -163,7 +164,7 @@ class EasgdMaster(MasterHalf):
 
 
 class EasgdWorker(SteppingWorker):
-    """The worker's half: it trains on its own and pushes its weights; the answer is the elastic force on them."""
+    """The worker's half: trains independently and pushes its weights; the answer is the elastic force on them."""
 
     def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
         super().__init__(n_weights, optimizer)
@@ -189,7 +190,7 @@ class EasgdWorker(SteppingWorker):
 
 
 class EasgdGroup(GroupHalf):
-    """The sub-master's half: a centre between the central weights and the weights of its workers, tied to both."""
+    """The sub-master's half: a centre coupled to the central weights and to the weights of its workers."""
 
     answers = Answer.DIFFERENCE
 
@@ -221,11 +222,11 @@ class Easgd(UpdateRule):
     # fmt: off
     options = (
         RuleOption("elastic_force", "BETA", default=ELASTIC_FORCE, example="0.5",
-            help="elastic force; each of n workers is tied by BETA / n"),
+            help="elastic force; each of n workers is coupled by BETA / n"),
         RuleOption("elastic_lr", "RATE", shown="--learning-rate", example="0.1", is_rate=True,
-            help="learning rate of the workers' own steps"),
+            help="learning rate of the workers' local steps"),
         RuleOption("elastic_momentum", "DELTA", default=0.0, example="0.9",
-            help="Nesterov momentum of the workers' own steps (EAMSGD)"),
+            help="Nesterov momentum of the workers' local steps (EAMSGD)"),
     )
     # fmt: on
     steps_at_workers = True
@@ -254,8 +255,8 @@ class Easgd(UpdateRule):
         momentum = options.of_rules["elastic_momentum"]
         if momentum and options.worker_optimizer not in (None, "sgd"):
             raise ConfigurationError(
-                "`--elastic-momentum` brings its own steps: leave `--worker-optimizer` out, or give sgd. "
-                f"Received: {momentum!r} with `--mode {self.name}`."
+                f"`{spelled('elastic_momentum')}` brings its own steps: leave `{spelled('worker_optimizer')}` out, "
+                f"or give sgd. Received: {momentum!r} with `{spelled('mode', self.name)}`."
             )
 
     def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:

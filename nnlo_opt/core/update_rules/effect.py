@@ -1,4 +1,4 @@
-"""Whether options change the steps of an update rule: measured on a few weights, as custom rules declare nothing."""
+"""Measures on a few weights whether options change the steps of an update rule: custom rules do not declare it."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from nnlo_opt.core.update_rules.rule import Answer, RuleOptions, UpdateRule
 from nnlo_opt.core.update_rules.vectors import FloatVector
 
 _N_WEIGHTS, _N_UPDATES = 3, 2
-#: batches of a sync period that are enough to see local steps
+#: batches per sync period, enough to see local steps
 _N_BATCHES = 2
 
 
 def have_same_steps(rule: UpdateRule, one: RuleOptions, other: RuleOptions) -> bool | None:
-    """Return True if `rule` makes the same steps with both options; None if it fails, or makes none that repeat."""
+    """Return True if `rule` takes the same steps with both options; None if it fails or is not deterministic."""
     try:
         first, again, second = (_weights_after(rule, options) for options in (one, one, other))
     except (Exception, SystemExit):  # a user's code; the run itself shows what is wrong with it

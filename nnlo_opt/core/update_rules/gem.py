@@ -1,15 +1,16 @@
-"""Gradient Energy Matching: each worker scales its update so that all together move no faster than momentum SGD.
+"""Gradient Energy Matching: workers scale their updates so that together they move no faster than momentum SGD.
 
 Hermans and Louppe, "Gradient Energy Matching for Distributed Asynchronous Gradient Descent" (arXiv:1805.08469). A
-worker follows the proxy, a momentum SGD it could be alone, and holds back what the other workers already supply. Per
-element, with the gradient u of a sync period and c the movement of the central weights between two exchanges:
+worker follows the proxy, the momentum SGD that it would be alone, and leaves out what the other workers already
+contribute. Per element, with the gradient u of a sync period and c the movement of the central weights between two
+exchanges:
 
     g = -lr u;  m <- mu m + g                                        the proxy's step                      (1)
     pi = clip((kappa |m| - |c|) / |g|, 0, 5)                         |pi g| + |c| is at most kappa |m|     (2)
     w <- w + pi g                                                    at the master                         (3)
 
 The clip at 5 is from the authors' own program (there "for numerical stability"), without its 1e-12 beside g: this code
-computes pi g = sign(g) min(max(kappa |m| - |c|, 0), 5 |g|), which is the same, and zero if g is.
+computes pi g = sign(g) min(max(kappa |m| - |c|, 0), 5 |g|), which is equal, and zero if g is zero.
 
 Departures from the paper:
 - One round trip. Its worker waits for its turn, pulls w, computes pi and commits before anybody else does. Ours
@@ -20,7 +21,7 @@ Departures from the paper:
   1, the sum over the period with local SGD steps of the same lr in between at k > 1. So g is the worker's own way
   through the period, and m decays once a period.
 
-A sub-master adds the updates of its group, as the master adds them: the workers have matched them to each other.
+A sub-master adds the updates of its group like the master: the workers have already matched them to each other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.downpour import DownpourGroup, gradient_worker
 from nnlo_opt.core.update_rules.optimizers import check_fraction, check_positive, check_state
@@ -36,40 +38,41 @@ from nnlo_opt.core.update_rules.vectors import FLUSH_EVERY, TINY, FloatVector, b
 
 #: upper end of the clip in (2)
 MAX_PI = 5.0
-#: lr, mu and kappa, if they are not given
+#: defaults of lr, mu and kappa
 RATE, MU, KAPPA = 0.01, 0.9, 2.0
 
 
 class Gem:
-    """A worker's side of GEM: `adopt` every answer of the master, then `update` makes a gradient what is pushed."""
+    """A worker's side of GEM: `adopt` every answer of the master; `update` turns a gradient into the update to push."""
 
     name = "gem"
 
     def __init__(self, n_weights: int, learning_rate: float = RATE, momentum: float = MU, kappa: float = KAPPA) -> None:
-        """ConfigurationError for a value that is out of range."""
-        check_positive("--gem-lr", learning_rate, str(RATE))
-        check_positive("--gem-kappa", kappa, str(KAPPA))
-        check_fraction("--gem-momentum", momentum, str(MU))
+        """Raise ConfigurationError for a value out of range."""
+        check_positive(spelled("gem_lr"), learning_rate, str(RATE))
+        check_positive(spelled("gem_kappa"), kappa, str(KAPPA))
+        check_fraction(spelled("gem_momentum"), momentum, str(MU))
         #: lr of (1), and of local steps; may be set between updates
         self.learning_rate = float(learning_rate)
         self._mu = float(momentum)
         self._kappa = float(kappa)
-        #: answers adopted so far
+        #: number of answers adopted
         self.n_adopted = 0
         #: m of (1); zero before the first update
         self._momentum = np.zeros(n_weights, np.float32)
-        #: central weights last adopted; unused before there were any
+        #: central weights last adopted; unused before the first
         self._stale = np.zeros(n_weights, np.float32)
-        #: |c| of (2): how far the last adopted weights were from those before; zero before the second
+        #: |c| of (2): distance between the last two adopted weights; zero before the second
         self._movement = np.zeros(n_weights, np.float32)
         self._scratch = scratch_for(n_weights), scratch_for(n_weights)
 
     def adopt(self, central: FloatVector) -> None:
-        """Take note of `central` (n_weights,), which is only read: once for every answer to train on."""
-        # Numbers that are not finite stay visible in the weights; the master looks at these.
+        """Adopt `central` (n_weights,), which is not changed; call once for every answer."""
+        # Non-finite numbers stay visible in the weights; the master checks these.
         with np.errstate(all="ignore"):
             for block in blocks(len(self._stale)):
-                # The first has nothing before it; against zeros all weights would count as movement, and pi be 0.
+                # The first has no predecessor: compared with zeros, all weights would count as movement, and pi would
+                # be 0.
                 if self.n_adopted:
                     movement = self._movement[block]
                     np.subtract(central[block], self._stale[block], out=movement)
@@ -98,7 +101,7 @@ class Gem:
                 np.copysign(size, step, out=step)
 
     def state(self) -> dict[str, Any]:
-        """All that the next update depends on, as plain scalars and the live vectors: copy them to keep them."""
+        """All state of the next update: plain scalars, and the live vectors (copy them to keep them)."""
         return {
             "name": self.name,
             "n_adopted": self.n_adopted,
@@ -109,9 +112,9 @@ class Gem:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over (copy) what `state` returned. Raises `CheckpointError` on anything else."""
+        """Restore (copy) what `state` returned; CheckpointError for anything else."""
         own = self.state()
-        check_state(state, own, f"`--mode gem` for {len(self._momentum)} weights", "mode and model")
+        check_state(state, own, f"`{spelled('mode', 'gem')}` for {len(self._momentum)} weights", "mode and model")
         self.n_adopted = int(state["n_adopted"])
         self.learning_rate = float(state["learning_rate"])
         for name in ("momentum", "stale", "movement"):
@@ -119,7 +122,7 @@ class Gem:
 
 
 class GemMaster(MasterHalf):
-    """The master's half: the workers have done it all; their updates are added."""
+    """The master's half: adds the updates, which the workers have already scaled."""
 
     def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
         with np.errstate(all="ignore"):
@@ -127,7 +130,7 @@ class GemMaster(MasterHalf):
 
 
 class GemWorker(WorkerHalf):
-    """The worker's half: the update of another rule, scaled so that all workers together move no faster than one."""
+    """The worker's half: another rule's update, scaled so that all workers together move no faster than one."""
 
     def __init__(self, inner: WorkerHalf, gem: Gem) -> None:
         self._inner = inner
@@ -166,7 +169,7 @@ class GemWorker(WorkerHalf):
 
 
 class GemGroup(DownpourGroup):
-    """The sub-master's half: the sum, as the master would add one update after another."""
+    """The sub-master's half: the sum of the updates, as the master would add them."""
 
     def combine(self, updates: Sequence[tuple[int, FloatVector]]) -> FloatVector:
         with np.errstate(all="ignore"):
@@ -186,7 +189,7 @@ class GradientEnergyMatching(UpdateRule):
             help="learning rate of a worker; an update is scaled by up to 5"),
         RuleOption("gem_momentum", "MU", default=MU, example="0.5", help="momentum of a worker"),
         RuleOption("gem_kappa", "KAPPA", default=KAPPA, example="1.5",
-            help="how much faster than one worker alone all workers together may move the weights"),
+            help="limit of the movement of the weights by all workers together, relative to one worker alone"),
     )
     # fmt: on
     takes_optimizer = False

@@ -1,4 +1,4 @@
-"""Where the arrays of a model lie in its flat vectors, for update rules that treat each array by itself."""
+"""Positions of a model's arrays in its flat vectors, for update rules that work layer by layer."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,12 +14,12 @@ class Layer(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    #: its place in a vector of all weights, in which it is C-contiguous
+    #: its slice of a vector of all weights, in which it is C-contiguous
     part: slice
 
 
 def layers_of(arrays: Iterable[Sequence[Any]]) -> tuple[Layer, ...]:
-    """Return the layers of (name, shape) of each array, which lie one behind the other."""
+    """Return the layers for consecutive arrays, given as (name, shape)."""
     layers, end = [], 0
     for name, shape in arrays:
         start, end = end, end + math.prod(shape)
@@ -28,7 +28,7 @@ def layers_of(arrays: Iterable[Sequence[Any]]) -> tuple[Layer, ...]:
 
 
 def whole_layers(layers: Iterable[Layer], size: int) -> Iterator[slice]:
-    """Yield the slices of neighbouring layers that have `size` weights or more together; the last may have fewer."""
+    """Yield slices of neighbouring layers with at least `size` weights together; the last may have fewer."""
     start = end = 0
     for layer in layers:
         end = layer.part.stop
@@ -40,7 +40,7 @@ def whole_layers(layers: Iterable[Layer], size: int) -> Iterator[slice]:
 
 
 def layers_within(layers: Iterable[Layer], block: slice) -> tuple[Layer, ...]:
-    """Return the layers of a block of `whole_layers`, with their places in the block."""
+    """Return the layers in a block of `whole_layers`, with their slices of the block."""
     return tuple(
         layer._replace(part=slice(layer.part.start - block.start, layer.part.stop - block.start))
         for layer in layers

@@ -1,8 +1,8 @@
-"""Optimizers on flat float32 vectors: formulas of Keras 3 with its defaults, in place, with NumPy alone.
+"""Optimizers in NumPy on flat float32 vectors, in place: formulas and defaults of Keras 3.
 
-An optimizer keeps its *slots* (running averages, as long as the weights) and works block by block, so that the
-temporaries of a long vector stay in the processor's cache; a step allocates nothing. `tests/core/update_rules` compares
-every one of them with Keras's own, step by step.
+An optimizer keeps *slots* (running averages, as long as the weights) and works block by block, so that temporaries stay
+in the processor's cache; a step allocates nothing. `tests/core/update_rules` compares each optimizer with Keras's, step
+by step.
 """
 
 import math
@@ -21,7 +21,7 @@ Slots = Mapping[str, FloatVector]
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a real number, which a switch is not."""
+    """Return True for a real number, but not for a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -30,19 +30,19 @@ def _refusal(what: str, rule: str, value: Any, otherwise: object) -> Configurati
 
 
 def check_positive(option: str, value: Any, otherwise: str) -> None:
-    """Raise ConfigurationError unless the value of `option` is finite and above 0; `otherwise` holds without it."""
+    """Raise ConfigurationError unless `option` is finite and above 0; `otherwise`: what applies without the option."""
     if not is_number(value) or not 0 < value < math.inf:
         raise _refusal(f"`{option}`", "a finite number above 0", value, otherwise)
 
 
 def check_fraction(option: str, value: Any, otherwise: str) -> None:
-    """Raise ConfigurationError unless the value of `option` is at least 0 and below 1; see `check_positive`."""
+    """Raise ConfigurationError unless `option` is at least 0 and below 1; see `check_positive`."""
     if not is_number(value) or not 0 <= value < 1:
         raise _refusal(f"`{option}`", "a number of at least 0 and below 1", value, otherwise)
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], owner: str, remedy: str) -> None:
-    """Raise CheckpointError unless `state` has the name of `own`, with values of the same names and shapes."""
+    """Raise CheckpointError unless `state` has the same optimizer name, keys and shapes as `own`."""
     received, expected = ({name: np.shape(value) for name, value in values.items()} for values in (state, own))
     if received != expected or str(state["name"]) != own["name"]:
         raise CheckpointError(
@@ -53,14 +53,14 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], owner: str, re
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """A number or a switch that an optimizer accepts: its default, and the rule in words and in code."""
+    """Number or bool that an optimizer accepts: its default, and its rule in words and in code."""
 
     default: float | bool
     rule: str
     holds: Callable[[float], bool]
 
     def parse(self, name: str, value: Any) -> float | bool:
-        """Return `value` as the type of the default, or say in one sentence why it cannot be."""
+        """Convert `value` to the type of the default; ConfigurationError if it is invalid."""
         if isinstance(self.default, bool):
             valid = isinstance(value, bool | np.bool_)
         else:
@@ -83,24 +83,24 @@ def _switch(default: bool) -> _Parameter:
 
 
 class Optimizer(ABC):
-    """One optimizer for `n_weights` weights.
+    """Optimizer of `n_weights` weights.
 
-    A subclass names its parameters and slots, and says in `_update` what happens to one block.
+    A subclass declares its parameters and slots, and implements `_update` for one block.
     """
 
     name: ClassVar[str]
     parameters: ClassVar[Mapping[str, _Parameter]]
-    #: slots, each with the parameter without which it is not needed; None: it always is
+    #: slot -> parameter without which the slot is not needed; None if it is always needed
     averages: ClassVar[Mapping[str, str | None]]
     default_learning_rate: ClassVar[float]
     n_scratch: ClassVar[int] = 1
 
     def __init__(self, n_weights: int, learning_rate: float, values: Mapping[str, float | bool]) -> None:
-        #: step size, now and at first; may be set between steps
+        #: current and initial step size; may be set between steps
         self.learning_rate = self._first_learning_rate = learning_rate
-        #: number of steps made so far
+        #: number of steps applied
         self.n_steps = 0
-        #: a value for every name in `parameters`
+        #: name -> value of every parameter
         self.values = dict(values)
         #: running averages, (n_weights,) each, zero before the first step
         self._slots = {
@@ -111,15 +111,15 @@ class Optimizer(ABC):
         #: temporaries of one block
         self._scratch = [scratch_for(n_weights) for _ in range(self.n_scratch)]
         self._n_weights = n_weights
-        #: by first and last element of a block, what `_part` has found
+        #: (start, stop) of a block -> cached result of `_part`
         self._parts: dict[tuple[int, int], tuple[Slots, list[FloatVector]]] = {}
 
     def at_step(self, n_steps: int) -> None:
-        """Have `n_steps` steps been made, or begun by `apply_block`."""
+        """Set the number of steps applied, or begun by `apply_block`."""
         self.n_steps = n_steps
 
     def apply(self, weights: FloatVector, gradient: FloatVector) -> None:
-        """Move `weights` (n_weights,) in place by one step along `gradient` (n_weights,), which is only read."""
+        """Apply one step to `weights` (n_weights,) in place; `gradient` (n_weights,) is not changed."""
         for vector in (weights, gradient):
             if vector.shape != (self._n_weights,) or vector.dtype != np.float32:
                 raise ValueError(
@@ -133,9 +133,9 @@ class Optimizer(ABC):
                 self.apply_block(weights, gradient, block)
 
     def apply_block(self, weights: FloatVector, gradient: FloatVector, block: slice) -> None:
-        """Do the part of step `n_steps` (`at_step`) that is of one of the `blocks` of all weights.
+        """Apply step `n_steps` (set by `at_step`) to one of the `blocks` of all weights.
 
-        The caller ignores floating-point errors, as `apply` does.
+        The caller ignores floating-point errors, like `apply`.
         """
         slots, scratch = self._parts.get((block.start, block.stop)) or self._part(block)
         if self.n_steps % FLUSH_EVERY == 0:
@@ -144,7 +144,7 @@ class Optimizer(ABC):
         self._update(weights[block], gradient[block], slots, *scratch)
 
     def _part(self, block: slice) -> tuple[Slots, list[FloatVector]]:
-        """Return slots and temporaries cut to a block; kept, as cutting them takes longer than one pass."""
+        """Return slots and temporaries cut to a block; cached, because cutting takes longer than one pass."""
         scratch = [array[: block.stop - block.start] for array in self._scratch]
         part = {name: array[block] for name, array in self._slots.items()}, scratch
         self._parts[block.start, block.stop] = part
@@ -156,20 +156,20 @@ class Optimizer(ABC):
         return list(self._slots.values())
 
     def scale_learning_rate(self, factor: float) -> None:
-        """Take `factor` times the first learning rate from now on."""
+        """Set the learning rate to `factor` times the initial one."""
         self.learning_rate = self._first_learning_rate * factor
 
     def live_in(self, memory: Sequence[FloatVector]) -> None:
-        """Take these vectors for `slots` from now on, with what they hold."""
+        """Use these vectors, with their contents, as `slots` from now on."""
         self._slots = dict(zip(self._slots, memory, strict=True))
         self._parts.clear()
 
     def state(self) -> dict[str, Any]:
-        """All that the next step depends on, as plain scalars and the live slots: copy them to keep them."""
+        """All state of the next step: plain scalars, and the live slots (copy them to keep them)."""
         return {"name": self.name, "n_steps": self.n_steps, "learning_rate": self.learning_rate, **self._slots}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over (copy) what `state` of the same optimizer returned. Raises `CheckpointError` on anything else."""
+        """Restore (copy) what `state` of the same optimizer returned; CheckpointError for anything else."""
         owner = f"the optimizer `{self.name}` for {self._n_weights} weights"
         check_state(state, self.state(), owner, "optimizer and parameters")
         self.n_steps = int(state["n_steps"])
@@ -179,7 +179,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
-        """One step on one block; all arrays have its length, the scratch is uninitialised."""
+        """Apply one step to one block; all arrays have its length, and the scratch is uninitialised."""
 
 
 class SGD(Optimizer):
@@ -315,7 +315,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam
 
 
 def own_rate(parameters: dict[str, Any], learning_rate: float | None) -> float | None:
-    """Return the learning rate among the parameters of an optimizer, and remove it; else `learning_rate`."""
+    """Pop and return the learning rate among the parameters of an optimizer; else `learning_rate`."""
     rates = [parameters.pop(name) for name in ("lr", "learning_rate") if name in parameters]
     return rates[0] if rates else learning_rate
 
@@ -323,9 +323,10 @@ def own_rate(parameters: dict[str, Any], learning_rate: float | None) -> float |
 def make_optimizer(
     name: str, n_weights: int, learning_rate: float | None = None, parameters: Mapping[str, Any] | None = None
 ) -> Optimizer:
-    """An optimizer at its start; a `learning_rate` of None, and every parameter left out, is Keras's default.
+    """Return a new optimizer; a `learning_rate` of None and missing parameters are Keras's defaults.
 
-    A learning rate among the parameters, as `lr` or `learning_rate`, comes first: it is of this optimizer alone.
+    A learning rate among the parameters (`lr` or `learning_rate`) takes precedence, because it is specific to this
+    optimizer.
 
     Raises `ConfigurationError` for an unknown name or parameter and for a value out of range.
     """

@@ -1,8 +1,8 @@
-"""An update rule as the ranks of a team see it: its traits, its halves.
+"""Interface of update rules: their traits, and the halves that run on the ranks of a team.
 
-A rule is one module of this folder, with a line in `core.update_rules.registry`. A worker hands its update to the
-master, or applies it itself in shared memory; either way the master's half moves the central weights. A sub-master
-first makes one update of the updates of its workers. All vectors are float32 (n_weights,).
+A built-in rule is a module of this folder with a line in `core.update_rules.registry`. A worker sends its update to the
+master or applies it itself in shared memory; either way the master's half moves the central weights. A sub-master first
+combines the updates of its workers into one. All vectors are float32 (n_weights,).
 """
 # ruff: noqa: B027  (what most rules leave alone is empty here)
 
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.layers import Layer, layers_within, whole_layers
 from nnlo_opt.core.update_rules.optimizers import Optimizer, make_optimizer
@@ -23,31 +24,31 @@ from nnlo_opt.core.update_rules.vectors import FloatVector, block_size, blocks
 
 
 class Answer(StrEnum):
-    """Kinds of vectors that a worker adopts when its update has been applied.
+    """What a worker receives after its update was applied; set `answers` of a half to one of these.
 
-    >>> MasterHalf.answers is Answer.WEIGHTS
-    True
+    >>> list(Answer)
+    [<Answer.WEIGHTS: 'weights'>, <Answer.DIFFERENCE: 'difference'>, <Answer.NOTHING: 'nothing'>]
     """
 
     #: the central weights
     WEIGHTS = "weights"
-    #: the vector that the master's half has made of the update
+    #: the update as the master's half has overwritten it
     DIFFERENCE = "difference"
-    #: nothing, as the worker keeps the weights it has
+    #: nothing: the worker keeps its weights
     NOTHING = "nothing"
 
 
 class RuleOption(NamedTuple):
-    """An option that one update rule alone has; its values are numbers.
+    """Numeric option of a single update rule.
 
     Args:
-        name: as in Python, with underscores; unique among all options.
+        name: Python name, with underscores; unique among all options.
         metavar: unit of the value, or its symbol.
         help: what the option does, without its default.
         example: a value as text, for the reference page.
-        default: value if the option is not given; None if `shown` says what holds then.
-        shown: the default in words if its value alone does not say it.
-        is_rate: the option is the learning rate of the steps; a model that makes its own steps has another.
+        default: value if the option is not given; None if `shown` describes what applies then.
+        shown: description of the default if its value is not enough.
+        is_rate: the option is the learning rate of the steps; a model that trains itself ignores it.
     """
 
     name: str
@@ -60,7 +61,7 @@ class RuleOption(NamedTuple):
 
 
 class RuleOptions(Protocol):
-    """The options that update rules read, as `core.training.options.TrainingOptions` has them."""
+    """Options that update rules read; `core.training.options.TrainingOptions` has them."""
 
     @property
     def optimizer(self) -> str: ...
@@ -78,15 +79,15 @@ class RuleOptions(Protocol):
     def momentum_correction(self) -> bool: ...
     @property
     def of_rules(self) -> Mapping[str, Any]:
-        """Values of the options that single rules have, by name."""
+        """Name -> value of options of single rules."""
 
 
-#: before the names of `Half.memory` in the state of a half
+#: prefix of the names of `Half.memory` in the state of a half
 _MEMORY = "memory."
 
 
 class Half:
-    """One half of an update rule, for one assignment. It remembers `memory`, and its optimizer, if it has one.
+    """One half of an update rule on one rank, for one assignment; its state is `memory` and its optimizer, if any.
 
     >>> half = Half()
     >>> half.memory = {"velocity": np.zeros(2, np.float32)}
@@ -95,31 +96,32 @@ class Half:
     """
 
     _optimizer: Optimizer | None = None
-    #: vectors that the next update depends on, float32 (n_weights,) each, by name; to be changed in place
+    #: name -> vector that the next update depends on, float32 (n_weights,). Change these vectors only in place: they
+    #: may be in memory shared with other ranks, and checkpoints contain them
     memory: Mapping[str, FloatVector] = MappingProxyType({})
     _layers: tuple[Layer, ...] = ()
 
     @property
     def layers(self) -> Sequence[Layer]:
-        """The arrays of the model and their places in the vectors, known before the first update."""
+        """Arrays of the model and their slices of the vectors; available from the first update on."""
         return self._layers
 
     def take_layers(self, layers: Iterable[Layer]) -> None:
-        """Take note of the arrays of the model; called once, before anything else."""
+        """Store the arrays of the model; called once, before any other method."""
         self._layers = tuple(layers)
 
     def scale_learning_rate(self, factor: float) -> None:
-        """Take `factor` times the learning rate of the options, if this half makes steps."""
+        """Set the learning rate to `factor` times that of the options; called whenever the schedule changes it."""
         if self._optimizer is not None:
             self._optimizer.scale_learning_rate(factor)
 
     def state(self) -> dict[str, Any]:
-        """Return scalars and vectors that exist nowhere else, for a checkpoint at a fence; empty if there are none."""
+        """Return scalars and vectors for a checkpoint; called at an epoch fence. Empty if there is no state."""
         memory = {f"{_MEMORY}{name}": vector for name, vector in self.memory.items()}
         return memory if self._optimizer is None else {**memory, **self._optimizer.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over (copy) the return value of `state` of the same rule."""
+        """Restore (copy) what `state` of the same rule returned; called when a fold resumes."""
         kept = {name.removeprefix(_MEMORY): value for name, value in state.items() if name.startswith(_MEMORY)}
         rest = {name: value for name, value in state.items() if not name.startswith(_MEMORY)}
         received, expected = ({name: np.shape(v) for name, v in vectors.items()} for vectors in (kept, self.memory))
@@ -133,7 +135,7 @@ class Half:
 
 
 class MasterHalf(Half, ABC):
-    """An update rule at the master.
+    """The half of an update rule at the master: applies updates to the central weights.
 
     >>> class Plain(MasterHalf):
     ...     def apply(self, central, update, weight):
@@ -144,64 +146,65 @@ class MasterHalf(Half, ABC):
     array([0.5, 0.5, 0.5], dtype=float32)
 
     Raises:
-        ProtocolError: of a round, or of a state, that this half does not have.
+        ProtocolError: for a synchronous round or a state that this half does not support.
     """
 
     answers: Answer = Answer.WEIGHTS
-    #: blocks of the weights in shared memory are whole layers, so that `apply` may use `layers`
+    #: True to cut weights in shared memory at layer boundaries, so that `apply` may use `layers`
     by_layer: ClassVar[bool] = False
 
     @property
     def layers(self) -> Sequence[Layer]:
-        """The arrays of the model and their places in `central`, also if this is a block; for halves `by_layer`."""
+        """Arrays of the model and their slices of `central`, which may be a block; for halves `by_layer`."""
         if not self.by_layer:
             raise ProtocolError(f"{type(self).__name__} must have `by_layer = True` to use `layers`.")
         return self._layers
 
     def blocks(self, n_weights: int, n_blocks: int) -> Iterator[slice]:
-        """Return the slices that `exchange_block` is given one by one; about `n_blocks` are wanted at least."""
+        """Return the slices for `exchange_block`; there should be at least about `n_blocks`."""
         if self.by_layer:
             return whole_layers(self._layers, block_size(n_weights, n_blocks))
         return blocks(n_weights, n_blocks)
 
     @property
     def n_steps(self) -> int:
-        """Updates applied so far, if the next update depends on that number; else 0."""
+        """Number of updates applied, if the next update depends on it; else 0."""
         return 0 if self._optimizer is None else self._optimizer.n_steps
 
     def at_step(self, n_steps: int) -> None:
-        """Have `n_steps` updates been applied, or begun by `exchange_block`."""
+        """Set the number of updates applied, or begun by `exchange_block`."""
         if self._optimizer is not None:
             self._optimizer.at_step(n_steps)
 
     @property
     def vectors(self) -> Sequence[FloatVector]:
-        """Vectors that the next update depends on beside the central weights, (n_weights,) each."""
+        """All vectors besides the central weights that the next update depends on, (n_weights,) each."""
         return [*self.memory.values(), *([] if self._optimizer is None else self._optimizer.slots)]
 
     def live_in(self, memory: Sequence[FloatVector]) -> None:
-        """Take these vectors for `vectors` from now on, with what they hold."""
+        """Use these vectors, with their contents, as `vectors` from now on."""
         n_own = len(self.memory)
         self.memory = dict(zip(self.memory, memory[:n_own], strict=True))
         if self._optimizer is not None:
             self._optimizer.live_in(memory[n_own:])
 
     def take_staleness(self, mean: float) -> None:
-        """Take the mean staleness of all updates so far, the next one included, in versions."""
+        """Set the mean staleness, in versions, of all updates up to and including the next one."""
 
     @abstractmethod
     def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
-        """Move `central` by one update of staleness weight `weight`; `update` may become the answer, in place.
+        """Apply one update, scaled by its staleness weight, to `central` in place; called for each update of a worker.
 
-        In shared memory all vectors, `memory` included, are those of a block, unless `exchange_block` is overridden.
+        If `answers` is `DIFFERENCE`, write the answer into `update`. With shared memory this is called for one block at
+        a time: all vectors, `memory` included, have the length of the block, unless `exchange_block` is overridden.
         """
 
     def exchange_block(
         self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
     ) -> None:
-        """Do the part of `apply` for one of the `blocks` of all weights, as part of update number `at_step`.
+        """Apply update number `at_step` to one of the `blocks` of all weights, in shared memory.
 
-        `update` may be spoilt. The block of `answer` (n_weights,) receives what the worker is to adopt. An update of
+        `update` may be overwritten. Write what the worker adopts into the block of `answer` (n_weights,). An update of
         weight 0 moves nothing.
         """
         if weight:
@@ -212,7 +215,7 @@ class MasterHalf(Half, ABC):
 
     @contextmanager
     def _within(self, block: slice) -> Iterator[None]:
-        """Have `memory` and `layers` be those of a block."""
+        """Restrict `memory` and `layers` to a block."""
         memory, layers = self.memory, self._layers
         if memory:
             self.memory = {name: vector[block] for name, vector in memory.items()}
@@ -224,29 +227,35 @@ class MasterHalf(Half, ABC):
             self.memory, self._layers = memory, layers
 
     def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
-        """Move `central` by the updates of a synchronous round, (n_samples, update) of each worker in order.
+        """Apply a synchronous round to `central` in place: (n_samples, update) of each worker, in order.
 
-        Each `update` may become the answer, in place.
+        Each `update` may be overwritten with the worker's answer.
         """
         raise ProtocolError(f"{type(self).__name__} has no synchronous rounds.")
 
 
 class PartedStep(Protocol):
-    """A step of the optimizer in memory that all ranks see; each rank makes a part of it."""
+    """Optimizer step in shared memory; each rank applies a part of it."""
 
     weights: FloatVector
     #: this rank's gradient
     gradient: FloatVector
 
     def apply(self) -> None:
-        """Make this rank's part of the step; return when all parts are made."""
+        """Apply this rank's part of the step; return when all ranks have applied theirs.
+
+        Collective: every rank that trains; a rank that does not call it blocks the others.
+        """
 
 
 Step = TypeVar("Step", bound=PartedStep)
 
 
 class WorkerHalf(Half, ABC):
-    """An update rule at a worker; here without local steps.
+    """The half of an update rule at a worker; this base class makes no local steps.
+
+    For each batch the worker computes `gradient` at `point` and calls `step`. At the end of a sync period it calls
+    `finish`, sends the result, writes the answer into `answer` and calls `adopt`.
 
     >>> class Pushes(WorkerHalf):
     ...     def finish(self):
@@ -257,55 +266,56 @@ class WorkerHalf(Half, ABC):
     array([0., 0.], dtype=float32)
 
     Raises:
-        ProtocolError: of an answer or of a common step that this half does not take.
+        ProtocolError: for a kind of answer, or a shared step, that this half does not support.
     """
 
-    #: True if an unfinished period is pushed at the fence of an epoch; else the period continues behind the fence
+    #: True to push an unfinished period at the epoch fence; False to continue it in the next epoch
     drains: bool = True
 
     def __init__(self, n_weights: int) -> None:
-        #: the worker's weights; answers and local steps move them
+        #: the worker's weights, changed by answers and local steps. Change them in place only: they may be in shared
+        #: memory
         self.weights = aligned_empty(n_weights)
-        #: the gradient of a batch, to be written before `step`
+        #: gradient of a batch, written by the worker before `step`
         self.gradient = aligned_empty(n_weights)
-        #: room for an answer, to be written before `adopt`
+        #: buffer for an answer, written by the worker before `adopt`
         self.answer = self.weights
 
     def adopt(self, kind: Answer, answer: FloatVector) -> None:
-        """Take in the weights or the difference that came back for the last update."""
+        """Apply the answer to the last update: weights or a difference."""
         if kind != Answer.WEIGHTS:
             raise ProtocolError(f"Central weights are expected as the answer of the master. Received: {kind}.")
         if answer is not self.weights:
             np.copyto(self.weights, answer)
 
     def own(self, central: FloatVector) -> None:
-        """Use the `central` weights (n_weights,) in shared memory for this worker's own, if nobody else moves them."""
+        """Use the `central` weights (n_weights,) in shared memory as this worker's own, if no other rank moves them."""
 
     def live_in(self, memory: FloatVector) -> None:
-        """Keep the weights in `memory` (n_weights,) from now on."""
+        """Store the weights in `memory` (n_weights,) from now on."""
         np.copyto(memory, self.weights)
         self.answer = memory if self.answer is self.weights else self.answer
         self.weights = memory
 
     def share(self, make: Callable[[Optimizer], Step]) -> Step:
-        """Make a part of each step from now on, as the return value of `make` does; it takes over the optimizer."""
+        """Apply only this rank's part of each step from now on: `make` takes the optimizer and returns the step."""
         raise ProtocolError(f"{type(self).__name__} makes no steps together with other ranks.")
 
     def point(self) -> FloatVector:
-        """Return the weights at which the next gradient is wanted."""
+        """Return the weights at which to compute the next gradient."""
         return self.weights
 
     def step(self, n_samples: int) -> bool:
-        """Take in `gradient`, the mean over a batch; return True if `point` has moved."""
+        """Process `gradient`, the mean over a batch; return True if `point` has changed."""
         return False
 
     @abstractmethod
     def finish(self) -> FloatVector:
-        """End the period and return the update, which is valid until the next `step`."""
+        """End the sync period and return the update, which is valid until the next `step`."""
 
 
 class SteppingWorker(WorkerHalf):
-    """A worker that trains on its own weights with an optimizer of its own, and pushes the weights."""
+    """Worker's half that trains its own weights with its own optimizer, and pushes the weights."""
 
     drains = False
 
@@ -323,11 +333,10 @@ class SteppingWorker(WorkerHalf):
 
 
 class GroupHalf(Half, ABC):
-    """An update rule at a sub-master.
+    """The half of an update rule at a sub-master: combines the updates of its workers into one.
 
-    Inside a group the workers are synchronous; between groups `--synchronous` decides, as it does between workers
-    without sub-masters. (Kurth et al., "Deep Learning at 15PF", arXiv:1708.05256, train such groups with a parameter
-    server.)
+    Workers within a group are synchronous; between groups `--synchronous` decides, like between workers without
+    sub-masters. (Kurth et al., "Deep Learning at 15PF", arXiv:1708.05256, train such groups with a parameter server.)
 
     >>> class Sums(GroupHalf):
     ...     def combine(self, updates):
@@ -336,24 +345,25 @@ class GroupHalf(Half, ABC):
     array([2., 2.], dtype=float32)
     """
 
-    #: what the workers of the group adopt: the weights that come from the top master, or what `combine` has made of
-    #: their updates
+    #: what the workers of the group adopt: the weights from the top master, or their updates as `combine` has
+    #: overwritten them
     answers: Answer = Answer.WEIGHTS
 
     @abstractmethod
     def combine(self, updates: Sequence[tuple[int, FloatVector]]) -> FloatVector:
-        """Return the update of the group, valid until the next one, from (n_samples, update) of each worker in order.
+        """Return the group's update, valid until the next one, from (n_samples, update) of each worker, in order.
 
-        Each `update` may become the answer to its worker, in place.
+        Each `update` may be overwritten with the worker's answer.
         """
 
     def adopt(self, kind: Answer, answer: FloatVector) -> None:
-        """Take in the top master's answer to the last update, or the weights to begin with."""
+        """Apply the top master's answer to the last update, or the initial weights."""
 
 
 class UpdateRule(ABC):
-    """One update rule: its options, what it can do, and the makers of its halves.
+    """Base class of update rules: options, traits, and factories of the halves.
 
+    >>> from nnlo_opt.core.training.options import TrainingOptions
     >>> from nnlo_opt.core.update_rules.downpour import Downpour
     >>> class Clipped(Downpour):
     ...     def worker_half(self, options, n_weights):
@@ -361,71 +371,77 @@ class UpdateRule(ABC):
     ...         finish = half.finish
     ...         half.finish = lambda: np.clip(finish(), -1, 1)
     ...         return half
-    >>> Clipped().weighs_staleness
-    True
+    >>> half = Clipped().worker_half(TrainingOptions(), n_weights=2)
+    >>> half.gradient[:] = [0.5, 3.0]
+    >>> half.step(n_samples=10), half.finish()
+    (False, array([0.5, 1. ], dtype=float32))
 
     Raises:
-        ConfigurationError: by the methods `check...`, if options contradict the rule.
+        ConfigurationError: by the methods `check...`, if the rule does not support the options.
         ProtocolError: by `group_half`, if the rule has no sub-masters.
     """
 
-    #: value of `--mode`
+    #: name of the rule in `--mode`
     name: ClassVar[str]
-    #: options of this rule alone
+    #: options that only this rule has
     options: ClassVar[tuple[RuleOption, ...]] = ()
-    #: `--optimizer` makes the steps, at `--learning-rate`. `core.update_rules.effect` measures what a rule takes; this
-    #: holds if it cannot
+    #: True if `--optimizer` and `--learning-rate` have an effect; used only if `core.update_rules.effect` cannot
+    #: measure it
     takes_optimizer: ClassVar[bool] = True
-    #: workers always make steps of their own, by `--worker-optimizer` if it is given
+    #: True if workers always take local steps, with `--worker-optimizer` if given
     steps_at_workers: ClassVar[bool] = False
-    #: all workers make every step together, along the mean of their gradients: they wait for each other, the master's
-    #: rank trains too, and there are neither sub-masters nor worker groups
+    #: True if all workers take every step together, along the mean of their gradients: they wait for each other, the
+    #: master's rank trains, too, and there are neither sub-masters nor worker groups
     averages_every_batch: ClassVar[bool] = False
-    #: of these steps each rank may make a part, some of the weights, by the optimizer that a worker's half shares
+    #: True if each rank may apply such a step to a part of the weights only, with the optimizer that the worker's half
+    #: shares
     parts_steps: ClassVar[bool] = False
-    #: workers may train several batches between two updates
+    #: True if workers may train several batches between two updates
     makes_local_steps: ClassVar[bool] = True
-    #: workers may be made to wait for each other
+    #: True if the rule supports `--synchronous`
     may_be_synchronous: ClassVar[bool] = True
-    #: the master may weigh an update by its staleness
+    #: True if the rule supports `--staleness`
     weighs_staleness: ClassVar[bool] = False
-    #: momentum may be corrected for staleness, if the optimizer is SGD
+    #: True if the rule supports `--momentum-correction` with SGD
     corrects_momentum: ClassVar[bool] = False
 
     @abstractmethod
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> MasterHalf:
-        """Return the half of a master of `n_workers` workers; each sub-master counts as one."""
+        """Return the half for a master of `n_workers` workers; called once per assignment.
+
+        A sub-master counts as one worker.
+        """
 
     @abstractmethod
     def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:
-        """Return the half of a worker."""
+        """Return the half for a worker; called once per assignment on each worker."""
 
     def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> GroupHalf:
-        """Return the half of a sub-master of `n_workers` workers."""
-        raise ProtocolError(f"`--mode {self.name}` has no sub-masters.")
+        """Return the half for a sub-master of `n_workers` workers; called once per assignment."""
+        raise ProtocolError(f"`{spelled('mode', self.name)}` has no sub-masters.")
 
     def optimizer(self, options: RuleOptions, n_weights: int) -> Optimizer:
-        """Return the optimizer that the learning rate of the options belongs to."""
+        """Return the optimizer that `--learning-rate` applies to."""
         return make_optimizer(options.optimizer, n_weights, options.learning_rate, options.optimizer_params)
 
     def base_learning_rate(self, options: RuleOptions) -> float:
-        """Return the learning rate that a training begins with, before schedules and callbacks."""
+        """Return the initial learning rate, before schedules and callbacks."""
         return self.optimizer(options, 1).learning_rate
 
     def check(self, options: RuleOptions) -> None:
-        """Raise ConfigurationError if options contradict this rule."""
+        """Raise ConfigurationError for options that the rule does not support; called before anything is trained."""
 
     def check_groups(self, n_masters: int, n_processes: int) -> None:
-        """Raise ConfigurationError if this rule has no sub-masters, or no worker groups of several ranks."""
+        """Raise ConfigurationError if the rule does not support sub-masters, or worker groups of several ranks."""
         if n_masters > 1 and type(self).group_half is UpdateRule.group_half:
             raise ConfigurationError(
-                f"`--n-masters` must be 1 with `--mode {self.name}`, which has no `group_half`. Received: {n_masters}; "
-                "leave it out, or take another mode."
+                f"`{spelled('n_masters')}` must be 1 with `{spelled('mode', self.name)}`, which has no `group_half`. "
+                f"Received: {n_masters}; leave it out, or take another mode."
             )
 
     def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:
-        """Raise ConfigurationError if a master has too few workers for these values of the rule's `options`."""
+        """Raise ConfigurationError if `n_workers` per master are too few for these values of the rule's `options`."""
 
     def least_workers(self, own: Mapping[str, Any]) -> float:
-        """Return how many workers a master must have for these values of the rule's `options`."""
+        """Return the fewest workers per master for these values of the rule's `options`."""
         return 1.0

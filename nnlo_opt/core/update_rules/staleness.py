@@ -1,7 +1,7 @@
-"""Staleness of updates: the age of the weights behind each, measured for every update, never guessed.
+"""Staleness of updates, measured for every update: how many versions old the weights were that it was computed at.
 
-The policy is the weight that the master gives an update; the statistics count the staleness that occurred, and
-`explicit_momentum` is what staleness leaves to the optimizer of the momentum that was asked for.
+The policy decides the weight of an update at the master, the statistics count the staleness that occurred, and
+`explicit_momentum` corrects an optimizer's momentum for staleness.
 """
 
 from collections import Counter
@@ -9,15 +9,16 @@ from collections.abc import Mapping
 
 from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 
-_RULE = "`--staleness` must be none, scale or drop:N with a whole number N of at least 0, such as drop:8"
+_RULE = "must be none, scale or drop:N with a whole number N of at least 0, such as drop:8"
 
-#: key of `n_dropped` beside the staleness in JSON; only if updates were dropped
+#: key of `n_dropped` in the JSON of staleness; only if updates were dropped
 _DROPPED = "dropped"
 
 
 class StalenessPolicy(Frozen):
-    """By what factor the master multiplies an update, given its staleness tau.
+    """Factor by which the master multiplies an update, given its staleness tau.
 
     none      1
     scale     1 / (1 + tau). Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD for Distributed Deep Learning"
@@ -28,18 +29,20 @@ class StalenessPolicy(Frozen):
 
     #: "none", "scale" or "drop"
     kind: str = "none"
-    #: drop: the largest staleness that still counts
+    #: drop: largest staleness that is not dropped
     limit: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "StalenessPolicy":
-        """Read `none`, `scale` or `drop:N`; ConfigurationError for anything else."""
+        """Parse `none`, `scale` or `drop:N`; ConfigurationError for anything else."""
         kind, colon, limit = str(text).strip().partition(":")
         if kind in ("none", "scale") and not colon:
             return cls(kind=kind)
         if kind == "drop" and limit.isascii() and limit.isdigit():
             return cls(kind=kind, limit=int(limit))
-        raise ConfigurationError(f"{_RULE}. Received: {text!r}. Leave it out to apply every update as it is.")
+        raise ConfigurationError(
+            f"`{spelled('staleness')}` {_RULE}. Received: {text!r}. Leave it out to apply every update as it is."
+        )
 
     def weight(self, staleness: int) -> float:
         """Return the factor, in [0, 1], for an update of this staleness; 0 if it is dropped."""
@@ -52,10 +55,10 @@ class StalenessPolicy(Frozen):
 
 
 def explicit_momentum(asked: float, staleness: float) -> float:
-    """Return the momentum that an optimizer takes, if with this mean `staleness` it is to act as the momentum `asked`.
+    """Return the optimizer's momentum that, with this mean `staleness`, acts like the momentum `asked`.
 
-    Mitliagkas, Zhang, Hadjis and Ré, "Asynchrony begets Momentum" (arXiv:1605.09774), show for the staleness of a
-    queueing model, geometric with mean tau = M - 1 for M workers, that SGD without momentum makes the steps
+    Mitliagkas, Zhang, Hadjis and Ré, "Asynchrony begets Momentum" (arXiv:1605.09774), show for geometric staleness (a
+    queueing model) with mean tau = M - 1 for M workers, that SGD without momentum takes the steps
 
         E[d(t+1)] = q E[d(t)] - (1 - q) lr E[gradient(w(t))],   q = 1 - 1/M = tau / (1 + tau)         (1)
 
@@ -68,26 +71,26 @@ def explicit_momentum(asked: float, staleness: float) -> float:
 
         (1 - m) = (1 - mu) (1 - q),   mu = 1 - (1 - m) (1 + tau)                                      (3)
 
-    Hadjis et al., "Omnivore" (arXiv:1606.04487), find by search that the optimizer's momentum has to fall so as
-    asynchrony rises.
+    Hadjis et al., "Omnivore" (arXiv:1606.04487), find empirically that the best explicit momentum falls like this with
+    growing asynchrony.
 
     Returns:
-        At least 0, also if staleness alone gives more than was asked for.
+        At least 0, even if staleness alone gives more momentum than `asked`.
     """
     return max(0.0, 1 - (1 - asked) * (1 + staleness))
 
 
 class StalenessStatistics:
-    """Counts of staleness, the number of versions the central weights moved on while an update was computed."""
+    """Counts of staleness: how many versions the central weights advanced while an update was computed."""
 
     def __init__(self, histogram: Mapping[int, int] | None = None, n_dropped: int = 0) -> None:
-        #: staleness -> number of updates, dropped ones too; only staleness that occurred
+        #: staleness that occurred -> number of updates, dropped ones included
         self._histogram: Counter[int] = Counter(histogram)
-        #: of these updates, how many were dropped for their staleness
+        #: number of these updates that were dropped for their staleness
         self.n_dropped = n_dropped
 
     def record(self, base_version: int, version: int) -> int:
-        """Count an update computed at `base_version` that meets the central weights at `version`; its staleness."""
+        """Count an update computed at `base_version` and applied at `version`; return its staleness."""
         staleness = version - base_version
         if staleness < 0:
             raise ProtocolError(f"An update from version {base_version} met the central weights at version {version}.")
@@ -95,7 +98,7 @@ class StalenessStatistics:
         return staleness
 
     def drop(self) -> None:
-        """Count the update recorded last as dropped."""
+        """Mark the last recorded update as dropped."""
         if self.n_dropped >= self.n_updates:
             raise ProtocolError(f"An update was dropped, but all {self.n_updates} recorded are dropped already.")
         self.n_dropped += 1
@@ -112,7 +115,7 @@ class StalenessStatistics:
 
     @property
     def n_updates(self) -> int:
-        """Updates recorded, applied or dropped."""
+        """Number of updates, applied or dropped."""
         return self._histogram.total()
 
     @property
@@ -131,7 +134,7 @@ class StalenessStatistics:
         return max(self._histogram, default=0)
 
     def to_json(self) -> dict[str, int]:
-        """Return the histogram with text keys, as JSON wants them, and `dropped` if updates were dropped."""
+        """Return the histogram with text keys, as JSON requires, and `dropped` if updates were dropped."""
         counts = {str(staleness): count for staleness, count in self.histogram.items()}
         return {**counts, _DROPPED: self.n_dropped} if self.n_dropped else counts
 

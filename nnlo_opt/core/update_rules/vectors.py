@@ -1,4 +1,4 @@
-"""Long float32 vectors, worked on block by block so that temporaries stay in the processor's cache."""
+"""Block-wise arithmetic on long float32 vectors, which keeps temporaries in the processor's cache."""
 
 from collections.abc import Iterator
 
@@ -7,30 +7,30 @@ from numpy.typing import NDArray
 
 FloatVector = NDArray[np.float32]
 
-#: About as many elements are worked on at a time (measured: an Adam step of 1.2 million weights takes 4.5 ms in such
-#: blocks, 8 ms whole; a short last block costs what a long one does in calls).
+#: approximate elements of a block (measured: an Adam step of 1.2 million weights takes 4.5 ms in such blocks, 8 ms
+#: without; a short last block has the same call overhead as a long one)
 BLOCK = 32_768
-#: blocks are not made shorter than that for the sake of their number: a call costs what 2,000 elements do
+#: minimum length of a block: the overhead of a call equals the work on 2,000 elements
 SHORT_BLOCK = 4_096
 
 
 def block_size(n: int, n_blocks: int = 1) -> int:
-    """Return the length of a block of a vector of `n` elements; only the last block is shorter, and not much.
+    """Return the block length for a vector of `n` elements; only the last block is shorter, and not much.
 
-    `n_blocks`: about as many are wanted at least, if the vector is long enough.
+    `n_blocks`: minimum number of blocks, approximately, if the vector is long enough.
     """
     n_blocks = max(1, round(n / BLOCK), min(n_blocks, n // SHORT_BLOCK))
     return -(-n // n_blocks)
 
 
 def blocks(n: int, n_blocks: int = 1) -> Iterator[slice]:
-    """Return the slices that cut a vector of `n` elements into blocks of `block_size`."""
+    """Return slices that cut a vector of `n` elements into blocks of `block_size`."""
     size = block_size(n, n_blocks)
     return (slice(start, min(start + size, n)) for start in range(0, n, size or 1))
 
 
 def scratch_for(n: int) -> FloatVector:
-    """Return an uninitialised block of a vector of `n` elements, for temporaries."""
+    """Return an uninitialised block for temporaries of a vector of `n` elements."""
     return np.empty(block_size(n), np.float32)
 
 
@@ -43,23 +43,23 @@ def add_scaled(target: FloatVector, vector: FloatVector, factor: float, scratch:
 
 
 def decay(average: FloatVector, rho: float, value: FloatVector) -> None:
-    """Replace `average` by rho average + (1 - rho) value in place; spoils `value`."""
+    """Replace `average` by rho average + (1 - rho) value in place; overwrites `value`."""
     average *= rho
     value *= 1 - rho
     average += value
 
 
-#: smaller numbers count as zero in a running average: no step that uses it could differ
+#: smaller numbers in a running average are set to zero, which changes no step
 TINY = np.float32(1e-30)
-#: steps between two searches for them, in which an average shrinks to a millionth at the most usual rates
+#: steps between two flushes, in which an average shrinks to a millionth at common rates
 FLUSH_EVERY = 128
 
 
 def flush_tiny(average: FloatVector, scratch: FloatVector) -> None:
     """Set numbers smaller than `TINY` to zero in place; `scratch` is as long.
 
-    An average whose input has become zero (a dead unit) shrinks step by step into the subnormal numbers, below 1.2e-38,
-    and stays there, since these round to themselves: arithmetic with them takes processors three times as long.
+    An average whose input has become zero (a dead unit) decays into subnormal numbers, below 1.2e-38, and stays there
+    because these round to themselves. Arithmetic with subnormal numbers takes three times as long.
     """
     np.abs(average, out=scratch)
     average[scratch < TINY] = 0.0

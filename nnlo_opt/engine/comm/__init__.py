@@ -1,1 +1,1 @@
-"""How ranks reach each other: MPI, and the shared memory of a node."""
+"""Communication between ranks: MPI, and shared memory within a node."""

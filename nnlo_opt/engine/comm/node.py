@@ -1,4 +1,4 @@
-"""Shared memory of processes on one node, with a bell that wakes a waiting process.
+"""Shared memory between processes of a node, with a bell to wake a waiting process.
 
 MPI moves a large message by a handshake and two copies, and a rank that waits has to look for it again and again. Here
 the sender writes a payload once, into memory that the receiver maps; the MPI message only says at which place. The
@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 
 from nnlo_opt.engine.runtime.handles import Handle, memory, open_file
 
-#: payloads in flight in one direction: a worker pushes again before it hears that its last push has been read
+#: payloads in flight per direction: a worker pushes again before it learns that its last push has been read
 _N_SLOTS = 2
 #: slots begin at multiples of a page
 _PAGE_BYTES = 4096
-#: a larger payload costs too much memory, and its copies take long compared with a handshake
+#: a larger payload takes too much memory, and its copies take long compared with a handshake
 _LARGEST_BYTES = 64 << 20
 #: seconds for which a process that finds a lock taken tries again before it sleeps: about as long as a lock is held. To
 #: fall asleep and be woken takes longer, and cost two workers a twentieth of their throughput
@@ -157,7 +157,7 @@ class CommonMemory:
             return None
 
     def acquire(self, lock: int) -> None:
-        """Wait until this process alone has the lock of this number; it may not ask for a lock that it has."""
+        """Wait for lock number `lock`. Not reentrant: acquiring a lock twice deadlocks."""
         until_s = time.perf_counter() + _SPIN_S
         while time.perf_counter() < until_s:
             try:
@@ -168,7 +168,7 @@ class CommonMemory:
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, lock)
 
     def release(self, lock: int) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, lock)
 
 

@@ -1,4 +1,4 @@
-"""Group of the ranks of a user's own script, which agree outside of a run."""
+"""Group of the ranks of a user's script, for agreements outside of a run."""
 
 import json
 import sys
@@ -21,14 +21,16 @@ T = TypeVar("T")
 
 
 class FailedElsewhereError(ConfigurationError):
-    """An error of another rank, which tells it; this rank only stops."""
+    """An error that another rank reports; this rank only stops."""
 
 
 class RankGroup:
-    """The ranks of a communicator. All methods are collective: every rank of the group calls them.
+    """The ranks of a communicator.
+
+    Collective: every rank of the group must call every method, in the same order; else the others hang.
 
     Args:
-        comm: is duplicated; None for a rank alone, without MPI.
+        comm: communicator, which is duplicated; None for a single rank without MPI.
     """
 
     def __init__(self, comm: "Communicator | None") -> None:
@@ -38,7 +40,7 @@ class RankGroup:
         self.size = 1 if self.comm is None else self.comm.Get_size()
 
     def attempt(self, function: Callable[[], T]) -> T:
-        """Return the value of `function`; if it raises on a rank, no rank returns."""
+        """Return the value of `function`; if it raises on any rank, all ranks raise."""
         value, error = None, None
         try:
             value = function()
@@ -53,7 +55,7 @@ class RankGroup:
             if (states == 1).any():
                 first = int(np.argmax(states == 1))
                 reason = self.share_json(None if error is None else reason_of(error), first)
-                # One rank is enough to tell it.
+                # One rank is enough to report it.
                 error = error if self.rank == first else FailedElsewhereError(str(reason))
         if error is not None:
             raise error
@@ -68,7 +70,7 @@ class RankGroup:
         return total
 
     def share(self, data: np.ndarray | None, root: int = 0, kind: type[np.generic] = np.float32) -> np.ndarray:
-        """Return the vector (n,) of type `kind` that rank `root` has."""
+        """Return the vector (n,) of type `kind` of rank `root`."""
         if self.comm is None:
             assert data is not None
             return data
@@ -81,12 +83,12 @@ class RankGroup:
         return buffer
 
     def share_json(self, value: Json, root: int = 0) -> Json:
-        """Return the plain data that rank `root` has."""
+        """Return the plain data of rank `root`."""
         text = np.frombuffer(bytearray(json.dumps(value), "ascii"), np.uint8)
         return json.loads(self.share(text, root, np.uint8).tobytes())
 
     def on_node(self, given: bytes) -> dict[int, bytes]:
-        """Return what each rank on this node gave; all give equally many bytes."""
+        """Return rank -> bytes given, for all ranks on this node; all must give equally many bytes."""
         world = self.world()
         return {0: given} if world is None else world.on_node(given)
 
@@ -106,12 +108,12 @@ class RankGroup:
 
 
 def abort_on_error(comm: "Communicator | None") -> Callable[[], None]:
-    """Have an exception that nobody catches end all ranks of `comm`, which else would wait for this one.
+    """Abort all ranks of `comm` on an uncaught exception; otherwise they would wait for this one.
 
-    Nothing is changed if `comm` is None.
+    Does nothing if `comm` is None.
 
     Returns:
-        A function that takes that back.
+        A function that undoes this.
     """
     if comm is None:
         return lambda: None

@@ -29,6 +29,7 @@ from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.files import NO_LOCKS
 from nnlo_opt.core.base.pulse import PULSE, SLOW
 from nnlo_opt.core.base.safe_path import check_way, mistrust, private_directory
+from nnlo_opt.core.base.spelling import spelled
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,12 @@ _MARKS_BYTES = 100
 _REMEDY = "Give one such as 'scp {} {}', or leave it out."
 
 
-def parse_copy_command(text: str, option: str = "--copy-command") -> tuple[str, ...]:
-    """Return `text` as words with two `{}`, for source and target; ConfigurationError if they are not a command."""
+def parse_copy_command(text: str, origin: str = "") -> tuple[str, ...]:
+    """Return `text` as words with two `{}`, for source and target; ConfigurationError if they are not a command.
+
+    `origin`: name of what has given it, for messages; the option by default.
+    """
+    option = origin or spelled("copy_command")
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
@@ -95,12 +100,13 @@ class FileCache:
         except OSError as error:
             if error.errno in NO_LOCKS:
                 raise ConfigurationError(
-                    "`--cache-data` must name a folder on a disk of the node, whose file system has locks. Received: "
-                    f"`{folder}` ({error.strerror}); name one such as `$TMPDIR` or `/tmp`, or leave the option out."
+                    f"`{spelled('cache_data')}` must name a folder on a disk of the node, whose file system has locks. "
+                    f"Received: `{folder}` ({error.strerror}); name one such as `$TMPDIR` or `/tmp`, or leave "
+                    f"`{spelled('cache_data')}` out."
                 ) from None
             raise ConfigurationError(
-                "`--cache-data` must name a folder in which files can be written, and not replaced by other users. "
-                f"Received: `{folder}` ({error.strerror}); choose another folder."
+                f"`{spelled('cache_data')}` must name a folder in which files can be written, and not replaced by "
+                f"other users. Received: `{folder}` ({error.strerror}); choose another folder."
             ) from None
         atexit.register(self.close)
 
@@ -112,8 +118,8 @@ class FileCache:
                     self._copies[path] = self._acquire(path)
                 except OSError as error:
                     raise TrialError(
-                        f"A data file must be copied to `--cache-data`. Received: {path} to `{self._folder}` "
-                        f"({error.strerror or error}). Free some disk space, or choose another folder."
+                        f"A data file must be copied to `{spelled('cache_data')}`. Received: {path} to "
+                        f"`{self._folder}` ({error.strerror or error}). Free some disk space, or choose another folder."
                     ) from error
             return self._copies[path][0]
 
@@ -207,7 +213,7 @@ class FileCache:
                 what = "no file" if size < 0 else f"{size} bytes" if size != n_bytes else "other bytes"
                 raise TrialError(
                     f"A copy must have the bytes of its file. Received: {what} for the {n_bytes} bytes of {path}. "
-                    "Correct `--copy-command`."
+                    f"Correct `{spelled('copy_command')}`."
                 )
             part.rename(copy)
         finally:
@@ -273,6 +279,6 @@ def _run(command: Sequence[str], path: Path, part: Path) -> None:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise TrialError(
-            f"`--copy-command` must end with 0. Received: {done.returncode} for {path} ({last[0]}). Correct the "
-            "command, or leave it out."
+            f"`{spelled('copy_command')}` must end with 0. Received: {done.returncode} for {path} ({last[0]}). "
+            "Correct the command, or leave it out."
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import atomic_write, regular
 from nnlo_opt.core.base.pulse import PULSE, SLOW
+from nnlo_opt.core.base.spelling import spelled
 
 #: folders in which this process looks up relative names, besides those of `read_list` and `located`
 _FURTHER: list[Path] = []
@@ -134,8 +135,8 @@ def verify(list_path: Path) -> int:
         only = sorted({file.absolute() for file in files} ^ sums.keys())
         what = f"`{only[0]}` in one of them only" if only else "a file more than once"
         raise ConfigurationError(
-            f"With `--verify-data` a list must name the files of its checksums, each once. Received: `{list_path}` and "
-            f"`{path}` with {what}; write both again."
+            f"With `{spelled('verify_data', True)}` a list must name the files of its checksums, each once. "
+            f"Received: `{list_path}` and `{path}` with {what}; write both again."
         )
     for file in files:
         PULSE.expect(SLOW)
@@ -148,8 +149,9 @@ def verify(list_path: Path) -> int:
         PULSE.ticks += 1
         if found != sums[file.absolute()]:
             raise ConfigurationError(
-                f"With `--verify-data` a data file must match its checksum. Received: {file}, whose SHA-256 is "
-                f"not the one in `{path}`: it is damaged, or was written again. Write it again, or its checksum."
+                f"With `{spelled('verify_data', True)}` a data file must match its checksum. Received: {file}, whose "
+                f"SHA-256 is not the one in `{path}`: it is damaged, or was written again. Write it again, or its "
+                "checksum."
             )
     return len(files)
 
@@ -158,8 +160,8 @@ def _read_sums(path: Path, list_path: Path) -> dict[Path, str]:
     remedy = f"Write it while the files are known to be sound, by `sha256sum FILES > {path.name}` in the list's folder."
     if not os.path.exists(path):
         raise ConfigurationError(
-            f"`--verify-data` needs a file of checksums next to every list. Received: {list_path} without {path.name}. "
-            f"{remedy}"
+            f"`{spelled('verify_data', True)}` needs a file of checksums next to every list. Received: {list_path} "
+            f"without {path.name}. {remedy}"
         )
     sums: dict[Path, str] = {}
     for number, line in enumerate(_text_of(path, "file of checksums", remedy).splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""Parts that other installed packages bring by name, as entry points.
+"""Components from other installed packages, found by entry points.
 
 A user names a part as NAME; it is then known as NAME@PACKAGE, which a user may write as well. Entry points are looked
 for only if a name is not one of this package, and loaded only where the part is made.

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.safe_path import own_bytes
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.user_code import describe, line_in, place_of
 
 
@@ -38,7 +39,7 @@ class _FromSource(SourceFileLoader):
 
 
 def own_files(files: Sequence[Path], sha256: str | None, model: Path | None = None) -> list[bytes | None]:
-    """Return what is in files with code that a run names; ConfigurationError if others may have written it.
+    """Return the content of code files given by a run; ConfigurationError if others may have written them.
 
     Args:
         files: at least one; the code to execute is of these bytes, as a file may be changed after a look at it.
@@ -54,7 +55,7 @@ def own_files(files: Sequence[Path], sha256: str | None, model: Path | None = No
     except OSError as error:
         raise ConfigurationError(
             "Code that only a run names is executed if nobody but you can have written it. Received: "
-            f"{error.strerror or error}. Look at the file, then name it by `--model {shown}` (in Python `model=`)."
+            f"{error.strerror or error}. Look at the file, then name it by `{spelled('model', shown)}`."
         ) from None
     if sha256 and hashlib.sha256(b"".join(texts)).hexdigest() != sha256:
         raise ConfigurationError(
@@ -141,7 +142,7 @@ EXECUTING: list[Path] = []
 
 
 def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
-    """Execute a model module, whose folder is searched for imports; in a process that may import a framework.
+    """Execute a model module, with its folder on the import path. Only in a process that may import a framework.
 
     The name of the module is unique (`name_of`): a user's `keras.py` must not be confused with Keras, nor two files of
     the same name with each other.

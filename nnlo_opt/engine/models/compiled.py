@@ -8,12 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nnlo_opt.core.training.options import TRAIN_PREFIX, TrainingOptions, option_name
+from nnlo_opt.core.base.spelling import spelled
+from nnlo_opt.core.training.options import TRAIN_PREFIX, TrainingOptions
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models.losses import LossRequest, LossTerm, WeightRequest, fold, losses_in_words, request_in_words
 
-#: what computes metrics that a training does not
-BY_FIGURE = "in a search, `--figure-of-merit` names a function that computes one"
 #: metrics that `acc` may be, folded, with the kind of accuracy that they are; "" is the one that fits
 _ACCURACIES = {
     "accuracy": "",
@@ -57,7 +56,7 @@ class Choices:
         if TRAIN_PREFIX + name in self.searched:
             return f"`{TRAIN_PREFIX}{name}`"
         chosen = name in self.training.given
-        return f"`{option_name(name)} {getattr(self.training, name)}`" if chosen else ""
+        return f"`{spelled(name, getattr(self.training, name))}`" if chosen else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,9 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm]) 
         elif not maker:
             unused.append(f"{compiled.optimizer} (the steps are those of {training.rule.name})")
         elif not compiled.steps:
-            unused.append(f"{compiled.optimizer} ({maker} trains in its place; `--optimizer`: {', '.join(OPTIMIZERS)})")
+            unused.append(
+                f"{compiled.optimizer} ({maker} trains in its place; `{spelled('optimizer')}`: {', '.join(OPTIMIZERS)})"
+            )
         else:
             taken.append(_steps_in_words(training))
             unused += compiled.unused_steps
@@ -105,13 +106,18 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm]) 
     counted = [name for name in compiled.metrics if _is_counted(name, kinds)]
     taken += ["accuracy"] * bool(counted)
     if others := [name for name in compiled.metrics if name not in counted]:
-        unused.append(f"metrics {', '.join(dict.fromkeys(others))} ({BY_FIGURE})")
+        unused.append(f"metrics {', '.join(dict.fromkeys(others))} ({by_figure()})")
     unused += compiled.unused
     return Outcome(
         f"In place of what `compile` said: {'; '.join(replaced)}." if replaced else "",
         f"Taken from `compile`: {', '.join(taken)}." if taken else "",
         f"Not taken from `compile`: {'; '.join(unused)}." if unused else "",
     )
+
+
+def by_figure() -> str:
+    """Return what computes metrics that a training does not."""
+    return f"in a search, `{spelled('figure_of_merit')}` names a function that computes one"
 
 
 def _is_counted(metric: str, kinds: Collection[str]) -> bool:

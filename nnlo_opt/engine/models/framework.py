@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Shapes
 from nnlo_opt.core.models.adapter import FrameworkAdapter
 from nnlo_opt.engine.loading import installed
@@ -97,7 +98,7 @@ def framework_named(name: str) -> Framework:
     if installed.is_installed(name):
         return cast(Framework, installed.load(installed.FRAMEWORKS, name))
     if name not in FRAMEWORKS:
-        raise ConfigurationError(f"`--backend` must be one of {', '.join(FRAMEWORKS)}. Received: {name!r}.")
+        raise ConfigurationError(f"`{spelled('backend')}` must be one of {', '.join(FRAMEWORKS)}. Received: {name!r}.")
     return cast(Framework, importlib.import_module(FRAMEWORKS[name]))
 
 

@@ -4,11 +4,13 @@ A function that the module itself calls is a helper. One that nobody calls looks
 """
 
 import ast
+import re
 from collections.abc import Collection
 from pathlib import Path
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
-from nnlo_opt.engine.models.builders import TrialDefinition
+from nnlo_opt.core.base.spelling import spelled
+from nnlo_opt.engine.models.builders import TrialDefinition, builtin_names, model_file
 from nnlo_opt.engine.models.framework import syntax_tree
 
 #: functions that are read; `engine.models.builders` describes them
@@ -23,14 +25,12 @@ READ = (
     "get_loss_weights",
     "get_custom_objects",
 )
-_METRICS = "In a search, `--figure-of-merit` names a function that computes a figure of the trained model"
-_OPTIMIZER = "`--optimizer`, `--learning-rate` and `--optimizer-params` choose the optimizer"
-_SCHEDULE = "`--lr-schedule` and `--warmup-epochs` choose the schedule"
-_CALLBACKS = (
-    "`--early-stopping`, `--target-metric`, `--lr-schedule` and `--checkpoint-interval` do what most callbacks do"
-)
-_SPACE = "Name the parameters by `get_model.parameter_range`, or by `--search-space`"
-#: other functions that people write, with what does the same
+_METRICS = "In a search, {figure_of_merit} names a function that computes a figure of the trained model"
+_OPTIMIZER = "{optimizer}, {learning_rate} and {optimizer_params} choose the optimizer"
+_SCHEDULE = "{lr_schedule} and {warmup_epochs} choose the schedule"
+_CALLBACKS = "{early_stopping}, {target_metric}, {lr_schedule} and {checkpoint_interval} do what most callbacks do"
+_SPACE = "Name the parameters by `get_model.parameter_range`"
+#: other functions that people write, with what does the same; names in braces are those of options
 _INSTEAD = {
     **dict.fromkeys(("get_metrics", "get_metric"), _METRICS),
     **dict.fromkeys(("get_optimizer", "get_optimizers", "get_optim", "get_learning_rate"), _OPTIMIZER),
@@ -41,10 +41,10 @@ _INSTEAD = {
     **dict.fromkeys(("get_train_data", "get_training_data", "get_train_dataset"), "Call it `get_train`"),
     **dict.fromkeys(("get_val_data", "get_validation", "get_validation_data", "get_valid"), "Call it `get_val`"),
     **dict.fromkeys(("get_test", "get_test_data"), "`--test-data` names test data"),
-    "get_epochs": "`--epochs` sets it",
-    "get_batch_size": "`--batch` sets it",
-    "get_class_weights": "`--class-weights` sets them",
-    "get_sample_weights": "`--sample-weights-name` names their data set",
+    "get_epochs": "{epochs} sets it",
+    "get_batch_size": "{batch} sets it",
+    "get_class_weights": "{class_weights} sets them",
+    "get_sample_weights": "{sample_weights_name} names their data set",
 }
 
 
@@ -53,6 +53,8 @@ def refuse_unread(definition: TrialDefinition, figure: str | None = None) -> Non
 
     `figure`: value of `--figure-of-merit`, which may name one of its functions.
     """
+    if definition.source in map(model_file, builtin_names()):
+        return
     files = [file for file in (definition.source, definition.beside) if file is not None and file.suffix == ".py"]
     for file in files:
         _refuse_unread_in(file, definition.functions, (figure or "").rpartition(":")[2])
@@ -64,7 +66,8 @@ def _refuse_unread_in(file: Path, functions: Collection[str], figure: str) -> No
     for name in _defined(tree):
         if name in called or name in READ or name == figure or name not in functions:
             continue
-        hint = f" {_INSTEAD[name]}." if name in _INSTEAD else did_you_mean(name, READ)
+        instead = re.sub(r"\{(\w+)\}", lambda option: f"`{spelled(option[1])}`", _INSTEAD.get(name, ""))
+        hint = f" {instead}." if instead else did_you_mean(name, READ)
         raise ConfigurationError(
             f"A function `get_*` of a model module must be one that is read: {', '.join(READ)}. Received: `{name}` of "
             f"{file}, which nothing reads.{hint} Remove it, or begin the name of a helper with an underscore."

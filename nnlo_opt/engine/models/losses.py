@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 
 Shape = tuple[int | None, ...]
 AccuracyKind = Literal["categorical", "sparse_categorical", "binary"]
@@ -144,7 +145,7 @@ def check_loss(name: str, more: Iterable[str] = ()) -> str:
         return known[folded]
     close = dict.fromkeys(known[match] for match in get_close_matches(folded, known, n=3, cutoff=0.5))
     names = ", ".join(close or (*LOSSES, *more))
-    raise ConfigurationError(f"`--loss` must name a loss. Received: {name!r}. Choose one of: {names}.")
+    raise ConfigurationError(f"`{spelled('loss')}` must name a loss. Received: {name!r}. Choose one of: {names}.")
 
 
 def infer_loss(output: Output, labels: Labels) -> InferredLoss:
@@ -279,7 +280,7 @@ def make_terms(
         terms.append(LossTerm(output.name, term.loss, float(weight), term.accuracy))
         if why:
             of = "" if len(outputs) == 1 else f" of output {output.name!r}"
-            remarks.append(f"Loss{of}: {term.loss}, because {why}; `--loss` chooses another.")
+            remarks.append(f"Loss{of}: {term.loss}, because {why}; `{spelled('loss')}` chooses another.")
     return tuple(terms), tuple(remarks)
 
 

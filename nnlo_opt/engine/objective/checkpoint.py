@@ -1,8 +1,7 @@
-"""Checkpoint of a trial that is a call of a user's objective: every rank of the block saves its own part.
+"""Checkpoints of a user's objective: every rank of the block saves its part.
 
-trials/0007/fold0/checkpoint-3/rank-0/…      what rank 0 has written
-trials/0007/fold0/checkpoint-3/rank-1/…      what rank 1 has written
-trials/0007/fold0/checkpoint-3/manifest.json   names and checksums of all these files (`core.trials.manifest`)
+trials/0007/fold0/checkpoint-3/rank-0/…      files of rank 0 trials/0007/fold0/checkpoint-3/rank-1/…      files of rank
+1 trials/0007/fold0/checkpoint-3/manifest.json   names and checksums of all these files (`core.trials.manifest`)
 """
 
 from collections.abc import Callable
@@ -27,37 +26,37 @@ from nnlo_opt.core.trials.manifest import (
 from nnlo_opt.engine.objective.epochs import EpochCount, whole_epoch
 from nnlo_opt.engine.runtime.process import code_of_user
 
-#: collective call: (its name, what this rank brings, what block rank 0 makes of what all bring) -> what it has made
+#: collective call: (name, this rank's contribution, function of all contributions on block rank 0) -> its result
 Meet: TypeAlias = Callable[[str, Json, Callable[[list[Json]], Json]], Json]
 
 
 class _Manifest(TypedDict):
-    """Fields of the manifest of a save that are read again."""
+    """Fields of a save's manifest that are read back."""
 
     epoch: Count
     train_s: Elapsed
     files: dict[str, Any]
-    #: True if the first epoch is 0; older versions wrote none, and knew only a first epoch of 1
+    #: True if epochs are counted from 0; missing in older versions, which counted from 1
     counts_from_0: NotRequired[bool]
-    #: of this save among all of the fold; older versions wrote none
+    #: number of this save in the fold; missing in older versions
     number: NotRequired[Positive]
 
 
 @dataclass(frozen=True)
 class Save:
-    """Save of a trial that is valid as a whole."""
+    """Valid save of a trial."""
 
     place: SafePath
-    #: as the code of the trial counts
+    #: epoch in the objective's own counting
     epoch: int
-    #: number of its first epoch, 1 or 0
+    #: number of the first epoch in that counting, 1 or 0
     first: int = 1
-    #: seconds that the trial had taken
+    #: seconds of the trial so far
     train_s: float = 0.0
 
 
 def last_save(directory: SafePath) -> Save | None:
-    """Return the last save in the folder of a fold; None if there is none. What a crash has left is removed."""
+    """Return the last save in the folder of a fold; None if there is none. Leftovers of a crash are removed."""
 
     def load(place: SafePath) -> Save:
         try:
@@ -76,7 +75,10 @@ def last_save(directory: SafePath) -> Save | None:
 
 @dataclass(kw_only=True)
 class TrialCheckpoint:
-    """Saves of a trial, from which it goes on after a crash, a pause or a preemption.
+    """Saves of a trial, to resume it after a crash, a pause or a preemption; an argument of the objective.
+
+    At its start the objective loads what `folder` contains, if it is not None, and continues after `epoch`. After each
+    epoch it calls `save`, then `report`.
 
     >>> def objective(parameters, report, checkpoint):
     ...     n = 0 if checkpoint.folder is None else int((checkpoint.folder / "n").read_text())
@@ -94,46 +96,47 @@ class TrialCheckpoint:
     #: rank in the block
     _rank: int = 0
     _meet: Meet = field(repr=False, default=lambda name, own, answer: answer([own]))
-    #: seconds that the trial has taken by now
+    #: seconds of the trial so far
     _train_s: Callable[[], float] = field(repr=False, default=lambda: 0.0)
     _last: Save | None = None
-    #: how the trial counts its epochs, as block rank 0 knows; for objectives of this package
+    #: how the trial counts its epochs, as known on block rank 0; for objectives of this package
     count: EpochCount = field(repr=False, default_factory=EpochCount)
 
     @property
     def epoch(self) -> int:
-        """Epoch of the last save, as the trial counts; 0 if there is none."""
+        """Epoch of the last save, in the objective's own counting; 0 if there is none."""
         return 0 if self._last is None else self._last.epoch
 
     @property
     def n_epochs(self) -> int:
-        """Number of epochs up to the last save, as the journal counts from 1; 0 if there is none."""
+        """Number of epochs up to the last save, counted from 1 as in the journal; 0 if there is none."""
         return 0 if self._last is None else self._last.epoch + 1 - self._last.first
 
     @property
     def folder(self) -> Path | None:
-        """This rank's part of the last save; None if there is none."""
+        """This rank's folder of the last save, read-only; None if there is none."""
         own = f"rank-{self._rank}"
         return next((folder for folder in self.folders if folder.name == own), None)
 
     @property
     def folders(self) -> list[Path]:
-        """Parts of the last save in the order of the ranks that have written them, which may be more or fewer now."""
+        """Folders of the last save, in the order of the ranks that wrote them; there may be more or fewer ranks now."""
         parts = [] if self._last is None else self._last.place.glob("rank-*")
         return [Path(str(part)) for part in sorted(parts, key=lambda part: int(part.name.removeprefix("rank-")))]
 
     def save(self, epoch: int, write: Callable[[Path], object]) -> None:
-        """Save the state after an epoch; it replaces the last save once the parts of all ranks are safe on the disk.
+        """Save the state after an epoch; it replaces the last save once the parts of all ranks are on disk.
 
-        Collective: every rank of the block, if the trial runs on several.
+        Collective: every rank of the block must call it, if the trial runs on several; a missing rank blocks the
+        others.
 
         Args:
             epoch: number of the epoch that has ended, from 1 or from 0.
             write: writes this rank's part to an empty folder.
 
         Raises:
-            TrialError: the epoch is no whole number from 0, ranks have given several, or the disk has taken no more. On
-                every rank: the trial has failed.
+            TrialError: the epoch is not a whole number from 0, or differs between ranks, or the disk is full. It is
+                raised on every rank, and the trial has failed.
         """
         epoch = whole_epoch(epoch)
         temporary = self._directory / self._meet("checkpoint.save", epoch, self._begin)
@@ -163,7 +166,7 @@ class TrialCheckpoint:
 
 
 def _safe_files(part: SafePath) -> dict[str, Any]:
-    """Return name -> fingerprint of every file of a rank's part, once it is on the disk."""
+    """Flush every file of a rank's part to disk; return name -> fingerprint."""
     files = {}
     for path in part.walk():
         if path.is_dir():

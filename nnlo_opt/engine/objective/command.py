@@ -1,7 +1,7 @@
-"""Objective of a command: its script runs on every rank of the block, as a process of its own.
+"""Objective of `--command`: its script runs as a separate process on every rank of the block.
 
-Block rank 0 reads what its script reports, and tells the other ranks, so that all make the calls of the trial that
-every rank has to make. All ranks read the output of their scripts all the time, as a full pipe would stop a script.
+Block rank 0 reads its script's reports and tells the other ranks, so that all make the same collective calls of the
+trial. All ranks keep reading the output of their scripts, because a full pipe would block a script.
 """
 
 import hashlib
@@ -39,29 +39,29 @@ from nnlo_opt.engine.runtime.rank_variables import without_ranks
 
 logger = logging.getLogger(__name__)
 
-#: seconds for which a look at a script waits for output
+#: seconds to wait for output of a script per check
 _LOOK_S = 0.02
-#: seconds before SIGTERM for a script that has heard by `report` that it is to stop; then before SIGKILL
+#: seconds until SIGTERM for a script that was told to stop by `report`; then until SIGKILL
 HEARD_S, TERM_S = 1.0, 3.0
-#: what block rank 0 tells the other ranks
+#: what block rank 0 tells the others
 _REPORT, _STOP, _END, _AGAIN = "report", "stop", "end", "again"
-#: words of a script whose port is taken
+#: error texts of a script whose port is in use
 _TAKEN = ("EADDRINUSE", "ddress already in use")
-#: last lines of an output that are in the reason of a failure, and the last characters of each
+#: last lines of the output shown as reason of a failure, and characters of each
 _N_LINES, _MOST_SHOWN = 3, 300
-#: what mostly sends a signal
+#: usual causes of signals
 _CAUSES = {"SIGKILL": ", by hand or for lack of memory", "SIGBUS": ", for lack of shared memory or of disk space"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Command whose scripts compute the value of a trial; its methods are called on every rank of a block."""
+    """Command that evaluates a trial; its methods are called on every rank of a block."""
 
     template: Template
-    #: names of the objectives, and patterns, as of `Output`
+    #: names of the objectives, and patterns, as for `Output`
     names: tuple[str, ...] = ()
     patterns: tuple[str | None, str | None] = (None, None)
-    #: kind of `ScriptFolders`; None for that of the run; and names that every trial has for itself
+    #: kind of `ScriptFolders`, None for that of the run; and entries private to each trial
     folder: str | None = None
     own: tuple[str, ...] = ()
 
@@ -69,19 +69,19 @@ class Command:
         self.output()
 
     def output(self) -> Output:
-        """Return what takes in the lines of a script."""
+        """Return a parser for the script's output."""
         return Output(self.names, self.patterns)
 
     def plain(self, trial: RunningTrial) -> Any:
-        """Return the result of a trial that saves nothing, on block rank 0; None if it is to stop.
+        """Run a trial without checkpoints; return its result on block rank 0, None if it should stop.
 
         Raises:
-            TrialError: the script has failed, or printed no result.
+            TrialError: the script failed, or printed no result.
         """
         return self._run(trial, {})
 
     def saving(self, trial: RunningTrial) -> Any:
-        """Return the result of a trial, which goes on from its last save; as `plain`."""
+        """Like `plain`, with checkpoints: resumes from the last save."""
         save = SafePath(trial.directory) / f"save-{_rank_of(trial)}"
         save.remove()  # which a crash may have left
         save.mkdir()
@@ -120,7 +120,7 @@ class Command:
             kind="objective",
             source=source,
             functions={"objective": self.saving if saves else self.plain},
-            # As older versions have it, whose runs have nothing else.
+            # As in older versions, whose runs have nothing else.
             fingerprint=hashlib.sha256(repr(same | files.former).encode()).hexdigest(),
             parts=parts | files.code,
             notes=files.others,
@@ -134,11 +134,11 @@ class _Call:
         self._command, self._trial, self._rank, self._folder = command, trial, _rank_of(trial), folder
         self._values = {"trial": trial.number, "folder": folder.path, **saves}
         self._output = command.output()
-        #: reports of the script that are not passed on
+        #: reports of the script that have not been passed on
         self._reports: deque[Report] = deque()
-        #: calls of `nnlo_opt.report` that wait for an answer, each with its epoch
+        #: calls of `nnlo_opt.report` waiting for an answer, as (epoch, connection)
         self._waiting: list[tuple[Any, socket.socket]] = []
-        #: the last epoch that was passed on, with the answer: -inf before the first, inf once all are
+        #: the last epoch passed on (-inf before the first, inf after all), and the answer
         self._epoch, self._goes_on = -math.inf, True
         self._has_restarted = False
         self._script = self._start()
@@ -163,14 +163,14 @@ class _Call:
             for number, variable in enumerate(VISIBLE, 1):
                 gpus = [there[number] for there in node if there[number] not in (None, NO_GPU)]
                 environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
-        # A script may be `torchrun` itself, which reads its port there.
+        # The script may be `torchrun`, which reads its port there.
         environ |= place.variables(address, port) | {"PET_MASTER_PORT": str(port), "PYTHONUNBUFFERED": "1"}
         log = SafePath(self._trial.directory) / f"output-{self._rank}.log"
         words = self._folder.placed(words, self._command.template.words)
         return Script(words, self._folder.environ(environ), log, self._take, self._folder.cwd)
 
     def _prepared(self, places: list[Json]) -> list[Json]:
-        """Make the folder of the trial before any script starts; return the places of all ranks with a port."""
+        """Create the trial's folder before any script starts; return the places of all ranks, with a port."""
         self._folder.open()
         return [*places, _free_port()]
 
@@ -184,13 +184,13 @@ class _Call:
         if connection is not None:
             self._waiting.append((report and report.epoch, connection))
             self._answer()
-        # Processes of one script may all say the same.
+        # Several processes of one script may report the same.
         last = max((r.epoch for r in self._reports if isinstance(r.epoch, int)), default=self._epoch)
         if report is not None and not (isinstance(report.epoch, int) and report.epoch <= last):
             self._reports.append(report)
 
     def _answer(self) -> bool:
-        """Answer reports that were passed on, or come late; return True if there was any."""
+        """Answer reports that were passed on or came late; return True if there were any."""
         heard = [end for epoch, end in self._waiting if not isinstance(epoch, int) or epoch <= self._epoch]
         self._waiting = [(epoch, end) for epoch, end in self._waiting if end not in heard]
         for connection in heard:
@@ -201,7 +201,7 @@ class _Call:
     # ------------------------------------------------------------ the course of the trial
 
     def run(self) -> Any:
-        """See the trial through to its result; None if it is to stop. Collective: every rank of the block."""
+        """Run the trial; return its result, None if it should stop. Collective: every rank of the block."""
         try:
             while self._goes_on:
                 next_, epoch, saves = self._trial.meet("next", None, lambda _: self._awaited(), self._look)
@@ -225,7 +225,7 @@ class _Call:
             self._close()
 
     def _awaited(self) -> Json:
-        """Return what every rank has to do next, on block rank 0, once it is known."""
+        """On block rank 0: wait for and return what every rank does next."""
         self._wait(lambda: bool(self._reports) or self._trial.is_stopped())
         if self._reports:
             return [_REPORT, self._reports[0].epoch, self._reports[0].saves]
@@ -244,7 +244,7 @@ class _Call:
             self._stop(HEARD_S * has_heard)
 
     def _stop(self, heard_s: float) -> None:
-        """End the script, which has so many seconds to leave by itself before SIGTERM comes."""
+        """End the script, which gets `heard_s` seconds to exit by itself before SIGTERM."""
         for seconds in (heard_s, TERM_S):
             until_s = time.monotonic() + seconds
             while self._script.code is None and time.monotonic() < until_s:
@@ -252,7 +252,7 @@ class _Call:
             self._script.stop()
 
     def _hand_over(self, folder: Path) -> None:
-        """Move what the script has saved to `folder`."""
+        """Move the script's checkpoint to `folder`."""
         if (save := self._values.get(SAVE)) is None:
             raise TrialError('a report has "checkpoint": true, so the command must have `{save}`, the folder to fill')
         for path in save.iterdir():
@@ -272,12 +272,12 @@ class _Call:
         return self._output.result
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        """Return when `done()` is true, or the script has ended."""
+        """Wait until `done()` is True or the script has ended."""
         wait_for = wait_until if self._trial.comm is None else self._trial.comm.wait_for
         wait_for(lambda: done() or self._look())
 
     def _look(self) -> bool:
-        """Read what the script says, for a moment; return True if it has ended, TrialError if it has failed."""
+        """Read the script's output briefly; return True if it has ended, TrialError if it has failed."""
         code = self._script.code
         while self._script.look(_LOOK_S if code is None else 0.0) and code is not None:
             pass
@@ -288,7 +288,7 @@ class _Call:
         return code is not None
 
     def _failure(self) -> TrialError:
-        """Return the error that the script has ended before its time."""
+        """Return the error of a script that ended too early."""
         killed_by, code = self._script.killed_by, self._script.code
         how = f"with code {code}"
         if killed_by is not None or code == 128 + signal.SIGKILL:
@@ -298,7 +298,7 @@ class _Call:
         return error(f"the command has ended {how}{self._end_of_output()}")
 
     def _end_of_output(self) -> str:
-        """Return the last lines of the output in words, for the reason of a failure."""
+        """Return the last lines of the output, for the reason of a failure."""
         said = [line.strip()[-_MOST_SHOWN:] for line in self._script.tail.splitlines() if line.strip()]
         if not said:
             return ", without any output"
@@ -306,12 +306,12 @@ class _Call:
         return f"; its output ends: {' / '.join(said[-_N_LINES:])}; all of it in `{log}`"
 
     def _must_restart(self) -> bool:
-        """Return True if the script has failed as its port was taken, for the first time."""
+        """Return True if the script failed for the first time because its port was in use."""
         is_new = bool(self._script.code) and not (self._rank or self._has_restarted) and self._epoch == -math.inf
         return is_new and any(words in self._script.tail for words in _TAKEN)
 
     def _close(self) -> None:
-        """End all that the script has started."""
+        """Kill all processes of the script."""
         for _, connection in self._waiting:
             connection.close()
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""Numbers of the epochs of a trial: its code may count them from 0, the journal counts them from 1."""
+"""Numbering of epochs: a trial's code may count from 0, the journal counts from 1."""
 
 import reprlib
 from numbers import Integral
@@ -7,12 +7,12 @@ from typing import Any
 from nnlo_opt.core.base.errors import MisuseError
 from nnlo_opt.core.base.records import MAX_INTEGER
 
-#: not known: the trial has neither reported nor saved
+#: unknown: the trial has neither reported nor saved
 UNKNOWN = -1
 
 
 class EpochCount:
-    """How the code of a trial counts its epochs, as its first report or save shows; all its attempts count alike.
+    """How a trial's code counts epochs, known from its first report or save; the same for all attempts.
 
     Args:
         first: number of its first epoch, 1 or 0; `UNKNOWN` before.
@@ -27,7 +27,7 @@ class EpochCount:
         return self._first == 0
 
     def number(self, epoch: Any) -> int:
-        """Return the number in the journal of an epoch that is reported or saved; TrialError if it can be none."""
+        """Return the journal's number of a reported or saved epoch; TrialError if it is invalid."""
         own = whole_epoch(epoch)
         if self._first == UNKNOWN:
             self._first = int(own > 0)
@@ -40,7 +40,7 @@ class EpochCount:
 
 
 def whole_epoch(epoch: Any) -> int:
-    """Return the number of an epoch that a user's code has given; TrialError unless it is whole, and 0 at least."""
+    """Return an epoch number from user code as int; TrialError unless it is whole and at least 0."""
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 0 <= int(epoch) < MAX_INTEGER:
         raise MisuseError(
             f"the epochs of reports must be whole numbers from 1; received: {reprlib.repr(epoch)}; write "

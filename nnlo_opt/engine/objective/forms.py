@@ -1,4 +1,4 @@
-"""Forms of parameters on a command line, as parsers of other people read them."""
+"""Forms of parameters on a command line, for the parsers of users' scripts."""
 
 import re
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ FORMS: dict[str, set[str]] = {
     "repeat": {"hydra", "lists"},  # `--name=value` for each value of a list
     "optional": set(),  # nothing for None
 }
-#: text that hydra reads as itself, without quotes
+#: text that hydra reads unchanged without quotes
 _PLAIN = re.compile(r"[A-Za-z_/$*@?|.-][\w/$*@?|.+-]*", re.ASCII)
-#: text that hydra would read as something else than text
+#: text that hydra would not read as a string
 _OTHER = re.compile(r"true|false|null|[+-]?(\.?\d.*|inf|nan)", re.IGNORECASE)
 
 
 def written(name: str, value: Any, forms: Sequence[str] = ()) -> list[str]:
-    """Return the words by which a parameter is given to a program; `--name=value` without any of `FORMS`.
+    """Return the command line words for a parameter; `--name=value` without any of `FORMS`.
 
     >>> written("amp", True, ["no-flags"]), written("layers", [64, 32], ["lists"])
     (['--amp'], ['--layers', '64', '32'])
@@ -42,7 +42,7 @@ def written(name: str, value: Any, forms: Sequence[str] = ()) -> list[str]:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value, from which Python makes the same value again."""
+    """Return the text of a value, which Python parses back to the same value."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
@@ -51,7 +51,7 @@ def _pair(name: str, value: Any, forms: Sequence[str]) -> list[str]:
 
 
 def _for_hydra(value: Any) -> str:
-    """Return the text from which hydra makes a value, as OmegaConf does in most cases."""
+    """Return the text of a value for hydra, and in most cases OmegaConf."""
     if value is None:
         return "null"
     if isinstance(value, list):
@@ -60,6 +60,6 @@ def _for_hydra(value: Any) -> str:
         return text_of(value)
     if _PLAIN.fullmatch(value) and not _OTHER.fullmatch(value):
         return value
-    # A backslash is doubled before a quote alone.
+    # A backslash is doubled only before a quote.
     escaped = re.sub(r"(\\+)$", r"\1\1", re.sub(r"(\\*)'", r"\1\1\\'", value))
     return f"'{escaped}'"

@@ -1,7 +1,6 @@
-"""Names of Optuna, scikit-optimize, scikit-learn, Ray Tune, hyperopt and others, with ours.
+"""Maps names of Optuna, scikit-optimize, scikit-learn, Ray Tune, hyperopt and others to ours.
 
-Whoever comes from there types them by habit: as arguments of a search, as attributes of what it returns, and as names
-that are imported.
+Used in error messages for arguments, attributes and imports that users know from other packages.
 """
 
 from collections.abc import Mapping
@@ -47,7 +46,7 @@ ARGUMENTS = _table(
     }
 )
 
-#: algorithm of others, in small letters, by name or class -> ours
+#: algorithm of other packages, lower-case name or class -> ours
 ALGORITHMS = _table(
     {
         "tpesampler tpe.suggest hyperopt hyperoptsearch": "tpe",
@@ -66,7 +65,7 @@ ALGORITHMS = _table(
     }
 )
 
-#: attribute of what a search returns -> ours
+#: attribute of a search result -> ours
 _OF_RESULT = _table(
     {
         "best_params best_params_ best_parameters_ best_config x get_best_hyperparameters get_best_config":
@@ -96,9 +95,9 @@ _OF_RESULT = _table(
         "summary results_summary": "to_dataframe()",
     }
 )  # fmt: skip
-#: what is looked at, if it is the package
+#: key of the package itself
 MODULE = "module `nnlo_opt`"
-#: what is looked at -> attribute of others -> ours
+#: kind of object -> attribute in other packages -> ours
 _ATTRIBUTES: dict[str, dict[str, str]] = {
     "result": _OF_RESULT
     | _table({"optimize resume": "optimize(..., checkpoint=NAME, opt_restore=True) of nnlo_opt"}),
@@ -172,25 +171,25 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
     ),
 }  # fmt: skip
 
-#: names of others that are looked for in the package itself
+#: names of other packages looked up in the package itself
 OF_MODULE = _ATTRIBUTES[MODULE]
 
 
 def absence(kind: str, name: str, obj: object) -> AttributeError:
-    """Return the error about an attribute that `obj` does not have.
+    """Return the error for a missing attribute of `obj`.
 
     Args:
-        kind: of the object, a key of `_ATTRIBUTES`.
+        kind: kind of object, a key of `_ATTRIBUTES`.
     """
     what = f"{'' if kind == MODULE else 'a '}{kind} has no {name!r}"
     if (ours := _ATTRIBUTES[kind].get(name)) is None:
         return AttributeError(what, name=name, obj=obj)
-    # Without an object Python makes no guess of its own, which may be another one.
+    # Without an object Python does not add its own suggestion, which may differ.
     return AttributeError(f"{what}: take `{ours}`", name=name, obj=None)
 
 
 def part_named(part: object) -> str | None:
-    """Return our name of an algorithm or a pruner of others, given by name, class or object; None if it is none."""
+    """Return our name for another package's algorithm or pruner, given by name, class or object; None if unknown."""
     kind = part if isinstance(part, str | type) else type(part)
     word = (kind if isinstance(kind, str) else kind.__name__).lower()
     return ALGORITHMS.get(word)

@@ -1,4 +1,4 @@
-"""Lines of a script, in which it reports."""
+"""Reports of a script: `report`, and the parser of a script's output."""
 
 import json
 import math
@@ -16,38 +16,38 @@ from nnlo_opt.core.training.stopping import canonical_metric
 from nnlo_opt.core.trials.objectives import FIGURE
 from nnlo_opt.engine.objective.signature import CALLED
 
-#: environment variable with the name of the socket at which the search listens, without the zero byte before it
+#: environment variable with the name of the search's abstract socket, without the leading zero byte
 SOCKET = "NNLO_OPT_REPORTS"
 GO_ON, STOP = b"1", b"0"
-#: characters of a line that is read as JSON, and of its beginning that a pattern sees
+#: longest line read as JSON, and length of the beginning that patterns see, in characters
 MOST_READ, _MOST_MATCHED = 2**19, 2**16
 _OPTIONS = "--report-pattern", "--result-pattern"
-#: digits of an integer that every float can hold
+#: digits of an integer that always fits into a float
 _MOST_DIGITS = 300
 _NEW_LINE = re.compile(rb"[\r\n]+")
 
 
 def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: float) -> bool:
-    """Report a value after an epoch, from a script that `--command` starts; return False if it is to stop now.
+    """Report a value after an epoch, from a script started by `--command`; return False if it should stop now.
 
-    Without a search the line is printed that a search would read from a script without this package. If the search has
-    ended, the answer is False.
+    Without a search it prints the line that a script without this package would print. If the search has ended, it
+    returns False.
 
     Args:
         epoch: number of the epoch, from 1 or from 0.
-        value: by which trials are compared.
-        checkpoint: every process of the trial has filled the folder `{save}` of its command, which is empty again when
-            this function returns.
-        figures: further numbers, for the results.
+        value: value to compare trials by.
+        checkpoint: True if every process of the trial has written its checkpoint to the folder `{save}` of its command.
+            The folder is empty again when this function returns.
+        figures: further numbers for the results.
 
     >>> nnlo_opt.report(3, 0.21, accuracy=0.9)
     {"epoch": 3, "value": 0.21, "accuracy": 0.9}
     True
 
     Raises:
-        TrialError: an objective calls it, which has a `report` of its own.
-        TypeError: a value is no number, nor anything that `float` takes.
-        OverflowError: a value is an integer beyond all floats.
+        TrialError: it is called in an objective, which has its own `report` argument.
+        TypeError: a value cannot be converted to float.
+        OverflowError: an integer is too large for a float.
     """
     for number in (value, *figures.values()):
         float(number)
@@ -73,25 +73,25 @@ def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: flo
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of a script about an epoch; what it says may be anything."""
+    """Report of a script about an epoch; its content is not validated."""
 
     epoch: Any
     value: Any = None
     #: further numbers by name
     figures: dict[str, float] = field(default_factory=dict)
-    #: True if the folder for a save is filled
+    #: True if the folder for a checkpoint has been filled
     saves: bool = False
 
 
 class Lines:
-    """Cuts what a script writes into lines, of which only the beginning is kept."""
+    """Splits a script's output into lines; of long lines only the beginning is kept."""
 
     def __init__(self) -> None:
         #: the last line so far
         self._rest = bytearray()
 
     def take(self, data: bytes) -> list[str]:
-        """Return the lines that end in `data`; without any, the end of the output ends the last line."""
+        """Return the lines completed by `data`; empty `data` ends the output and completes the last line."""
         first, *others = _NEW_LINE.split(data) if data else (b"", b"")
         self._keep(first)
         if not others:
@@ -105,56 +105,56 @@ class Lines:
 
 
 class Output:
-    """Lines of a script, taken in one after another.
+    """Parser of a script's output, line by line.
 
-    A report is a line of JSON with the value, or else a line that a pattern fits.
+    A report is a line of JSON with the value, or else a line that matches a pattern.
 
     Args:
-        names: of the objectives; a result has one of them at least, or `value`.
-        patterns: regular expressions of other reports than JSON, and of other results; None for none.
+        names: names of the objectives; a result has at least one of them, or `value`.
+        patterns: regular expressions for reports and for results that are not JSON; None for none.
 
     Raises:
-        ConfigurationError: a pattern is no regular expression, or lacks a group.
+        ConfigurationError: a pattern is not a regular expression, or lacks a group.
     """
 
     def __init__(self, names: Sequence[str], patterns: tuple[str | None, str | None]) -> None:
         self._names = ("value", FIGURE, *names)
-        #: the last result, or else the last report; None before
+        #: the last result, or else the last report; None before that
         self.result: dict[str, Any] | None = None
-        #: True once there was a result of its own
+        #: True once there was a separate result
         self.is_final = False
-        #: why a line of JSON with a value was no report, the first time; empty before
+        #: why the first invalid line of JSON with a value was not a report, or empty
         self.remark = ""
-        #: options of the patterns that have fitted no line
+        #: options whose patterns have matched no line
         self.unfitted = {option for option, pattern in zip(_OPTIONS, patterns, strict=True) if pattern is not None}
         self._report = _compiled(_OPTIONS[0], patterns[0], {"epoch", "value"})
         self._result = _compiled(_OPTIONS[1], patterns[1], {names[-1] if names else "value"})
 
     def take(self, line: str) -> Report | None:
-        """Return what a line reports; None if it is no report."""
+        """Return the report in a line; None if there is none."""
         found = self._said(line) if line.lstrip().startswith("{") else None
         return self._taken(self._matched(line[:_MOST_MATCHED]) if found is None else found)
 
     def _said(self, line: str) -> dict[str, Any] | None:
-        """Return what a line of JSON reports; None if it is no report."""
+        """Return the report in a line of JSON; None if there is none."""
         try:
             found = json.loads(line, parse_int=_integer)
         except (ValueError, RecursionError):
             return None
         name = self._name_in(found) if isinstance(found, dict) else ""
-        # Loggers print such names, too, with texts and whole records.
+        # Loggers print such names, too, with text or records as values.
         wrong = [key for key in (name, "epoch") if name and not isinstance(found.get(key), int | float | None)]
         if wrong and not self.remark:
             self.remark = f"a line of JSON with `{name}` is no report, as its `{wrong[0]}` is no number"
         return found if name and not wrong else None
 
     def _name_in(self, found: Mapping[str, Any]) -> str:
-        """Return the name in `found` of the value, or of the first objective; empty if there is none."""
+        """Return the key in `found` of the value or the first objective; empty if there is none."""
         by_metric = {canonical_metric(key): key for key in found}
         return next((by_metric[name] for name in self._names if name in by_metric), "")
 
     def _matched(self, line: str) -> dict[str, Any]:
-        """Return what a pattern finds in a line; empty if none fits."""
+        """Return the groups of a matching pattern; empty if none matches."""
         for option, pattern in zip(_OPTIONS, (self._report, self._result), strict=True):
             if pattern is not None and (match := pattern.search(line)):
                 self.unfitted.discard(option)
@@ -195,17 +195,17 @@ def _is_figure(name: str, value: Any) -> bool:
 
 
 def _number(text: str) -> Any:
-    """Return the number in a text; the text if there is none."""
+    """Parse a number; return the text if it is not one."""
     with suppress(ValueError):
         return _integer(text) if text.isdecimal() else float(text)
     return text
 
 
 def _integer(text: str) -> int | str:
-    """Return the integer of a text; the text of one that no float holds."""
+    """Parse an integer; return the text if it does not fit into a float."""
     return int(text) if len(text) <= _MOST_DIGITS else text
 
 
 def _whole(epoch: Any) -> Any:
-    """Return a whole number as an integer, such as the 3.0 that Hugging Face prints; anything else as it is."""
+    """Convert a whole float to int, such as Hugging Face's 3.0; return anything else unchanged."""
     return int(epoch) if isinstance(epoch, float) and epoch.is_integer() else epoch

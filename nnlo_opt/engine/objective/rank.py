@@ -21,6 +21,7 @@ from nnlo_opt.core.base.errors import LostAttemptError, MisuseError, NnloError, 
 from nnlo_opt.core.base.files import make_directory
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.user_code import reason_of
 from nnlo_opt.core.block.answers import PASSED_ON, Results, fold_failed
 from nnlo_opt.core.comm import messages as msg
@@ -34,11 +35,10 @@ from nnlo_opt.core.trials.checkpoint import fold_directory
 from nnlo_opt.core.trials.identity import ScriptFolders
 from nnlo_opt.core.trials.manifest import remove_all
 from nnlo_opt.core.trials.objectives import Comparison
+from nnlo_opt.engine.objective.attempt import Attempt
 from nnlo_opt.engine.objective.checkpoint import Save, TrialCheckpoint, last_save
-from nnlo_opt.engine.objective.epochs import EpochCount
 from nnlo_opt.engine.objective.other_names import absence
 from nnlo_opt.engine.objective.torch_group import Call
-from nnlo_opt.engine.objective.values import epoch_reported, finished_fold
 from nnlo_opt.engine.runtime.process import check_files, code_of_user, end_if_forked
 from nnlo_opt.engine.runtime.streams import keeping_streams
 
@@ -207,60 +207,28 @@ class ObjectiveRank:
         #: number of this process, which a child that the objective forks does not have
         self._pid = os.getpid()
         check_files()
-        self._assignment = -1
-        #: time at which the last call ended (at the root only); None before the first call
-        self._idle_since_s: float | None = None
         #: number of the last assignment taken; -1 before the first
         self.taken: int = -1 if setup.before is None else setup.before.taken
         #: results of the finished assignments
         self.results: Results = Results() if setup.before is None else setup.before.results
+        #: attempt under way, or the last one; at first one that never was, whose number no message has
+        self._attempt = self._begun(CallObjective(assignment=-1, point={}), None)
+        #: time at which the last call ended (at the root only); None before the first call
+        self._idle_since_s: float | None = None
         #: communicator of the last call if the call failed while the ranks were at different places; else None
         self._comm: BlockComm | None = None
-        #: ranks that have left the call under way (at the root only)
-        self._returned: set[int] = set()
-        #: waiting rank -> its collective call (at the root only)
-        self._arrived: dict[int, ObjectiveArrived] = {}
-        #: the root's answer to the last arrival of this rank
-        self._proceed: ObjectiveProceed | None = None
-        #: orders about the call under way that the coordinator has sent (at the root only)
-        self._heard = set[type[msg.Message]]()
-        #: message by which the call ends after `report` has returned False; None before
-        self._end: msg.Message | None = None
-        #: order of the call under way, or of the last one (at the root only); None before the first
-        self._order: msg.RunFold | None = None
-        #: last report of this call, and its last save; None before the first
-        self._reported: msg.EpochReported | None = None
-        self._checkpoint: TrialCheckpoint | None = None
-        #: time at which the call began, by the clock, less the seconds before its save (at the root only)
-        self._began_s = 0.0
         #: assignment -> folder of saves that are removed once the coordinator has recorded its end
         self._unneeded: dict[int, SafePath] = {}
-        #: failure of the call on any rank; None while it can succeed
-        self._failure: msg.FoldFailed | None = None
 
     def handle_order(self, message: msg.Message) -> None:
         """Take in one message from the coordinator (block rank 0)."""
         match message:
             case msg.RunFold():
                 self.taken = message.assignment
-                saved = last_save(self._folder(message))
-                call = CallObjective(
-                    assignment=message.assignment,
-                    trial=message.trial,
-                    fold=message.fold,
-                    point=message.point,
-                    names=self._setup.run.parameters,
-                    saved="" if saved is None else saved.place.name,
-                    epoch=0 if saved is None else saved.epoch,
-                    first=message.first if saved is None else saved.first,
-                )
-                for rank in range(1, self._block.size):
-                    self._block.send(rank, call)
-                self._order = message
-                self._run_at_root(message, call, 0.0 if saved is None else saved.train_s)
+                self._run_at_root(message)
             case msg.GoOn() | msg.PauseFold() | msg.PreemptFold() | msg.StopFold():
-                if message.assignment == self._assignment:
-                    self._heard.add(type(message))
+                if message.assignment == self._attempt.order.assignment:
+                    self._attempt.heard.add(type(message))
             case msg.FoldRecorded():
                 self.results.forget(message.assignment)
                 if (folder := self._unneeded.pop(message.assignment, None)) is not None:
@@ -272,17 +240,16 @@ class ObjectiveRank:
         """Take in one message from block rank 0 between two calls (other ranks)."""
         if isinstance(message, CallObjective):
             with Call():  # block rank 0 hears of a failure before a group of torch ends because of it
+                saved = None
+                if message.saved:
+                    saved = Save(self._folder(message) / message.saved, message.epoch, message.first)
+                self._attempt = self._begun(message, saved)
                 _, end = self._call(message)
                 self._block.send(ROOT, end)
-            if isinstance(end, msg.FoldFailed) and not wait_until(self._has_failed, GRACE_S):
+            if isinstance(end, msg.FoldFailed) and not wait_until(self._take_in, GRACE_S):
                 self._give_up_on_root(end)
         elif not isinstance(message, msg.FoldFailed):
             raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
-
-    def _has_failed(self) -> bool:
-        """Return True if block rank 0 knows that the call has failed."""
-        self._take_in()
-        return self._failure is not None
 
     def _give_up_on_root(self, failed: msg.FoldFailed) -> NoReturn:
         """Have the coordinator record the failure, then end the job, as block rank 0 does not answer."""
@@ -291,25 +258,27 @@ class ObjectiveRank:
         time.sleep(RECORDED_S)
         raise StuckBlockError(
             f"The objective raised on rank {failed.world_rank}, but block rank 0 is still in a call that cannot be "
-            f"given up after {GRACE_S:g} s. Add `--opt-restore` to resume."
+            f"given up after {GRACE_S:g} s. Add `{spelled('opt_restore', True)}` to resume."
         )
 
     # ------------------------------------------------------------ the call, on every rank
 
-    def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned | msg.FoldFailed]:
-        """Return the value of the objective, and the message that the call has ended on this rank."""
-        self._assignment = call.assignment
-        self._returned, self._arrived, self._proceed, self._failure = set(), {}, None, None
-        if self._comm is not None:
-            self._comm.close()
-        self._checkpoint = TrialCheckpoint(
-            _directory=self._folder(call),
+    def _begun(self, order: msg.RunFold | CallObjective, saved: Save | None) -> Attempt:
+        return Attempt(
+            order,
+            saved,
+            self._folder(order),
+            self._setup.comparison,
+            self._clock,
             _rank=self._block.rank,
             _meet=self.meet,
-            _train_s=lambda: self._clock.monotonic_s() - self._began_s,
-            _last=Save(self._folder(call) / call.saved, call.epoch, call.first) if call.saved else None,
-            count=EpochCount(call.first),
+            _train_s=lambda: self._attempt.train_s,
         )
+
+    def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned | msg.FoldFailed]:
+        """Return the value of the objective, and the message that the call has ended on this rank."""
+        if self._comm is not None:
+            self._comm.close()
         try:
             self._comm = comm = self._setup.make_comm(self)
             try:
@@ -317,7 +286,7 @@ class ObjectiveRank:
                     number=call.trial,
                     parameters=self._tuples.given(call.point),
                     comm=comm,
-                    checkpoint=self._checkpoint,
+                    checkpoint=self._attempt.checkpoint,
                     fold=TrialFold(number=call.fold, n_fold=self._setup.run.n_fold, seed=self._setup.run.seed),
                     _run=Path(self._setup.run.directory),
                     _report=self._report,
@@ -364,15 +333,16 @@ class ObjectiveRank:
             TrialError: the call of the objective has failed, or the ranks are at different places.
         """
         self.look_out()
+        attempt = self._attempt
         if not self._is_root:
-            self._proceed = None
-            self._block.send(ROOT, ObjectiveArrived(assignment=self._assignment, at=name, own=own))
-            self._await(lambda: self._proceed is not None, meanwhile)
-            assert self._proceed is not None
-            return self._proceed.answer
+            attempt.proceed = None
+            self._block.send(ROOT, ObjectiveArrived(assignment=attempt.order.assignment, at=name, own=own))
+            self._await(lambda: attempt.proceed is not None, meanwhile)
+            assert attempt.proceed is not None
+            return attempt.proceed.answer
         others = range(1, self._block.size)
-        self._await(lambda: len(self._arrived) == len(others), meanwhile)
-        arrived, self._arrived = self._arrived, {}
+        self._await(lambda: len(attempt.arrived) == len(others), meanwhile)
+        arrived, attempt.arrived = attempt.arrived, {}
         elsewhere = {rank: message.at for rank, message in arrived.items() if message.at != name}
         try:
             if elsewhere:
@@ -387,53 +357,37 @@ class ObjectiveRank:
         except (TrialError, OSError) as error:
             self._give_up(error)
         for rank in others:
-            self._block.send(rank, ObjectiveProceed(assignment=self._assignment, answer=made))
+            self._block.send(rank, ObjectiveProceed(assignment=attempt.order.assignment, answer=made))
         return made
 
     def _pass_on(self, epoch: Any, value: Any, figures: dict[str, Any]) -> bool:
         """Report to the coordinator; return False if the trial has to stop."""
-        order, checkpoint = self._order, self._checkpoint
-        assert order is not None
-        assert checkpoint is not None
-        reported = epoch_reported(order, self._setup.comparison, checkpoint.count, epoch, value, figures)
-        saved = checkpoint.n_epochs
-        self._reported = reported.replaced(checkpointed=saved == reported.epoch, can_pause=saved > 0)
-        self._heard.discard(msg.GoOn)
-        self._orders.send(ROOT, self._reported)
+        attempt = self._attempt
+        reported = attempt.report(epoch, value, figures)
+        reported = reported.replaced(checkpointed=attempt.is_saved, can_pause=attempt.checkpoint.n_epochs > 0)
+        attempt.heard.discard(msg.GoOn)
+        self._orders.send(ROOT, reported)
         if self._setup.coordinate is None or self._setup.coordinate():
             try:
                 self._look_for_orders()
-                if order.waits_for_decision:
-                    self._await(self._has_heard)
+                if reported.waits:
+                    self._await(self._look_for_orders)
             except RanksLost:
-                if order.waits_for_decision:
+                if reported.waits:
                     raise  # else the coordinator is gone; the result of the call will be kept
-        return self._goes_on(self._reported)
+        return attempt.goes_on()
 
     def is_stopped(self) -> bool:
         """Return True if the coordinator waits for the end of the call, as block rank 0 hears between two reports."""
         if self._is_root and (self._setup.coordinate is None or self._setup.coordinate()):
             with suppress(RanksLost):
                 self._look_for_orders()
-        return msg.StopFold in self._heard
-
-    def _has_heard(self) -> bool:
-        """Return True if the coordinator has answered the last report, or waits for the end of the call."""
-        self._look_for_orders()
-        return bool(self._heard)
-
-    def _goes_on(self, reported: msg.EpochReported) -> bool:
-        """Return False if the call has to end with its last report, as orders say that have come."""
-        if msg.StopFold in self._heard or (msg.PreemptFold in self._heard and reported.checkpointed):
-            self._end = msg.FoldStopped(assignment=self._assignment)
-        elif msg.PauseFold in self._heard:
-            self._end = msg.FoldPaused(assignment=self._assignment, epoch=reported.epoch)
-        return self._end is None
+        return msg.StopFold in self._attempt.heard
 
     def _give_up(self, error: TrialError | OSError) -> NoReturn:
         """Fail the call on every rank, even if the objective catches the error raised here."""
         failed = msg.FoldFailed(
-            assignment=self._assignment,
+            assignment=self._attempt.order.assignment,
             reason=reason_of(error),
             traceback=_ends_the_search(error),
             world_rank=self._world_rank,
@@ -454,38 +408,41 @@ class ObjectiveRank:
         """Take in messages from the other ranks; raise if the call has failed."""
         end_if_forked(self._pid)
         self._take_in()
-        if self._failure is not None:
-            raise _CallFailed(f"the call has failed on rank {self._failure.world_rank}: {self._failure.reason}")
+        if (failure := self._attempt.failure) is not None:
+            raise _CallFailed(f"the call has failed on rank {failure.world_rank}: {failure.reason}")
 
-    def _take_in(self) -> None:
+    def _take_in(self) -> bool:
+        """Take in messages from the other ranks; return True if the call has failed, as block rank 0 knows."""
+        attempt = self._attempt
         # The message that a call has failed may be followed by the next call, which must not be taken here.
-        while (self._is_root or self._failure is None) and (received := self._block.poll()) is not None:
+        while (self._is_root or attempt.failure is None) and (received := self._block.poll()) is not None:
             message = received.message
-            if getattr(message, "assignment", None) != self._assignment:
+            if getattr(message, "assignment", None) != attempt.order.assignment:
                 continue
             match message:
                 case ObjectiveReturned():
-                    self._returned.add(received.source)
+                    attempt.returned.add(received.source)
                 case msg.FoldFailed() if not self._is_root:
-                    self._failure = message
+                    attempt.failure = message
                 case msg.FoldFailed():
-                    self._returned.add(received.source)
+                    attempt.returned.add(received.source)
                     self._take_failure(message)
                 case ObjectiveArrived():
-                    self._arrived[received.source] = message
+                    attempt.arrived[received.source] = message
                 case ObjectiveProceed():
-                    self._proceed = message
+                    attempt.proceed = message
+        return attempt.failure is not None
 
     def _take_failure(self, failure: msg.FoldFailed) -> None:
         """Take in the failure of a rank; the first one counts, but one by chance may be the cause of all others."""
-        if self._failure is None:
+        if self._attempt.failure is None:
             self._spread(failure)
-        elif failure.by_chance and not self._failure.by_chance:
-            self._failure = failure
+        elif failure.by_chance and not self._attempt.failure.by_chance:
+            self._attempt.failure = failure
 
     def _spread(self, failure: msg.FoldFailed) -> None:
         """Send every rank the failure of the call."""
-        self._failure = failure
+        self._attempt.failure = failure
         for rank in range(1, self._block.size):
             self._block.send(rank, failure.replaced(traceback=""))
 
@@ -494,78 +451,83 @@ class ObjectiveRank:
     def _folder(self, call: msg.RunFold | CallObjective) -> SafePath:
         return fold_directory(Path(self._setup.run.directory), call.trial, call.fold)
 
-    def _run_at_root(self, order: msg.RunFold, call: CallObjective, saved_s: float) -> None:
-        self._heard, self._end, self._reported = set(), None, None
-        now_s = self._clock.monotonic_s()
-        self._began_s = now_s - saved_s
-        waited_s = None if self._idle_since_s is None else now_s - self._idle_since_s
-        self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, epoch=_n_saved(call), waited_s=waited_s))
+    def _run_at_root(self, order: msg.RunFold) -> None:
+        saved = last_save(self._folder(order))
+        call = CallObjective(
+            assignment=order.assignment,
+            trial=order.trial,
+            fold=order.fold,
+            point=order.point,
+            names=self._setup.run.parameters,
+            first=order.first,
+        )
+        if saved is not None:
+            call = call.replaced(saved=saved.place.name, epoch=saved.epoch, first=saved.first)
+        for rank in range(1, self._block.size):
+            self._block.send(rank, call)
+        self._attempt = attempt = self._begun(order, saved)
+        waited_s = None if self._idle_since_s is None else self._clock.monotonic_s() - self._idle_since_s
+        n_saved = attempt.checkpoint.n_epochs
+        self._orders.send(ROOT, msg.FoldStarted(assignment=order.assignment, epoch=n_saved, waited_s=waited_s))
         with Call() as own:
             value, end = self._call(call)
             if isinstance(end, msg.FoldFailed):
-                wait_until(self._has_failed, own.hears_s)
+                wait_until(self._take_in, own.hears_s)
                 self._take_failure(end)
         others = self._block.size - 1
 
         def all_back() -> bool:
             self._take_in()
-            return len(self._returned) == others
+            return len(attempt.returned) == others
 
-        came_back = wait_until(all_back, None if self._failure is None else GRACE_S, self._block)
+        came_back = wait_until(all_back, None if attempt.failure is None else GRACE_S, self._block)
         self._idle_since_s = self._clock.monotonic_s()
-        result = self._failure or self._end or self._result(value, call)
+        result = attempt.failure or attempt.end or self._result(value, n_saved)
         if isinstance(result, msg.FoldFinished):
             self.results.add(order, result)
-        if self._failure is None:
+        if attempt.failure is None:
             self._look_for_orders()
-            if msg.StopFold in self._heard:
-                self.results.forget(call.assignment)
-                result = msg.FoldStopped(assignment=call.assignment)
+            if msg.StopFold in attempt.heard:
+                self.results.forget(order.assignment)
+                result = msg.FoldStopped(assignment=order.assignment)
         goes_on = isinstance(result, msg.FoldFailed) and result.by_chance
         if not (goes_on or isinstance(result, msg.FoldPaused | msg.FoldFinished)):
-            self._unneeded[call.assignment] = self._folder(call)
+            self._unneeded[order.assignment] = self._folder(order)
         self._orders.send(ROOT, result)
         if not came_back:
-            assert self._failure is not None
+            assert attempt.failure is not None
             recorded = wait_until(self._is_recorded, RECORDED_S)
             raise StuckBlockError(
-                f"The objective raised on rank {self._failure.world_rank}, but another rank of its block still waits "
+                f"The objective raised on rank {attempt.failure.world_rank}, but another rank of its block still waits "
                 f"for it in a call that cannot be given up after {GRACE_S:g} s. The trial is "
-                f"{'' if recorded else 'not yet '}recorded as failed. Add `--opt-restore` to resume."
+                f"{'' if recorded else 'not yet '}recorded as failed. Add `{spelled('opt_restore', True)}` to resume."
             )
 
     def _is_recorded(self) -> bool:
         received = self._orders.poll()
         return received is not None and isinstance(received.message, msg.FoldRecorded)
 
-    def _result(self, value: Any, call: CallObjective) -> msg.Message:
-        train_s, last = self._clock.monotonic_s() - self._began_s, self._reported
-        n_epochs = _n_saved(call) if last is None else last.epoch
+    def _result(self, value: Any, n_saved: int) -> msg.Message:
         try:
-            return finished_fold(
-                self._setup.comparison, last, self._assignment, value, n_epochs=n_epochs, train_s=train_s
-            )
+            return self._attempt.finished(value, n_saved)
         except PASSED_ON:
             raise
         except BaseException as error:  # the value is an object of the user
-            failed = fold_failed(self._assignment, error, self._world_rank)
+            failed = fold_failed(self._attempt.order.assignment, error, self._world_rank)
             if isinstance(error, TrialError):  # of ours: its sentence says all
                 return failed.replaced(traceback=_ends_the_search(error))
             return failed
 
-    def _look_for_orders(self) -> None:
+    def _look_for_orders(self) -> bool:
+        """Take in what the coordinator has sent; return True if it has answered the last report, or ends the call."""
         while (received := self._orders.poll()) is not None:
             self.handle_order(received.message)
+        return bool(self._attempt.heard)
 
 
 def _ends_the_search(error: Exception) -> str:
     """Return what a failure has as its traceback: empty if another point may do better."""
-    return str(error) if isinstance(error, MisuseError) else ""
-
-
-def _n_saved(call: CallObjective) -> int:
-    """Return the number of epochs before a call, as the journal counts."""
-    return call.epoch + 1 - call.first if call.saved else 0
+    return reason_of(error) if isinstance(error, MisuseError) else ""
 
 
 def _is_at(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Script under way, with its output."""
+"""Running script of a trial, and its output."""
 
 import fcntl
 import os
@@ -18,23 +18,23 @@ from nnlo_opt.engine.objective.output import SOCKET, Lines
 from nnlo_opt.engine.runtime.environment import start_helper
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
-#: bytes of a log, of the end of the output that is kept, and of one look
+#: limits in bytes: log, end of the output that is kept, one read
 MOST_LOGGED, _TAIL, _LOOK = 2**24, 2**14, 2**20
-#: signals by which a machine or a person ends a process, rather than its own code
+#: signals that are sent by a machine or a person rather than caused by the code
 _BY_CHANCE = (signal.SIGKILL, signal.SIGBUS, signal.SIGTERM)
 #: wait status of a process
 _STATUS = struct.Struct("=i")
 
 
 class Script:
-    """Script of a trial on this rank, started when constructed, with all that it starts.
+    """Script of a trial on this rank, with all processes it starts; started when constructed.
 
     Args:
-        words: of its command.
-        environ: its environment.
-        log: file to which its output is added.
-        take: takes in its lines, each with the connection on which it has come; None: it was printed.
-        folder: in which it starts; None: that of this process.
+        words: words of the command.
+        environ: environment of the script.
+        log: file to append the output to.
+        take: called with each line and the connection it came on, or None if it was printed.
+        folder: working folder of the script; None for that of this process.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Script:
     ) -> None:
         self._take = take
         self._log = log.open("ab", buffering=0)
-        #: number of bytes in the log, or left out
+        #: number of bytes written to the log or omitted
         self._n_logged = os.fstat(self._log.fileno()).st_size
         #: end of the output
         self._tail = b""
@@ -56,16 +56,16 @@ class Script:
         self._listener.listen()
         name = self._listener.getsockname()[1:].decode()
         command = [sys.executable, "-I", "-S", str(_SUPERVISOR), *words]
-        #: connection to the supervisor and its guard, which ends when both of them have ended
+        #: connection to the supervisor and its guard; closed when both have exited
         self._supervisor, end = socket.socketpair()
         with end:
             pipes: dict[str, Any] = {"stdin": end, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             given = {**environ, SOCKET: name}
             self._process: Any = start_helper(command, given, bufsize=0, cwd=folder, **pipes)
-        #: status of the first process, if that has ended by itself; code of the supervisor, once it has ended
+        #: exit status of the first process, if it ended by itself; exit code of the supervisor, once it has exited
         self._status: int | None = None
         self._code: int | None = None
-        #: True if this rank has ended the script by SIGTERM; by SIGKILL
+        #: True if this rank has sent SIGTERM to the script; SIGKILL
         self._was_stopped, self._was_killed = False, False
         self._selector = selectors.DefaultSelector()
         streams: list[Any] = [self._listener, self._process.stdout, self._process.stderr]
@@ -77,14 +77,14 @@ class Script:
 
     @property
     def code(self) -> int | None:
-        """Code with which it has ended, with all that it has started; None while it runs."""
+        """Exit code, once the script and all its processes have ended; None while it runs."""
         if self._code is None:
             with suppress(BlockingIOError):
                 self._code = self._hear(socket.MSG_DONTWAIT)
         return self._code
 
     def _hear(self, flags: int = 0) -> int:
-        """Return the code with which it has ended, once its supervisor and the guard have ended, too."""
+        """Return the exit code, once supervisor and guard have exited, too."""
         with suppress(ConnectionResetError):  # a byte for it has come too late
             while said := self._supervisor.recv(_STATUS.size, flags):
                 self._status = _STATUS.unpack(said)[0]
@@ -92,9 +92,9 @@ class Script:
 
     @property
     def killed_by(self) -> signal.Signals | None:
-        """Signal by which its first process or its supervisor was killed, as nobody here has asked for; else None.
+        """Signal that killed its first process or its supervisor, unless sent by us; else None.
 
-        Of the first process, only signals that say nothing of the program.
+        For the first process only signals that are not caused by the program.
         """
         if self._was_stopped or self.code is None:
             return None
@@ -110,7 +110,7 @@ class Script:
         return self._tail.decode(errors="replace")
 
     def look(self, timeout_s: float) -> bool:
-        """Take in what it has written, for which to wait at most so long; return True if there was anything."""
+        """Read its output, waiting at most `timeout_s`; return True if there was any."""
         found = self._selector.select(timeout_s)
         for key, _ in found:
             if key.fileobj is self._listener:
@@ -147,13 +147,13 @@ class Script:
             self._log.write(data)
 
     def stop(self) -> None:
-        """Send SIGTERM to it: to the first of its processes that is no shell (`supervisor`)."""
+        """Send SIGTERM to its first process that is not a shell (`supervisor`)."""
         self._was_stopped = True
         with suppress(OSError):
             self._supervisor.send(b"T")
 
     def close(self) -> None:
-        """Kill it with all that it has started; return when nothing is left. A second call does nothing."""
+        """Kill it and all its processes; return when nothing is left. Idempotent."""
         if self._log.closed:
             return
         if self.code is None:

@@ -1,4 +1,4 @@
-"""Objectives by their signature: a user's function gets the arguments that it names."""
+"""Calls objectives by their signature: a user's function gets the arguments it names."""
 
 import ast
 import inspect
@@ -10,18 +10,18 @@ from typing import Any
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
 
-#: arguments that an objective may name besides parameters; all but the last are attributes of a `RunningTrial`
+#: arguments of an objective besides parameters; all except the last are attributes of a `RunningTrial`
 RESERVED = ("parameters", "comm", "report", "checkpoint", "fold", "trial")
 
-#: True within a call of an objective
+#: True during a call of an objective
 CALLED: ContextVar[bool] = ContextVar("CALLED", default=False)
 _NONE: Mapping[str, str] = MappingProxyType({})
-#: name of the callbacks in `integrations`, which save by the `trial` that they get
+#: name of the callbacks in `integrations`, which save by their `trial`
 _CALLBACK = "TrialCallback"
 
 
 def takes(function: Callable[..., Any], what: str) -> bool:
-    """Return True if an objective takes `what` of `RESERVED`: as an argument, by its `trial`, or by a callback."""
+    """Return True if an objective uses `what` of `RESERVED`: as an argument, by its `trial`, or by a callback."""
     try:
         arguments = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -30,9 +30,9 @@ def takes(function: Callable[..., Any], what: str) -> bool:
 
 
 def text_takes(function: ast.FunctionDef | ast.AsyncFunctionDef, what: str) -> bool:
-    """Return `takes` of an objective that is not executed; its parameters are not known, either.
+    """Like `takes`, from the source of an objective, without executing it or knowing its parameters.
 
-    Three arguments of any other names count as parameters, communicator and `report`.
+    Three arguments with other names count as parameters, communicator and `report`.
     """
     of_kinds = (function.args.posonlyargs, function.args.args, function.args.kwonlyargs)
     nodes = [*ast.walk(function)]
@@ -60,19 +60,17 @@ def objective_of(
 ) -> Callable[[Any], Any]:
     """Return a function of a `RunningTrial` that calls the user's `function` with the arguments it names.
 
-    An argument is one of `RESERVED`, or else a parameter of the search space. A single positional argument of any other
-    name gets the parameters; three of other names get parameters, communicator and `report`, in this order. `**rest`
-    gets the parameters that no argument takes. An argument that has a default keeps it unless it has one of these
-    names.
+    An argument is one of `RESERVED`, or a parameter of the search space. A single positional argument with another name
+    gets all parameters; three with other names get parameters, communicator and `report`, in this order. `**rest` gets
+    the remaining parameters. Other arguments keep their defaults.
 
     Args:
-        source: where the function stands, for the refusal.
-        names: of the parameters of the search space.
-        conditions: parameter that some trials do not have -> its condition, in words.
+        source: location of the function, for errors.
+        names: names of the parameters of the search space.
+        conditions: conditional parameter -> its condition, as text.
 
     Raises:
-        ConfigurationError: the function takes something else, or not all parameters, or is a coroutine; an argument
-            that some trials do not have lacks a default.
+        ConfigurationError: unknown or missing arguments, a coroutine, or a conditional parameter without a default.
     """
     if (wrong := _no_objective(function)) is not None:
         received, remedy = wrong
@@ -142,7 +140,7 @@ def objective_of(
 
 
 def _no_objective(function: Any) -> tuple[str, str] | None:
-    """Return what cannot be an objective, with the remedy; None for an objective."""
+    """Describe why something is not an objective, with a remedy; None for an objective."""
     codes = (function, vars(type(function)).get("__call__"), getattr(function, "func", None))
     if not callable(function):
         return repr(function), ""
@@ -158,7 +156,7 @@ def _no_objective(function: Any) -> tuple[str, str] | None:
 def _check_decorators(
     function: Callable[..., Any], signature: inspect.Signature, given: Mapping[str, str], title: str
 ) -> None:
-    """Raise ConfigurationError if a decorator, as `use_named_args` of scikit-optimize, takes other arguments."""
+    """Raise ConfigurationError if a decorator, such as scikit-optimize's `use_named_args`, changes the arguments."""
     bound, outer = (
         inspect.BoundArguments(signature, OrderedDict(given)),
         inspect.signature(function, follow_wrapped=False),
@@ -173,7 +171,7 @@ def _check_decorators(
 
 
 def _is_of(function: Callable[..., Any], error: Exception) -> bool:
-    """Return True if an error that a call of the function has raised comes from a line of its own."""
+    """Return True if an error of a call was raised by a line of the function itself."""
     inside = error.__traceback__.tb_next if error.__traceback__ else None
     return (
         inside is not None and inside.tb_next is None and inside.tb_frame.f_code is getattr(function, "__code__", None)
@@ -181,7 +179,7 @@ def _is_of(function: Callable[..., Any], error: Exception) -> bool:
 
 
 def _about_dictionary(argument: str, names: Sequence[str], error: Exception) -> str:
-    """Return what helps if the code takes the dictionary of parameters for something else."""
+    """Return a hint if the code misuses the dictionary of parameters."""
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     if key in names:
         return f"A trial has `{key}` only if its condition holds: take `{argument}.get({key!r})`."

@@ -135,7 +135,9 @@ def _addressees(script: int) -> list[int]:
         process, *ahead = ahead
         if not _is_shell(process):
             return [*found, process]
-        below = sorted((_ignores(child, signal.SIGINT), place, child) for place, child in children.get(process, ()))
+        below = sorted(  # those in the background, which a shell has ignore SIGINT, last
+            (_has_signal(child, b"SigIgn:", signal.SIGINT), place, child) for place, child in children.get(process, ())
+        )
         # With a trap for its exit, bash catches every signal that would end it, and ends at once.
         if traps := _catches(process, signal.SIGTERM) and not _catches(process, signal.SIGXCPU):
             found.append(process)
@@ -156,11 +158,6 @@ def _is_shell(process: int) -> bool:
 
 def _catches(process: int, number: int) -> bool:
     return _has_signal(process, b"SigCgt:", number)
-
-
-def _ignores(process: int, number: int) -> bool:
-    """Return True if a process ignores a signal; a shell has its jobs in the background ignore SIGINT."""
-    return _has_signal(process, b"SigIgn:", number)
 
 
 def _has_signal(process: int, name: bytes, number: int) -> bool:

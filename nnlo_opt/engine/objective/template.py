@@ -1,4 +1,4 @@
-"""Template of a command, whose words no shell reads."""
+"""Template of a command; no shell is involved."""
 
 import re
 import shlex
@@ -33,7 +33,7 @@ class Template:
 
     @cached_property
     def words(self) -> list[str]:
-        """Words with their placeholders; ConfigurationError if there are none, or wrong ones."""
+        """Words with their placeholders; ConfigurationError if the text is empty or invalid."""
         try:
             words = shlex.split(self.text)
         except ValueError as error:
@@ -55,28 +55,27 @@ class Template:
 
     @property
     def fingerprint_text(self) -> str:
-        """The text, equal for two commands that give a script the same values by `{args}` and by `{args:words}`.
+        """The text with `{args}` and `{args:words}` made equal where they give a script the same values.
 
-        The first meant the second once: a run that was begun then is resumed by both.
+        `{args}` used to mean `{args:words}`: both resume a run of that time.
         """
         return _WORDS_IN.sub(_ARGS, self.text)
 
     @classmethod
     def of_first_version(cls, text: str) -> "Template":
-        """Return the template of a run whose `{args}` meant `{args:words}`."""
+        """Return the template of a run of the first version, in which `{args}` meant `{args:words}`."""
         return cls(_ARGS_IN.sub(_WORDS, text))
 
     @property
     def means_another(self) -> bool:
-        """True if the first version has read this text in another way."""
+        """True if the first version interpreted this text differently."""
         return _ARGS_IN.search(self.text) is not None
 
     def check(self, names: Collection[str], conditional: Collection[str]) -> None:
         """Raise ConfigurationError unless the placeholders are known and name every parameter.
 
         Args:
-            names: of the parameters of the search space.
-            conditional: those that some trials do not have.
+            names: names of the parameters of the search space. conditional: those with conditions.
         """
         if cause := self._cause(names, conditional):
             raise ConfigurationError(
@@ -85,7 +84,7 @@ class Template:
             )
 
     def _cause(self, names: Collection[str], conditional: Collection[str]) -> str:
-        """Return what is wrong with the placeholders; empty if nothing is."""
+        """Describe what is wrong with the placeholders; empty if nothing is."""
         known = {*names, *PLACEHOLDERS}
         texts = [(word, text) for word in self.words for text in _PART.findall(word) if text]
         for word, text in texts:
@@ -112,7 +111,7 @@ class Template:
         return ""
 
     def filled(self, parameters: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
-        """Return the words of a trial; `others`: values of the other placeholders."""
+        """Return the words for a trial; `others`: values of other placeholders."""
         values = {name: text_of(value) for name, value in {**parameters, **others}.items()}
 
         def fill(part: re.Match[str]) -> str:
@@ -136,7 +135,7 @@ def _parted(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _cause_of_forms(text: str, forms: Collection[str]) -> str:
-    """Return what is wrong with the forms of a placeholder; empty if nothing is."""
+    """Describe what is wrong with the forms of a placeholder; empty if nothing is."""
     for form in forms:
         if form not in FORMS:
             hint = did_you_mean(form, FORMS)

@@ -1,9 +1,9 @@
-"""Process group of torch over the ranks of a block, for one call of an objective.
+"""torch process group over the ranks of a block, for one call of an objective.
 
-A group of gloo ends when nothing refers to it: a peer that waits in an exchange is free then, and not before, whatever
-is called, but for the time-out. A model in `DistributedDataParallel` refers to its group, and so do the frames of the
-objective that has the model in a variable, and a traceback with these frames. So a context cannot end the group of an
-objective. The rank that has called the objective does, when it has left these frames.
+A gloo group ends only when nothing refers to it: until then, or the time-out, a peer that waits in an exchange stays
+blocked. A model in `DistributedDataParallel` refers to its group, and so do the objective's frames with the model in a
+variable, and a traceback with these frames. So a context cannot end an objective's group; the rank that called the
+objective does, after it has left these frames.
 """
 
 import functools
@@ -24,37 +24,37 @@ from nnlo_opt.engine.runtime.rank_variables import is_of_a_rank
 if TYPE_CHECKING:
     import torch
 
-#: seconds after an exchange has failed in which its rank may hear that another rank had failed before
+#: seconds after a failed exchange in which a rank may learn that another rank failed before
 HEARS_S = 0.5
 LOOPBACK = "127.0.0.1"
-#: variables with the fields of a `Place`, in their order
+#: environment variables for the fields of a `Place`, in order
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 
 
 class Place(NamedTuple):
-    """Place of a process among those that train one model."""
+    """Place of a process among those that train a model together."""
 
     rank: int = 0
     size: int = 1
     #: the same among the processes on its node
     local_rank: int = 0
     local_size: int = 1
-    #: number of the node, in the order of the lowest ranks on them
+    #: number of the node; nodes are ordered by their lowest ranks
     node: int = 0
     n_nodes: int = 1
 
     @classmethod
     def of(cls, rank: int, hosts: Sequence[str]) -> Self:
-        """Return the place of a rank; `hosts` has the name of the node of each rank."""
+        """Return the place of a rank; `hosts`: name of the node of each rank."""
         nodes, mine = list(dict.fromkeys(hosts)), hosts[rank]
         return cls(rank, len(hosts), hosts[:rank].count(mine), hosts.count(mine), nodes.index(mine), len(nodes))
 
     def alone(self) -> Self:
-        """Return the place of a rank that sees of its node one GPU only, as if it had the node to itself."""
+        """Return the place of a rank that sees a single GPU, as if it were alone on its node."""
         return self._replace(local_rank=0, local_size=1, node=self.rank, n_nodes=self.size)
 
     def variables(self, address: str, port: int) -> dict[str, str]:
-        """Return the variables that `torchrun` sets; a store of torch for all ranks is at `address` and `port`."""
+        """Return the variables that `torchrun` sets; the common torch store is at `address` and `port`."""
         numbers = {name: str(number) for name, number in zip(_NAMES, self, strict=True)}
         role = {"ROLE_NAME": "default", "ROLE_RANK": numbers["RANK"], "ROLE_WORLD_SIZE": numbers["WORLD_SIZE"]}
         elastic = {"RUN_ID": f"nnlo_opt-{port}", "RESTART_COUNT": "0", "MAX_RESTARTS": "0"}
@@ -64,22 +64,22 @@ class Place(NamedTuple):
 
 @contextmanager
 def torch_process_group(comm: Any = None, timeout_s: float = 300.0) -> Iterator["torch.device"]:
-    """Open a process group of torch over the ranks of `comm`; the value of the context is the device of this rank.
+    """Open a torch process group over the ranks of `comm`, in an objective; yields the device of this rank.
 
-    Within the context `torch.distributed` is initialised (NCCL if each rank has a GPU of its own, else gloo), and the
-    environment is what `torchrun` sets, without the ranks of MPI and Slurm. So Lightning and Accelerate find the ranks
-    of the block. In an objective the group lives until the objective has returned: a second context with the same
-    communicator gets the same group. In any other code the group ends with the context, as far as no variable refers
-    to it: leave the function that has the model before.
+    Within the context `torch.distributed` is initialised (NCCL if each rank has its own GPU, else gloo), and the
+    environment is as set by `torchrun`, without the variables of MPI and Slurm, so that Lightning and Accelerate find
+    the ranks of the block. In an objective the group lives until the objective returns: a second context with the same
+    communicator reuses it. In other code the group ends with the context, if no variable refers to it any more: return
+    from the function with the model before, or other ranks may hang.
 
-    Collective: every rank of `comm`.
+    Collective: every rank of `comm` must call it.
 
     Args:
-        comm: the communicator of the objective; None for a group of one.
-        timeout_s: seconds of an exchange after which a rank gives up; below 600, after which the job ends.
+        comm: communicator of the objective; None for a group of one.
+        timeout_s: time limit of an exchange in seconds; below 600, after which the job is aborted.
 
     Raises:
-        ConfigurationError: torch is not installed, there is a group already, or `comm` is no communicator.
+        ConfigurationError: torch is not installed, there already is a group, or `comm` is not a communicator.
         TrialError: the ranks cannot reach each other.
 
     >>> import torch
@@ -95,34 +95,34 @@ def torch_process_group(comm: Any = None, timeout_s: float = 300.0) -> Iterator[
 
 
 class Call:
-    """Call of an objective, or a group in any other code, as a context: the group that is opened in it ends with it."""
+    """Context of a call of an objective, or of a group in other code: a group opened within it ends with it."""
 
-    #: the innermost one in this process; None outside of all
+    #: the innermost one in this process; None outside of any
     running: "Call | None" = None
 
     def __init__(self) -> None:
-        #: the one around this one, by a search in an objective
+        #: the enclosing one, of a search within an objective
         self._outer = Call.running
-        #: communicator, device and variables of the group; None before there is one
+        #: communicator, device and variables of the group; None before it is opened
         self._opened: tuple[Any, torch.device, dict[str, str]] | None = None
         self._is_within = False
-        #: number of this process: a child that it forks leaves the group alone
+        #: PID of this process: forked children do not touch the group
         self._pid = os.getpid()
 
     @property
     def hears_s(self) -> float:
-        """Seconds in which a rank that has failed may hear of the failure of another one, which has ended the group."""
+        """Seconds for which a failed rank waits to learn of an earlier failure on another rank."""
         return HEARS_S if self._opened and self._opened[2]["WORLD_SIZE"] != "1" else 0.0
 
     @classmethod
     def clear(cls, error: BaseException) -> None:
-        """Clear the variables of what `error` has left, if a group was opened in the running call: they may hold it."""
+        """Clear the frames of `error`, which may refer to the group, if the running call has opened one."""
         if cls.running is not None and cls.running._opened is not None:
             clear_frames(error)
 
     @contextmanager
     def group(self, comm: Any, timeout_s: float) -> Iterator["torch.device"]:
-        """Open the group, or go back to it. Collective: every rank of `comm`."""
+        """Open the group, or reuse it. Collective: every rank of `comm`."""
         from torch import distributed
 
         if not distributed.is_initialized():
@@ -160,7 +160,7 @@ class Call:
 
 @contextmanager
 def in_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables within the context, and hide those by which a framework takes all ranks of the job for its own."""
+    """Set variables within the context, and hide those that would make a framework use all ranks of the job."""
     hidden = {*filter(is_of_a_rank, os.environ)}
     before = {name: os.environ.pop(name, None) for name in hidden | variables.keys()}
     os.environ.update(variables)
@@ -173,7 +173,7 @@ def in_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def clear_frames(error: BaseException | None) -> None:
-    """Clear the variables of all frames in the traceback of `error`, and of the errors that it was raised from."""
+    """Clear all frames in the traceback of `error` and of its causes."""
     cleared: set[int] = set()
     while error is not None and id(error) not in cleared:  # an error may have been raised from itself
         traceback.clear_frames(error.__traceback__)
@@ -182,7 +182,7 @@ def clear_frames(error: BaseException | None) -> None:
 
 
 def _refuse_foreign(comm: Any) -> None:
-    """Raise ConfigurationError if `comm` is no communicator of the ranks that call this."""
+    """Raise ConfigurationError if `comm` is not a communicator of the calling ranks."""
     if comm is not None and not (hasattr(comm, "allgather") and comm):
         given = f"{type(comm).__name__}, which is none"
     elif comm is not None and Call.running and comm.Get_name() == "MPI_COMM_WORLD" and comm.Get_size() > 1:
@@ -195,7 +195,7 @@ def _refuse_foreign(comm: Any) -> None:
 
 
 def _open(comm: Any, timeout_s: float) -> tuple["torch.device", dict[str, str]]:
-    """Open a group; return the device of this rank, and the variables. Collective: every rank of `comm`."""
+    """Open a group; return this rank's device and the variables. Collective: every rank of `comm`."""
     from torch import distributed
 
     _import_keepers()
@@ -231,7 +231,7 @@ def _open(comm: Any, timeout_s: float) -> tuple["torch.device", dict[str, str]]:
 
 @functools.cache
 def _import_keepers() -> None:
-    """Import what keeps the group there is when it is imported, as the default of arguments: there is none yet."""
+    """Import modules that capture the current group as a default argument, while there is none."""
     with warnings.catch_warnings(action="ignore"):
         import torch.distributed.fsdp.sharded_grad_scaler
         import torch.distributed.nn.functional
@@ -240,7 +240,7 @@ def _import_keepers() -> None:
 
 
 def _gpu_of(place: Place) -> tuple["torch.device", str, Place]:
-    """Return the device of a rank, the name of its GPU in the world ("": none), and its place, as its GPUs show it."""
+    """Return the device of a rank, the unique name of its GPU ("" for none), and its place given its visible GPUs."""
     import torch
 
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -254,7 +254,7 @@ def _gpu_of(place: Place) -> tuple["torch.device", str, Place]:
 
 
 def _reset_accelerate() -> None:
-    """Have Accelerate forget the ranks that it has found, which it keeps for the life of the process."""
+    """Reset Accelerate's state, which it otherwise keeps for the life of the process."""
     if state := sys.modules.get("accelerate.state"):
         state.AcceleratorState._reset_state(reset_partial_state=True)
         state.GradientState._reset_state()

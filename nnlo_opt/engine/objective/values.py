@@ -1,9 +1,10 @@
-"""Values of a trial that a user's objective has returned, by which the trial is compared."""
+"""Values returned by a user's objective."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from nnlo_opt.core.base.errors import MisuseError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.messages import EpochReported, FoldFinished, RunFold
 from nnlo_opt.core.training.stopping import canonical_metric
 from nnlo_opt.core.trials.figure import finite_number
@@ -12,7 +13,7 @@ from nnlo_opt.engine.objective.epochs import EpochCount, whole_epoch
 
 
 def _remedy(comparison: Comparison | None) -> str:
-    """Return how values are returned, with the names of the objectives if there are several."""
+    """Explain how to return values, with the names of the objectives if there are several."""
     if comparison is not None and comparison.several:
         numbers = ", ".join(f"'{each.name}': 0.1" for each in comparison.objectives)
         return f"return several numbers by name, as `{{{numbers}}}`"
@@ -27,12 +28,12 @@ def finished_fold(
     """Return the result of a trial whose objective returned `value`, a number or a dict of numbers.
 
     Args:
-        last: the last report, whose further figures count as returned; None without one.
+        last: last report, whose further figures count as returned; None if there is none.
         n_epochs: last epoch that was reported or saved.
         train_s: duration of the trial, in seconds.
 
     Raises:
-        TrialError: a number is not finite, or one that `comparison` needs was not returned.
+        TrialError: a number is not finite, or one required by `comparison` is missing.
     """
     reported = {} if last is None else {name: n for name, n in last.metrics.items() if name != "value"}
     values = reported | returned_values(value, comparison)
@@ -48,7 +49,7 @@ def finished_fold(
 
 
 def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train_s: float) -> dict[str, float]:
-    """Return the values that trials are compared by; TrialError for one that was not returned."""
+    """Return the values to compare trials by; TrialError if one is missing."""
     known = {"train_s": train_s, **by_metric(returned)}
     if "value" in returned:
         known.setdefault(FIGURE, returned["value"])
@@ -59,24 +60,24 @@ def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train
         if error.args[0] == FIGURE == comparison.objectives[0].name:
             first = next(iter(returned), "loss")
             raise MisuseError(
-                f"`--objective` must name the returned value that is the figure of merit; returned were {names}; write "
-                f"`--objective {first}:min` or `--objective {first}:max`"
+                f"`{spelled('objective')}` must name the returned value that is the figure of merit; returned were "
+                f"{names}; write `{spelled('objective', f'{first}:min')}` or `{spelled('objective', f'{first}:max')}`"
             ) from None
         raise MisuseError(
-            f"the objective must return a dict with `{error.args[0]}`, as `--objective` or `--outcome-constraint` "
-            f"says; it returned {names}"
+            f"the objective must return a dict with `{error.args[0]}`, as `{spelled('objective')}` or "
+            f"`{spelled('outcome_constraint')}` says; it returned {names}"
         ) from None
 
 
 def by_metric(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values under their names, and under those that options have for them: `accuracy` is `acc` there."""
+    """Return values under their names, and under the names in options (`acc` for `accuracy`)."""
     return {canonical_metric(name): value for name, value in values.items()} | {**values}
 
 
 def returned_values(value: Any, comparison: Comparison | None = None) -> dict[str, float]:
-    """Return the numbers of an objective by name, a single one as `value`; TrialError unless all are finite.
+    """Return name -> number returned by an objective, a single one as `value`; TrialError unless all are finite.
 
-    `comparison`: names the values in the remedy.
+    `comparison`: for the names in the error message.
     """
     if not isinstance(value, Mapping):
         try:
@@ -96,7 +97,7 @@ def _returned(value: Any, name: str) -> float:
 
 
 def _check_names(names: Collection[Any]) -> None:
-    """Raise MisuseError if the value by which trials are compared has two names, which may differ."""
+    """Raise MisuseError if the compared value is given under two names."""
     if "value" in names and FIGURE in names:
         raise MisuseError(
             f"the value of a trial must have one name; received: both `value` and `{FIGURE}`, which means the same; "
@@ -107,11 +108,11 @@ def _check_names(names: Collection[Any]) -> None:
 def epoch_reported(
     order: RunFold, comparison: Comparison, count: EpochCount, epoch: Any, value: Any, figures: Mapping[str, Any]
 ) -> EpochReported:
-    """Return the report of a user's code about an epoch; TrialError unless it consists of numbers.
+    """Return the report of user code about an epoch; TrialError unless all values are numbers.
 
     Args:
         count: how the code counts its epochs.
-        figures: further figures by name; one of them is compared if it is the first objective.
+        figures: name -> further figure; trials are compared by it if it is the first objective.
     """
     what = f"the objective must report a finite number at epoch {whole_epoch(epoch)}"
     _check_names({"value", *figures})

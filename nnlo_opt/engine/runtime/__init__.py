@@ -1,1 +1,1 @@
-"""Process of one rank."""
+"""Process of a rank: devices, signals, logs, watchdog."""

@@ -1,4 +1,4 @@
-"""Share of a rank in its node: threads, one GPU.
+"""A rank's share of its node: threads and a GPU.
 
 The share is settled before a framework is imported, in two steps. `cap_threads` runs before NumPy is imported, whose
 library reads the number of threads once, and before MPI says which ranks are on the node: every rank of the node gets

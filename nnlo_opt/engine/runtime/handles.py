@@ -1,4 +1,4 @@
-"""Handles by which processes of one node open each other's files.
+"""Handles for opening files of other processes on the same node.
 
 `/proc/<pid>/fd` leads to an open file of another process of the same user. The file needs no name, so nothing is left
 behind, however a process ends. A process gives a handle of the file to other processes. If a handle was made in another
@@ -34,7 +34,7 @@ class Handle(NamedTuple):
         return cls(os.getpid(), token_file, file, token)
 
     def pack(self) -> bytes:
-        """Return HANDLE_BYTES bytes, to be given to other processes."""
+        """Return HANDLE_BYTES bytes to send to other processes."""
         return _PACKED.pack(*self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Processes that a launcher has started together, as it says in their environment.
+"""Detects from the environment which processes a launcher has started together.
 
 If the MPI library of a process does not belong to its launcher, the process sees a world of one rank, and N of them are
 N equal runs. The variables are inherited: by a batch script, from the `srun` that has started the daemon of `mpirun` on

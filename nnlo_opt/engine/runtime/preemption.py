@@ -1,4 +1,4 @@
-"""Preemption of a rank: SIGUSR1, by which batch systems say that an allocation ends soon."""
+"""Preemption of a rank by SIGUSR1, which batch systems send before an allocation ends."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Process of a rank, which code of a user must leave as it was.
+"""Detects user code that forks a rank's process or closes its files.
 
 An objective runs in the process of its rank. A child that it forks has copies of the journal and of all messages: if
 the child returned to the code of the rank, it would work as a second rank. A child that a user's script forks continues
@@ -24,9 +24,9 @@ Arguments = TypeVarTuple("Arguments")
 
 @contextmanager
 def code_of_user() -> Iterator[None]:
-    """Run code of a user within the context, which a child that this code forks does not leave: it ends there.
+    """Context for user code; a child forked in it exits at its end instead of leaving it.
 
-    The code around it would close, remove or end what the parent still uses, in its `finally` and `with`.
+    Otherwise the surrounding `finally` and `with` would close or remove what the parent still uses.
     """
     pid = os.getpid()
     try:
@@ -39,7 +39,7 @@ def code_of_user() -> Iterator[None]:
 
 
 def _end_as_python_would(error: BaseException) -> NoReturn:
-    """End this process with `error`, which nothing has caught."""
+    """Exit with the uncaught exception `error`, like Python."""
     code = EXIT_FAILURE
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
@@ -54,7 +54,7 @@ def _end_as_python_would(error: BaseException) -> NoReturn:
 
 
 def end_if_forked(pid: int) -> None:
-    """End this process unless it is process `pid`, from which a user's code has forked it."""
+    """Exit if user code has forked this process from process `pid`."""
     if os.getpid() != pid:
         logger.warning(
             "A process that a model, an objective or a callback forks must end by itself. Received: process %d, which "
@@ -79,16 +79,16 @@ def only_here(
 
 @cache
 def _witness() -> tuple[int, os.stat_result]:
-    """Return a file descriptor that no other code uses, and the status of its file, which no other file has."""
+    """Return a file descriptor unknown to other code, and the unique status of its file."""
     listening, ringing = os.pipe()
     os.close(ringing)
     return listening, os.fstat(listening)
 
 
 def check_files() -> None:
-    """Raise BrokenProcessError if file descriptors that are not theirs were closed by other code since the first call.
+    """Raise BrokenProcessError if other code has closed our file descriptors since the first call.
 
-    Descriptors are mostly closed from the lowest upwards: the first call comes before MPI opens its own.
+    Descriptors are usually closed from the lowest upwards: make the first call before MPI opens its own.
     """
     witness, before = _witness()
     try:

@@ -1,4 +1,4 @@
-"""Variables by which a launcher describes its ranks, of which a script or a group of torch must know nothing.
+"""Environment variables that describe a launcher's ranks, to be hidden from scripts and torch groups.
 
 A framework would take all ranks of the job for those that train together, and a library of MPI its process for one of
 them. What a user or a site has set stays: parameters of MPI, and what Slurm says about the job, its memory and CPUs.

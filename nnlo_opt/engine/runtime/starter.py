@@ -1,4 +1,4 @@
-"""Process that has started this rank: mpirun, or the daemon that starts the ranks of a node for it.
+"""Watches the process that started this rank: mpirun, or its daemon on the node.
 
 If mpirun is killed, MPI ends the ranks that it reaches, which are those that call MPI. A rank that computes has to look
 by itself. Its parent tells nothing if it was started by a wrapper, so the process is looked for among all ancestors: a

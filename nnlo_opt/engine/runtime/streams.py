@@ -1,4 +1,4 @@
-"""Standard streams, which code of a user may close and whose locks a forked process inherits.
+"""Repairs standard streams that user code has closed, or whose locks a forked process has inherited.
 
 A fork copies the lock of a stream as it is. If another thread was writing at that moment, the copy stays locked for
 ever. Python makes new locks for the streams with which it has started, not for one such as `sys.stdout = open(...)`.

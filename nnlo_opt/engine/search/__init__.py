@@ -1,1 +1,1 @@
-"""Search algorithms in a process of their own, by name, of other packages and of users."""
+"""Search process; algorithms by name, from other packages, and custom ones."""

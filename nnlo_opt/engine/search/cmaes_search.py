@@ -1,4 +1,4 @@
-"""Covariance matrix adaptation (CMA-ES) by the package `cmaes`, which Optuna's sampler of this name uses as well."""
+"""Covariance matrix adaptation (CMA-ES) with the package `cmaes`, which Optuna's sampler also uses."""
 
 import warnings
 
@@ -22,7 +22,7 @@ class CmaEsSearch(SeededSearch):
     """CMA-ES (Hansen and Ostermeier, 2001, Evolutionary Computation 9, 159) on the quantiles of ordered parameters.
 
     The strategy learns from the ended trials of the history, one population at a time in their order, and then draws a
-    point. Pending trials have no influence. An unordered parameter is drawn by its prior.
+    point. Pending trials have no influence. Unordered parameters are drawn from their priors.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -43,7 +43,7 @@ class CmaEsSearch(SeededSearch):
         return unseen_point(self._space, history, rng)
 
     def _strategy(self, history: History, seed: int) -> CMA:
-        """Return the strategy after it has seen all full generations of the history."""
+        """Return the strategy after all full generations of the history."""
         n = len(self._ordered)
         strategy = CMA(mean=np.full(n, 0.5), sigma=_SIGMA, bounds=np.tile([0.0, 1.0], (n, 1)), seed=seed)
         complete = history.rows(TrialState.COMPLETE)

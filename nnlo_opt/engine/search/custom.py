@@ -32,14 +32,14 @@ _LAYERS = layers_of([("weights", (2,))])
 
 
 def is_custom(part: object) -> bool:
-    """Return True for an object, FILE.py:CLASS and NAME@PACKAGE, not for the name of a part of this package."""
+    """Return True for an object, FILE.py:CLASS or NAME@PACKAGE; False for a built-in name."""
     return not isinstance(part, str) or ".py:" in part or installed.is_installed(part)
 
 
 def custom_name(part: object) -> str:
-    """Return the name of an algorithm or a pruner for the journal, one's own with a fingerprint of its code.
+    """Return the name of an algorithm or pruner for the journal; a custom one has a fingerprint of its code.
 
-    That is of the file, of the installed package, or of the methods of an object and its plain values.
+    The fingerprint is of the file, the installed package, or an object's methods and plain values.
     """
     if not isinstance(part, str):
         kind, given = (part, {}) if isinstance(part, type) else (type(part), getattr(part, "__dict__", {}))
@@ -55,7 +55,7 @@ def custom_name(part: object) -> str:
 
 
 def check_search(part: object) -> None:
-    """Raise ConfigurationError if `part` is no search algorithm; a class is checked when it is made."""
+    """Raise ConfigurationError if `part` is not a search algorithm; a class is checked when constructed."""
     if not isinstance(part, type) and not takes_arguments(getattr(part, "suggest", None)):
         raise ConfigurationError(
             "A search algorithm of one's own must be an object with a method `suggest(history)`. Received: "
@@ -64,7 +64,7 @@ def check_search(part: object) -> None:
 
 
 def check_pruner(part: object) -> None:
-    """Raise ConfigurationError if `part` is no pruner, or pauses trials; a class is checked when it is made."""
+    """Raise ConfigurationError if `part` is not a pruner, or pauses trials; a class is checked when constructed."""
     if isinstance(part, type):
         return
     if not isinstance(part, Pruner) or part.pauses or not takes_arguments(part.decide, 4):
@@ -76,10 +76,10 @@ def check_pruner(part: object) -> None:
 
 
 def custom_search(part: str | SearchAlgorithm | type[SearchAlgorithm], space: Space, seed: int) -> SearchAlgorithm:
-    """Return an algorithm whose points are checked: an object, or a class, which is made by CLASS(space, seed).
+    """Return an algorithm with checked suggestions from an object, or a class constructed by CLASS(space, seed).
 
     Raises:
-        ConfigurationError: there is no such class, it cannot be made, or it lacks `suggest`.
+        ConfigurationError: the class does not exist, cannot be constructed, or lacks `suggest`.
     """
     made = _made(part, "A search algorithm", installed.SEARCH_ALGORITHMS, space=space, seed=seed)
     check_search(made)
@@ -87,10 +87,10 @@ def custom_search(part: str | SearchAlgorithm | type[SearchAlgorithm], space: Sp
 
 
 def custom_pruner(part: str | Pruner | type[Pruner]) -> Pruner:
-    """Return a pruner whose answers are checked: an object, or a class, which is made by CLASS().
+    """Return a pruner with checked decisions from an object, or a class constructed by CLASS().
 
     Raises:
-        ConfigurationError: there is no such class, it cannot be made, or it is no pruner.
+        ConfigurationError: the class does not exist, cannot be constructed, or is not a pruner.
     """
     made = _made(part, "A pruner", installed.PRUNERS)
     check_pruner(made)
@@ -98,15 +98,15 @@ def custom_pruner(part: str | Pruner | type[Pruner]) -> Pruner:
 
 
 def rules_with(mode: str) -> Mapping[str, UpdateRule]:
-    """Return the update rules by name, with that of `mode` if it is a custom one, in a table of its own."""
+    """Return name -> update rule, including that of `mode` if it is custom."""
     return {**RULES, mode: custom_rule(mode)} if is_custom(mode) else RULES
 
 
 def custom_rule(part: str) -> UpdateRule:
-    """Return the update rule of FILE.py:CLASS or NAME@PACKAGE, which is made by CLASS().
+    """Return the update rule of FILE.py:CLASS or NAME@PACKAGE, constructed by CLASS().
 
     Raises:
-        ConfigurationError: there is no such class, it cannot be made, or it is no update rule.
+        ConfigurationError: the class does not exist, cannot be constructed, or is not an update rule.
     """
     made = _made(part, "An update rule", installed.UPDATE_RULES)
     if not isinstance(made, UpdateRule) or made.options or not isinstance(getattr(made, "name", None), str):
@@ -119,7 +119,7 @@ def custom_rule(part: str) -> UpdateRule:
 
 
 def check_halves(options: Any) -> None:
-    """Raise ConfigurationError if the rule of `TrainingOptions`, a custom one, cannot move two weights once."""
+    """Raise ConfigurationError if a custom rule of `TrainingOptions` fails on one update of two weights."""
     rule, weights = options.rule, np.zeros(2, np.float32)
     received: Any
     demand = "return a `WorkerHalf` by `worker_half`, and a `MasterHalf` by `master_half`"
@@ -150,7 +150,7 @@ def check_halves(options: Any) -> None:
 
 
 def _fault_at_master(options: Any, update: np.ndarray) -> tuple[str, str]:
-    """Return what the master's half fails to do with an update of two weights, and what was received; "" if nothing.
+    """Return what is wrong with the master's half on an update of two weights, and what was received; "" if nothing.
 
     Raises:
         Exception: of the user.
@@ -177,7 +177,7 @@ def _fault_at_master(options: Any, update: np.ndarray) -> tuple[str, str]:
 
 
 class CheckedSearch:
-    """A user's algorithm, whose errors and points outside of the space end the search with a sentence."""
+    """Wraps a custom algorithm: turns its errors and invalid points into ConfigurationError."""
 
     def __init__(self, algorithm: SearchAlgorithm, space: Space) -> None:
         self._algorithm = algorithm
@@ -203,7 +203,7 @@ class CheckedSearch:
 
 
 class CheckedPruner(Pruner):
-    """A user's pruner, whose errors and other answers than a decision end the search with a sentence."""
+    """Wraps a custom pruner: turns its errors and invalid return values into ConfigurationError."""
 
     def __init__(self, pruner: Pruner) -> None:
         self._pruner = pruner
@@ -225,7 +225,7 @@ class CheckedPruner(Pruner):
 
 
 def _made(part: Any, what: str, group: str, **arguments: object) -> Any:
-    """Return an object as it is, and what a class, or the class that a text names, makes of `arguments`, in order."""
+    """Return an object unchanged; construct a class, or the class named by a str, with `arguments` in order."""
     maker: Any
     if installed.is_installed(part):
         form, received, maker = "a class of its package", part, installed.load(group, part)
@@ -251,7 +251,7 @@ def _made(part: Any, what: str, group: str, **arguments: object) -> Any:
 
 
 def _methods(kind: type) -> Iterator[str]:
-    """Yield the fingerprints of the methods of a class, and of the classes of a user that it inherits from."""
+    """Yield the fingerprints of the methods of a class and its user-defined base classes."""
     for base in kind.__mro__:
         module = base.__module__.removeprefix(f"{user_files}.")
         if module.partition(".")[0] not in ("builtins", "abc", "typing", "nnlo_opt"):

@@ -1,4 +1,4 @@
-"""Search by requests in plain data, as the search process serves it."""
+"""Handles requests to a search in plain data, in the search process."""
 
 import time
 import traceback
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 
 
 def _answered(action: Callable[P, dict[str, Any]]) -> Callable[P, dict[str, Any]]:
-    """Return a function that answers `ok`, with what `action` returns, or the sentence of its ConfigurationError."""
+    """Wrap `action` to return `ok` and its result, or `error` with the message of a ConfigurationError."""
 
     def answer(*arguments: P.args, **named: P.kwargs) -> dict[str, Any]:
         try:
@@ -59,21 +59,21 @@ class SearchHandler:
     values follows them, and `outcome_constraints` the bounds of `outcomes` as text; all other options belong to the
     algorithm.
 
-    Spaces travel as plain data, without the function of a constraint. The session keeps the function from `load_space`,
-    or executes the module at `start` if a trainer rank has read the space from a model module.
+    Spaces are sent as plain data, without the function of a constraint. The handler keeps the function from
+    `load_space`, or executes the module at `start` if a trainer rank has read the space from a model module.
 
-    Code of the user must not end the session. An algorithm that raises is answered with its traceback, and a constraint
-    that cannot be used with `refused`, a sentence. A request that breaks these rules raises, because it is a bug.
+    User code must not end the process: for an algorithm that raises the answer has the traceback, for a failing
+    constraint a message in `refused`. A request that breaks these rules raises, because it is a bug.
     """
 
     def __init__(self, constraint: Constraint | None = None) -> None:
         #: the algorithm and its history; None before `start`
         self._search: tuple[StartPointSearch, History] | None = None
-        #: the constraint of the space loaded last, with its function; at first of a space of this process
+        #: constraint of the last loaded space, with its function; at first that of a space of this process
         self._constraint = constraint
-        #: points that were enqueued, those that were tried since included
+        #: enqueued points, including those tried since
         self._enqueued: list[Point] = []
-        #: points that were to be enqueued since the last suggestion and that the space refuses, with a sentence
+        #: (point, reason) for points enqueued since the last suggestion that the space refuses
         self._declined: list[tuple[Point, str]] = []
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Studies of Optuna from which a search learns."""
+"""Reads Optuna studies for `--warm-start`."""
 
 from pathlib import Path
 
@@ -12,19 +12,19 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.search.warm_start import metrics_of, standard_error
 from nnlo_opt.core.trials.events import Observation
 
-#: attribute by which Optuna knows infeasible trials: a number above 0 for a bound that is not kept
+#: Optuna's attribute for infeasible trials: a positive number for a violated bound
 CONSTRAINTS = "constraints"
 
 
 def read_study(place: str, option: str) -> tuple[Study, list[Observation]]:
-    """Return a study with the observations of its complete trials.
+    """Return a study and the observations of its complete trials.
 
     Args:
-        place: a journal file, a SQLite file, or the URL of a storage; behind it `:STUDY` if it holds several studies.
-        option: option that has asked for it, for errors.
+        place: journal file, SQLite file, or URL of a storage, followed by `:STUDY` if it contains several studies.
+        option: option with this value, for errors.
 
     Raises:
-        ConfigurationError: there is no storage or study that can be read, or the study has several objectives.
+        ConfigurationError: the storage or study cannot be read, or the study has several objectives.
     """
     try:
         optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -1,7 +1,7 @@
 """Searches with Optuna's samplers; the only module that imports Optuna, which comes with the extra [optuna].
 
-A sampler keeps state between calls and draws from one random generator. Therefore each suggestion has its own sampler
-and study, made from the history and the seed of the suggestion.
+A sampler keeps state between calls and draws from one random generator. Therefore each suggestion uses a new sampler
+and study, created from the history and the suggestion's seed.
 """
 
 import importlib.util
@@ -13,6 +13,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.base import History
 from nnlo_opt.core.search.random import SeededSearch, first_new
 from nnlo_opt.core.search.targets import without_penalties
@@ -20,7 +21,7 @@ from nnlo_opt.core.space.parameters import Categorical, Integer, Parameter
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.trials.trial import TrialState
 
-#: most points asked for in a row because the history contained the ones before
+#: most consecutive requests because earlier points were in the history
 _N_TRIES = 5
 #: a uniform Integer of at most this many values is passed as an integer; any other number is passed as its quantile
 _MAX_COUNTED = 1000
@@ -29,12 +30,12 @@ _PENDING, _ENDED = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMP
 
 
 class OptunaSearch(SeededSearch):
-    """Search by a sampler of Optuna; failed trials count as the worst value seen, because Optuna would skip them.
+    """Search with an Optuna sampler; failed trials count as the worst value, because Optuna would skip them.
 
     Args:
         space: search space of all points.
         seed: at least 0.
-        make_sampler: makes a sampler from the seed of a suggestion.
+        make_sampler: returns a sampler for the seed of a suggestion.
     """
 
     def __init__(self, space: Space, seed: int, make_sampler: Callable[[int], optuna.samplers.BaseSampler]) -> None:
@@ -82,15 +83,15 @@ def make_tpe(space: Space, seed: int) -> OptunaSearch:
 
 
 def make_gp(space: Space, seed: int) -> OptunaSearch:
-    """Return a search by Optuna's Gaussian process, which computes with torch.
+    """Return a search with Optuna's Gaussian process, which needs torch.
 
     Raises:
         ConfigurationError: if torch is not installed.
     """
     if importlib.util.find_spec("torch") is None:
         raise ConfigurationError(
-            "`--hyper-opt gp` needs torch. It is not installed: `pip install 'nnlo_opt[torch]'`, or use `--hyper-opt "
-            "bayesian`, a Gaussian process that needs no torch."
+            f"`{spelled('hyper_opt', 'gp')}` needs torch. It is not installed: `pip install 'nnlo_opt[torch]'`, or "
+            f"use `{spelled('hyper_opt', 'bayesian')}`, a Gaussian process that needs no torch."
         )
     return OptunaSearch(space, seed, lambda number: optuna.samplers.GPSampler(seed=number))
 
@@ -108,7 +109,7 @@ def _is_counted(parameter: Parameter) -> bool:
 
 
 def _encoded(parameter: Parameter, point: Point) -> int | float:
-    """Return a point's value in the form of a study; the middle value for a parameter that the point does not have."""
+    """Return a point's value as in a study; the middle value for a parameter that the point does not have."""
     value = point[parameter.name] if parameter.name in point else parameter.from_unit(0.5)
     if isinstance(parameter, Categorical):
         return parameter.key(value)

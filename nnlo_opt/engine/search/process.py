@@ -1,4 +1,4 @@
-"""Search as a service for the coordinator: requests that never wait, answered by a separate process or in this one."""
+"""Search service of the coordinator: non-blocking requests to a separate process, or to this one."""
 
 import json
 import math
@@ -18,6 +18,7 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.base import SearchAlgorithm, Suggestion, TrialRecord
 from nnlo_opt.core.space.constraint import Constraint
 from nnlo_opt.core.space.space import Point, Space
@@ -28,25 +29,25 @@ from nnlo_opt.engine.search.handler import SearchHandler
 
 #: trials sent in one line, so that no line is long
 _TRIALS_A_LINE = 200
-#: seconds a process may take to load a space or an algorithm: a module may import a framework from a slow file system
+#: time limit for loading a space or an algorithm, seconds: a module may import a framework from a slow file system
 _START_TIMEOUT_S = 300.0
-#: seconds in which a process has to answer the last question about a run
+#: time limit for the last question about a run, seconds
 _LAST_WORD_S = 10.0
-#: seconds a process may take to end before it is killed
+#: seconds that a process gets to exit before it is killed
 _CLOSE_TIMEOUT_S = 2.0
-#: characters of the process's standard error that are shown when it has died
+#: characters of the process's standard error shown when it has died
 _TAIL_CHARACTERS = 2000
 
 
 class SearchService(ABC):
-    """Search; only `load_space`, `start` and `close` may take time.
+    """Interface of a search for the coordinator; only `load_space`, `start` and `close` may block.
 
-    Every method but `close` raises NnloError if the search has failed, and ConfigurationError if the user's constraint
-    has failed.
+    Every method except `close` raises NnloError if the search has failed, and ConfigurationError if the user's
+    constraint has.
     """
 
     def __init__(self) -> None:
-        #: suggestions that have arrived and were not taken yet
+        #: suggestions that have arrived but were not taken
         self._arrived: deque[dict[str, Any]] = deque()
 
     def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
@@ -59,9 +60,9 @@ class SearchService(ABC):
         return Space.from_json(answer["space"])
 
     def start(self, algorithm: str | SearchAlgorithm, space: Space, seed: int, options: Mapping[str, Any]) -> str:
-        """Begin with an empty history; return a remark for the user, or an empty text.
+        """Start with an empty history; return a remark for the user, or "".
 
-        An object can be the algorithm of a search in this process only.
+        An object can only be the algorithm of a search in this process.
 
         Raises:
             ConfigurationError: as `make_search`, or a start point is none of the space.
@@ -81,17 +82,17 @@ class SearchService(ABC):
             self._tell({"op": "record", "trials": list(trials[first : first + _TRIALS_A_LINE])})
 
     def enqueue(self, point: Point) -> None:
-        """Have a point, or a part of one as `check_start_points` returns it, be suggested before any other."""
+        """Suggest a full or partial point, as returned by `check_start_points`, before any other."""
         self._tell({"op": "enqueue", "point": point})
 
     def request_suggestion(self, request: int) -> None:
-        """Request a point that takes into account all trials recorded so far."""
+        """Request a suggestion based on all trials recorded so far."""
         self._tell({"op": "suggest", "request": request})
 
     def best_expected(self) -> int:
-        """Return the number of the trial that is expected to be the best, or -1, by all trials recorded so far.
+        """Return the number of the best expected trial given all recorded trials, or -1.
 
-        This takes the time of a fit, and of the suggestion under way; NnloError after some seconds without an answer.
+        This takes the time of a fit and of a pending suggestion; NnloError after some seconds without an answer.
         """
         expected: int = self._ask({"op": "expect"}, _LAST_WORD_S)["expected"]
         return expected
@@ -109,15 +110,15 @@ class SearchService(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the search; further calls do nothing."""
+        """End the search. Idempotent."""
 
     @abstractmethod
     def _tell(self, request: dict[str, Any]) -> None:
-        """Take a request; a suggestion that answers it goes to `_arrived`."""
+        """Send a request; a suggestion in answer goes to `_arrived`."""
 
     @abstractmethod
     def _answer_to(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Return the answer to a request that is answered with `ok`; NnloError if it does not come in time."""
+        """Return the `ok` answer to a request; NnloError if it does not arrive in time."""
 
     def _ask(self, request: dict[str, Any], timeout_s: float = _START_TIMEOUT_S) -> dict[str, Any]:
         answer = self._answer_to(request, timeout_s)
@@ -127,18 +128,17 @@ class SearchService(ABC):
 
 
 class SearchProcess(SearchService):
-    """Search in a spawned process, so that a fit does not stop this process's message loop.
+    """Search in a separate process, so that a fit does not block this process's message loop.
 
-    This process never waits for the pipes: bytes that do not fit into them are kept and sent by the next call of
-    `poll`.
+    This process never waits for pipes: bytes that do not fit are sent by the next call of `poll`.
 
-    A search that has started outlives its process. If that ends, or does not answer, another one gets the same
-    requests, and suggests the same points. NnloError if this one does not answer either.
+    A started search survives its process: if that ends or does not answer, a new one gets the same requests and
+    suggests the same points. NnloError if that does not answer, either.
 
     Args:
-        environment: environment of the process, from which variables of MPI are removed; `os.environ` by default.
-        timeout_s: longest time without an answer, in seconds (`--hang-timeout`); 0: any time.
-        say: shows a line to a person.
+        environment: environment of the process, without variables of MPI; by default `os.environ`.
+        timeout_s: longest time without an answer, in seconds (`--hang-timeout`); 0 for no limit.
+        say: prints a line for the user.
     """
 
     def __init__(
@@ -151,16 +151,16 @@ class SearchProcess(SearchService):
         self._environment = dict(os.environ if environment is None else environment)
         self._folder = os.getcwd()  # code of a user may change it
         self._say = say
-        #: all requests since `start`, this one included; empty before
+        #: all requests from `start` on; empty before
         self._sent: list[dict[str, Any]] = []
-        #: number of requests for suggestions, of suggestions, and of these when the last process failed
+        #: number of requests for suggestions, of suggestions, and of suggestions when the last process failed
         self._n_asked, self._n_suggested, self._failed_at = 0, 0, -1
         self._timeout_s, self._watch = timeout_s, Watch(timeout_s, LOOK_PART * timeout_s)
         self._closed = False
         self._begin()
 
     def _begin(self) -> None:
-        #: standard error of the process; a file, because a pipe that is not read would fill up
+        #: standard error of the process; a file, because an unread pipe would fill up
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._process = start_helper(
             module_command("nnlo_opt.engine.search.serve"),
@@ -176,12 +176,12 @@ class SearchProcess(SearchService):
         self._requests, self._answers = self._process.stdin, self._process.stdout
         os.set_blocking(self._requests.fileno(), False)
         os.set_blocking(self._answers.fileno(), False)
-        #: number of answers of this process; the first one says that it has loaded everything
+        #: number of answers of this process; the first one means that it has loaded everything
         self._n_answers = 0
         asked = count()
         #: requests that are not encoded yet; they are sent after `_outgoing`
         self._waiting = deque(r for r in self._sent if r["op"] != "suggest" or next(asked) >= self._n_suggested)
-        #: bytes of requests that the pipe has not taken yet, and of an answer that has not arrived completely
+        #: bytes of requests not yet sent, and of an incomplete answer
         self._outgoing = self._incoming = b""
 
     def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
@@ -213,22 +213,25 @@ class SearchProcess(SearchService):
             self._end()
 
     def _end(self) -> int:
-        """End the process, which may be stopped; return its status."""
+        """End the process, even if it is stopped; return its status."""
         self._process.terminate()
         self._process.send_signal(signal.SIGCONT)
         return wait_or_kill(self._process, _CLOSE_TIMEOUT_S)
 
     def _replace(self, how: str = "") -> None:
-        """Have another process take the place of this one; NnloError if the last one has not suggested anything.
+        """Replace the process by a new one; NnloError if the last one has not suggested anything.
 
-        `how`: what this one has done, if it has not ended by itself.
+        `how`: what it did, if it has not ended by itself.
         """
         status = self._end()
         how = f"The search process {how or f'has ended with status {status}'}"
         if not self._sent or self._failed_at == self._n_suggested:
             self._stderr.seek(0)
             tail = self._stderr.read().decode(errors="replace")[-_TAIL_CHARACTERS:].strip()
-            again = ", as the one before it at this suggestion; `--opt-restore` goes on from here" * bool(self._sent)
+            again = (
+                f", as the one before it at this suggestion; `{spelled('opt_restore', True)}` goes on from here"
+                * bool(self._sent)
+            )
             raise NnloError(f"{how}{again}. Its last output:\n{tail or '(nothing)'}")
         self._failed_at = self._n_suggested
         self._say(f"{how}: another one takes its place, with all trials so far.")
@@ -257,7 +260,7 @@ class SearchProcess(SearchService):
             self._wait_for_pipes(left_s)
 
     def _send(self) -> None:
-        """Write as much to the pipe as it takes now."""
+        """Write to the pipe as much as fits now."""
         while not self._closed and (self._outgoing or self._waiting):
             if not self._outgoing:
                 self._outgoing = json.dumps(self._waiting.popleft(), allow_nan=False).encode() + b"\n"
@@ -298,13 +301,13 @@ class SearchProcess(SearchService):
 
 
 class InlineSearch(SearchService):
-    """Search in this process, for scripts, tests and simulations; a request is answered before it returns.
+    """Search in this process, for scripts, tests and simulations; requests are answered synchronously.
 
-    Suggestions are computed with one thread, as in a search process: fits are small, and threads of BLAS would wait for
+    Suggestions are computed with one thread, as in a search process: fits are small, and BLAS threads would wait for
     each other longer than they work.
 
     Args:
-        constraint: constraint of the search space, if its function is in this process already.
+        constraint: constraint of the search space, if its function already is in this process.
     """
 
     def __init__(self, constraint: Constraint | None = None) -> None:

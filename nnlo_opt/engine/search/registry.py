@@ -12,7 +12,7 @@ from nnlo_opt.core.search.grid import GridSearch
 from nnlo_opt.core.space.space import Space
 from nnlo_opt.engine.search.custom import custom_search, is_custom
 
-#: stands for freeze-thaw or bayesian, whichever suits the trials (`app.run.options.choice`); no algorithm of its own
+#: placeholder for freeze-thaw or bayesian, whichever suits the trials (`app.run.options.choice`)
 AUTO = "auto"
 
 
@@ -20,7 +20,7 @@ def make_search(name: str | SearchAlgorithm, space: Space, seed: int, options: M
     """Return the search algorithm called `name`.
 
     Args:
-        name: one of `search_names()`, or one's own (`engine.search.custom`): FILE.py:CLASS, or an object.
+        name: one of `search_names()`, or a custom algorithm (`engine.search.custom`): FILE.py:CLASS or an object.
         space: search space of all points.
         seed: at least 0.
         options: `n_initial_points` of "bayesian" and "bayesian-skopt" (10 by default); `surrogate` and `acquisition` of
@@ -47,26 +47,26 @@ def search_names() -> tuple[str, ...]:
 
 
 def is_grid(name: str | SearchAlgorithm) -> bool:
-    """Return True if the search algorithm called `name`, or the object, tries the points of a grid in their order."""
+    """Return True if this search algorithm tries the points of a grid in order."""
     return name == "grid" or isinstance(name, GridSearch) or (isinstance(name, type) and issubclass(name, GridSearch))
 
 
 def can_expect_best(name: str | SearchAlgorithm) -> bool:
-    """Return True if the search algorithm called `name` can say which trial it expects to be the best."""
+    """Return True if this search algorithm can tell the best expected trial."""
     return not is_custom(name) and _ALGORITHMS[str(name)].can_expect
 
 
 def options_of(name: str | SearchAlgorithm) -> tuple[str, ...]:
-    """Return the options of the algorithm called `name`, without the common ones; none for one's own."""
+    """Return the specific options of this algorithm; none for a custom one."""
     return () if is_custom(name) or name == AUTO else _ALGORITHMS[str(name)].options
 
 
 @dataclass(frozen=True, slots=True)
 class _Algorithm:
-    """A search algorithm, imported when it is made: scikit-optimize alone costs 3 CPU s and 170 MB."""
+    """A search algorithm, imported on use: scikit-optimize alone takes 3 s of CPU and 170 MB."""
 
     module: str
-    #: name of the class or function in `module` that makes the algorithm
+    #: class or function in `module` that returns the algorithm
     maker: str
     options: tuple[str, ...] = ()
     #: optional package that the algorithm needs

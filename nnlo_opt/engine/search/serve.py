@@ -1,7 +1,7 @@
-"""Search process, `python -m nnlo_opt.engine.search.serve`: answers a `SearchHandler`'s requests, a JSON object a line.
+"""Search process, `python -m nnlo_opt.engine.search.serve`: answers requests, one JSON object per line.
 
-Requests come by standard input and answers leave by standard output. Output of a user's module or a library goes to
-standard error instead. The process does not use MPI. It ends when its standard input ends, so it never outlives the
+Requests are read from standard input, and answers written to standard output. Output of user modules and libraries goes
+to standard error. The process does not use MPI. It exits at the end of standard input, so it never outlives the
 coordinator.
 """
 
@@ -22,7 +22,7 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    # Fits are small: more than one thread would only compete with the ranks that train.
+    # Fits are small: more threads would only compete with the training ranks.
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
 
     from nnlo_opt.engine.runtime.process import code_of_user

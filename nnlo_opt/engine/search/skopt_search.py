@@ -2,8 +2,8 @@
 
 scikit-optimize's `Optimizer` keeps a random state between calls, proposes points twice, and takes seconds for a
 suggestion. This module uses its surrogates and acquisitions without the `Optimizer`: a suggestion is one fit to the
-history and one maximisation over points of the space, both seeded by the suggestion. The portfolio `gp_hedge` learns
-from call to call which acquisition to trust; it needs the `Optimizer` and is left out.
+history and one maximisation over points of the space, both seeded by the suggestion. The portfolio `gp_hedge`, which
+learns over calls which acquisition to trust, needs the `Optimizer` and is not supported.
 """
 
 import warnings
@@ -23,15 +23,14 @@ from nnlo_opt.core.search.targets import penalty, warp, without_penalties
 from nnlo_opt.core.space.space import Point, PointKey, Space
 from nnlo_opt.core.trials.trial import TrialState
 
-#: most trials that the surrogate sees; this bounds the cost of a suggestion at any length of the history
+#: most trials used by the surrogate, which bounds the cost of a suggestion in long searches
 MAX_TRIALS = 150
 
-#: points drawn by the priors, and points drawn around the best trials, with which the maximisation starts
+#: starting points of the maximisation, drawn from the priors and around the best trials
 _N_DRAWN, _N_NEAR = 400, 200
 #: number of best trials, or best candidates, around which points are drawn
 _N_CENTERS = 5
-#: the maximisation then continues around the best candidates: points of a round, and the radius of each round in
-#: quantiles
+#: further rounds around the best candidates: points per round, and radius of each round in quantiles
 _N_ROUND = 100
 _RADII = tuple(0.1 / 4**step for step in range(6))
 
@@ -49,10 +48,10 @@ _N_TREES, _LEAF_SIZE = 100, 3
 class SkoptSearch(SeededSearch):
     """Largest acquisition on a surrogate (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
 
-    The first `n_initial_points` suggestions are a Latin hypercube, regardless of the values that come back. Pending
-    trials count with the value that the surrogate predicts for them (Kriging believer; Ginsbourger, Le Riche and
-    Carraro, 2010), so that the search looks elsewhere while they run. Failed trials count as the worst value seen, so
-    that the search leaves their region.
+    The first `n_initial_points` suggestions are a Latin hypercube, independent of the values. Pending trials count with
+    the value that the surrogate predicts for them (Kriging believer; Ginsbourger, Le Riche and Carraro, 2010), so that
+    the search looks elsewhere while they run. Failed trials count as the worst value, so that the search leaves their
+    region.
 
     Args:
         space: search space of all points.
@@ -135,7 +134,7 @@ def neighbours(
 
 
 class _Surrogate:
-    """Model fitted to the ended trials, and then to its own mean at the pending trials."""
+    """Model fitted to the ended trials, then also to its own mean at pending trials."""
 
     def __init__(self, history: History, rows: np.ndarray, encoding: Encoding, model: Any) -> None:
         points = [history.points[row] for row in rows]

@@ -1,1 +1,1 @@
-"""Checks of the machine on which a run is to start."""
+"""Checks of the machine before a run."""

@@ -1,4 +1,4 @@
-"""`nnlo-opt doctor`: checks whether runs can work on this machine, in this environment, in this folder."""
+"""`nnlo-opt doctor`: checks whether runs will work on this machine, in this environment and folder."""
 
 import json
 import os
@@ -27,10 +27,10 @@ _OF_LAUNCH = {option.name: option for option in launch.OPTIONS}
 # fmt: off
 #: options of `nnlo-opt doctor`
 OPTIONS = (
-    replace(_OF_LAUNCH["n_ranks"], shown="as the batch system says, else 2", help="ranks to start for a moment"),
+    replace(_OF_LAUNCH["n_ranks"], shown="as in the batch system, else 2", help="number of ranks to start briefly"),
     _OF_LAUNCH["mpirun"],
-    Option("timeout", "TIME", duration(1), default=60.0, example="5m", help="time after which a check is given up"),
-    Option("json", "", FLAG, default=False, help="print the findings as one object of JSON"),
+    Option("timeout", "TIME", duration(1), default=60.0, example="5m", help="time limit of each check"),
+    Option("json", "", FLAG, default=False, help="print the findings as one JSON object"),
 )
 # fmt: on
 #: state -> symbol and colour on a terminal
@@ -38,7 +38,7 @@ _LOOKS = {"fine": ("✔", "green"), "remark": ("!", "yellow"), "broken": ("✘",
 
 
 def checks(of: Examination) -> Iterator[tuple[str, str, Callable[[], Iterator[Finding]]]]:
-    """Yield name, activity and function of each check, in their order."""
+    """Yield name, activity and function of each check, in order."""
     yield "MPI", "asking mpirun and the MPI library", of.mpi
     yield "ranks", "starting ranks", of.ranks
     yield "deaths", "killing one of two ranks", of.deaths
@@ -52,8 +52,8 @@ def checks(of: Examination) -> Iterator[tuple[str, str, Callable[[], Iterator[Fi
 
 
 def main(parser: Parser, argv: Sequence[str]) -> int:
-    """Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. The exit code is 1 if
-    something is broken, else 0.
+    """Test MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs. The exit code is 1 if something is
+    broken, else 0.
     """
     text = f"run directory, or folder of runs (default: {RUNS})"
     parser.add_argument("folder", nargs="?", type=Path, default=Path(RUNS), metavar="FOLDER", help=text)
@@ -72,7 +72,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
             f"`nnlo-opt doctor` checks a folder of runs. Received: `{arguments.folder}`, a file; name a folder, which "
             "need not exist."
         )
-    # A run directory that does not exist yet is made in the folder above it.
+    # A run directory that does not exist yet will be created in the folder above it.
     folder = next(path for path in (arguments.folder, *arguments.folder.absolute().parents) if path.is_dir())
     examination = Examination(starter=starter, n_ranks=arguments.n_ranks, folder=folder, timeout_s=arguments.timeout)
     said = []
@@ -92,7 +92,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
 
 
 def _print(name: str, finding: Finding) -> None:
-    """Print a finding: with a symbol in colour on a terminal, else on one line with its state as a word."""
+    """Print a finding: with a coloured symbol on a terminal, else on one line with its state as a word."""
     console = Screen(sys.stdout)
     if not console.is_terminal:
         print(f"{finding.state}: {name}: {finding.text} {finding.remedy}".rstrip(), flush=True)

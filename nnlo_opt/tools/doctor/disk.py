@@ -1,6 +1,7 @@
-"""Program that does to a file system what a run does to its directory, in a folder that it removes.
+"""Program that uses a file system like a run uses its directory, in a temporary folder.
 
-Each line on its standard output is an object of JSON. A step is named before it begins, as it may fail or hang.
+Each line of its standard output is a JSON object. The name of a step is printed before it begins, because it may fail
+or hang.
 """
 
 import fcntl
@@ -18,7 +19,7 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import NO_LOCKS, atomic_write, write_fully
 from nnlo_opt.core.trials.run_lock import launcher_of
 
-#: megabytes that are written at most, and share of the free ones that is never exceeded; lines made durable one by one
+#: most megabytes to write, and largest share of the free space to use; number of lines synced individually
 _N_MB, _SHARE, _N_LINES = 64, 0.1, 10
 
 
@@ -31,7 +32,7 @@ def _written_s(file: int, data: bytes, n_times: int) -> float:
 
 
 def steps(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield each step by its name, then what it has measured; raises OSError if the file system refuses."""
+    """Yield the name of each step, then its measurements; OSError if the file system fails."""
     yield {"step": "write", "free_mb": (free_mb := shutil.disk_usage(folder).free / 1e6)}
     with tempfile.TemporaryDirectory(prefix=".nnlo_opt-doctor-", dir=folder, ignore_cleanup_errors=True) as name:
         place = Path(name)
@@ -52,7 +53,7 @@ def steps(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _has_locks(file: Path) -> bool:
-    """Return False if the file system has no locks."""
+    """Return False if the file system does not support locks."""
     with file.open("rb") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,7 +65,7 @@ def _has_locks(file: Path) -> bool:
 
 
 def _is_kept_out(place: Path) -> bool:
-    """Return True if another process does not get the lock of `place`."""
+    """Return True if another process cannot get the lock of `place`."""
     if (pid := os.fork()) == 0:
         try:
             with launcher_of(place):

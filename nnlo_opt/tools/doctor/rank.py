@@ -1,6 +1,6 @@
-"""Program of one rank of a short job: `places FILE` says where the rank runs, `death` lets one of two ranks die.
+"""Program of one rank of a short job: `places FILE` reports where the rank runs, `death` kills one of two ranks.
 
-Each line on its standard output is an object of JSON. A rank writes its place before it sends its first message.
+Each line of its standard output is a JSON object. A rank reports its place before its first message.
 """
 
 import json
@@ -29,7 +29,7 @@ def _say(**values: Any) -> None:
 
 
 def _one_way_s(other: int, n_bytes: int, n_times: int) -> float:
-    """Return the seconds of one message. Collective: rank 0 and one other rank, each with the number of its partner."""
+    """Return the seconds per message. Collective: rank 0 and one other rank, each with the number of its partner."""
     buffer = bytearray(n_bytes)
     for n in (1, n_times):  # the first time connects
         begun_s = time.perf_counter()
@@ -40,10 +40,10 @@ def _one_way_s(other: int, n_bytes: int, n_times: int) -> float:
 
 
 def places(file: str) -> None:
-    """Write the place and the neighbours of each rank, and how fast rank 0 reaches a rank of its host and of another.
+    """Report the place and neighbours of each rank, and how fast rank 0 reaches a rank on its host and on another.
 
     Args:
-        file: a file that every host should see; empty if there is none.
+        file: file that should be visible on every host; empty for none.
     """
     world = World()
     launch = split_world(world.size)
@@ -68,7 +68,7 @@ def places(file: str) -> None:
 
 
 def death() -> None:
-    """Kill rank 1; rank 0 writes after how many milliseconds it knows that it is alone."""
+    """Kill rank 1; rank 0 reports after how many milliseconds it notices that it is alone."""
     WORLD.Barrier()
     if WORLD.Get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""Runs in the files of other tools."""
+"""Exports runs to the files of other tools."""

@@ -1,4 +1,4 @@
-"""The commands report, export of `nnlo-opt`: files that are made of a journal."""
+"""The commands `nnlo-opt report` and `nnlo-opt export`, which generate files from a journal."""
 
 import os
 import shlex
@@ -26,9 +26,9 @@ from nnlo_opt.tools.export.exporter import MARK, TOOLS, make_exporter, require, 
 #: options of `nnlo-opt report`
 REPORT_OPTIONS = (
     Option("figures", "DIR", PATH, shown="no figures", example="paper", bare="",
-        help="also write figures for a paper, as PNG and PDF; without DIR into the folder `figures` of the run"),
+        help="also write figures for a paper, as PNG and PDF; without DIR to the folder `figures` of the run"),
     Option("out", "FOLDER", PATH, shown="the run directory", example="their-run",
-        help="folder for the files, as of a run that you may only read"),
+        help="file (optuna) or folder to write"),
 )
 #: options of `nnlo-opt export`
 EXPORT_OPTIONS = (
@@ -38,13 +38,13 @@ EXPORT_OPTIONS = (
     Option("out", "PATH", PATH, shown="a name of the format in the run directory", example="study.log",
         help="file (optuna) or folder to write"),
     Option("overwrite", "", FLAG, default=False,
-        help="replace the file, or a folder that was written by this command"),
+        help="replace the file, or a folder written by this command"),
 )
 # fmt: on
 
 
 def report(parser: Parser, argv: Sequence[str]) -> None:
-    """Write results.csv, summary.json and the page report.html of a run anew, from its journal."""
+    """Rewrite results.csv, summary.json and the page report.html of a run from its journal."""
     arguments = parser.values_of_run(argv)
     fit_on_one_thread()
     run, ledger = arguments.run, read_ledger(arguments.run)
@@ -67,7 +67,7 @@ def report(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _place(folder: Path, run: Path) -> Path:
-    """Return the folder of `--out`, which is made; ConfigurationError if it is another run, or cannot be made."""
+    """Create and return the folder of `--out`; ConfigurationError if it is another run, or cannot be created."""
     if (folder / JOURNAL_NAME).exists() and not folder.samefile(run):
         raise ConfigurationError(
             f"A report must not replace the files of another run. Received: `{folder}`, which has a {JOURNAL_NAME}. "
@@ -86,7 +86,7 @@ def _place(folder: Path, run: Path) -> Path:
 
 
 def export(parser: Parser, argv: Sequence[str]) -> None:
-    """Write a run for other tools, from its journal. The run may still be going on."""
+    """Export a run to the files of other tools. The run may still be active."""
     arguments = parser.values_of_run(argv)
     if arguments.to is None:
         parser.refuse_without("--to")

@@ -1,4 +1,4 @@
-"""Interface of an exporter, with the table of all exporters."""
+"""Interface of exporters, and the table of all of them."""
 
 import importlib
 import json
@@ -20,10 +20,11 @@ from nnlo_opt.engine.loading import installed
 
 
 class Exporter(Protocol):
-    r"""Writer of the files of another tool.
+    r"""Writes the files of another tool, from the events of a run.
 
-    The events of a run come in their order: all in one call for a run that is exported, a few at a time for a search
-    that is mirrored. An exporter that mirrors may find its own files of an earlier start, and continues them.
+    `take` is called with the events in order: once with all of them for `nnlo-opt export`, and repeatedly with the new
+    ones during a search with `--mirror`. A mirroring exporter may find its files from an earlier start, and must
+    continue them.
 
     >>> class Lines:
     ...     target, is_file = "trials.txt", True  # in the run directory, if `--out` names nothing else
@@ -37,15 +38,15 @@ class Exporter(Protocol):
     """
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
-        """Bring the files up to date with new `events`, which `ledger` has applied already."""
+        """Update the files with new `events`, which `ledger` has already applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """Another tool, whose exporter is imported when it is made."""
+    """Another tool; its exporter is imported on use."""
 
     module: str
-    #: class in `module`; it takes the target and the name of the run
+    #: class in `module`, with arguments target and name of the run
     maker: str
     #: package that the exporter needs, and the extra that installs it
     package: str = ""
@@ -54,11 +55,11 @@ class Tool:
     target: str
     #: True if the target is one file, False if it is a folder
     is_file: bool = False
-    #: command that shows the target, with `{}` in its place
+    #: command that shows the target, with `{}` as placeholder
     shown_by: str = ""
 
 
-#: name for `--to` -> the tool
+#: name in `--to` -> tool
 # fmt: off
 TOOLS = {
     "csv": Tool(module="tables", maker="CsvTables", target="csv"),
@@ -73,16 +74,17 @@ TOOLS = {
         target="wandb-offline", shown_by="wandb sync {}/wandb/offline-run-*"),
 }
 # fmt: on
-#: file by which a folder of an exporter is known
+#: file that marks a folder of an exporter
 MARK = "nnlo_opt-export.json"
-#: columns of results.csv that are measured of a trial, beside its objectives and metrics
+#: measured columns of results.csv, besides objectives and metrics
 _RESULTS = ("figure_of_merit", "figure_of_merit_std", "figure_so_far", "feasible", "n_folds", "time_s", "reason")
 
 
 def tool_named(name: str) -> Tool:
-    """Return a tool by the name for `--to`; NAME@PACKAGE is the exporter of an installed package.
+    """Return the tool of a name in `--to`; NAME@PACKAGE is the exporter of an installed package.
 
-    Its class is made by CLASS(target, run_name), and may have `target`, the name of its file or folder, and `is_file`.
+    Its class is constructed as CLASS(target, run_name), and may have the attributes `target`, the name of its file or
+    folder, and `is_file`.
     """
     if not installed.is_installed(name):
         return TOOLS[name]
@@ -97,14 +99,14 @@ def tool_named(name: str) -> Tool:
 
 
 def require(name: str, asked: str) -> None:
-    """Raise ConfigurationError if the package of a tool is not installed; `asked`: option that needs it."""
+    """Raise ConfigurationError if a tool's package is not installed; `asked`: option that needs it."""
     tool = tool_named(name)
     if tool.package:
         require_package(asked, tool.package, tool.extra, "leave it out")
 
 
 def make_exporter(name: str, target: SafePath, run_name: str) -> Exporter:
-    """Return the exporter of a tool that writes to `target`, a folder that is made here unless it is a file."""
+    """Return a tool's exporter for `target`; creates the folder unless it is a file."""
     tool = tool_named(name)
     make_directory(target.parent if tool.is_file else target)
     if not tool.is_file:
@@ -121,20 +123,20 @@ def make_exporter(name: str, target: SafePath, run_name: str) -> Exporter:
 
 
 def trials_of(events: Iterable[ev.Event], ledger: Ledger) -> list[Trial]:
-    """Return the trials that `events` are about, in the order of their numbers."""
+    """Return the trials that `events` concern, in the order of their numbers."""
     numbers = {number for event in events if (number := getattr(event, "trial", None)) is not None}
     numbers |= {a.trial for event in events if (a := assignment_of(event, ledger)) is not None}
     return [ledger.trials[number] for number in sorted(numbers)]
 
 
 def assignment_of(event: ev.Event, ledger: Ledger) -> Assignment | None:
-    """Return the assignment that an event is about; None if it is about none."""
+    """Return the assignment that an event concerns; None if there is none."""
     number = getattr(event, "assignment", -1)
     return ledger.assignments[number] if number >= 0 else None
 
 
 class FirstReports:
-    """Epochs of folds that are known: an epoch that is trained again after a crash keeps its first report."""
+    """Detects repeated epochs: an epoch trained again after a crash keeps its first report."""
 
     def __init__(self) -> None:
         #: (trial, fold) -> number of its last epoch
@@ -154,12 +156,12 @@ def trial_name(number: int) -> str:
 
 
 def plain_value(value: Any) -> bool | int | float | str:
-    """Return the value of a parameter for a tool that knows neither None nor lists: these as their JSON."""
+    """Return a parameter's value for tools without None and lists, which become JSON text."""
     return value if isinstance(value, bool | int | float | str) else json.dumps(value)
 
 
 def results_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
-    """Return what is measured of a trial, by the columns of results.csv; nothing that is not measured."""
+    """Return column of results.csv -> measured value of a trial; values not measured are missing."""
     row = row_of(trial, ledger) | {"figure_so_far": trial.figure_so_far, "time_s": time_s(trial)}
     named = {name: row[name] for name in row if name in _RESULTS or name.startswith("o:")}
     found = named | prefixed("m:", last_metrics(trial))
@@ -168,7 +170,7 @@ def results_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Epoch of a trial with its metrics, the figure of merit among them; `epoch/` stands before their names."""
+    """Epoch of a trial with its metrics, including the figure of merit; names are prefixed with `epoch/`."""
 
     number: int
     unix_s: float
@@ -176,7 +178,7 @@ class Epoch:
 
 
 def epochs_of(events: Iterable[ev.Event], ledger: Ledger) -> dict[int, list[Epoch]]:
-    """Return the epochs in `events` by the numbers of their trials; with several folds, `fold-0/` begins a name."""
+    """Return trial number -> epochs in `events`; with several folds, names are prefixed with `fold-0/` etc."""
     reports, found = FirstReports(), defaultdict[int, list[Epoch]](list)
     for event in events:
         of = assignment_of(event, ledger)
@@ -188,11 +190,11 @@ def epochs_of(events: Iterable[ev.Event], ledger: Ledger) -> dict[int, list[Epoc
 
 
 def curves_of(event: ev.EpochEnded) -> dict[str, float]:
-    """Return the values of an epoch by the names of their curves."""
+    """Return name of a curve -> value of an epoch."""
     figure = {} if event.figure_of_merit is None else {"figure_of_merit": event.figure_of_merit}
     return {f"epoch/{name}": value for name, value in (event.metrics | figure).items()}
 
 
 def began_at_s(trial: Trial) -> float | None:
-    """Return the time at which a trial was first assigned, in seconds of the run; None before."""
+    """Return when a trial was first assigned, in seconds since the start of the run; None before that."""
     return trial.assignments[0].assigned_at_s if trial.assignments else None

@@ -1,9 +1,8 @@
-"""Mirror of a search: a process that keeps the files of another tool up to date while the search runs.
+"""Mirror of a search: a process that updates the files of another tool during the search.
 
-`python -m nnlo_opt.tools.export.mirror RUN_DIRECTORY PID TOOL` follows the journal as the reporter does, but in a
-process of its own: a slow tool delays neither the search nor its reports. The process gives way to the ranks of its
-node. If it fails, it says so in one line and ends; the search continues, and `nnlo-opt export` writes the same files
-later.
+`python -m nnlo_opt.tools.export.mirror RUN_DIRECTORY PID TOOL` follows the journal like the reporter, but in a separate
+process, so that a slow tool delays neither the search nor its reports. It has a low priority on its node. If it fails,
+it prints one line and exits; the search continues, and `nnlo-opt export` can write the same files later.
 """
 
 import os
@@ -26,15 +25,15 @@ NICENESS = 10
 
 
 class Mirror(Reporter):
-    """Handle by which the coordinator starts and ends the process of a mirror.
+    """The coordinator's handle on the process of a mirror.
 
     Args:
-        run_directory: directory of the run, in which the files of the tool lie.
+        run_directory: directory of the run, which also contains the files of the tool.
         tool: name of the tool.
     """
 
     module = "nnlo_opt.tools.export.mirror"
-    errors = None  # those of this process: a mirror says there why it has failed
+    errors = None  # inherited, so that a mirror can report its failure
 
     def __init__(self, run_directory: Path, tool: str) -> None:
         super().__init__(run_directory, tool)
@@ -42,16 +41,16 @@ class Mirror(Reporter):
         self.tool = tool
 
     def finish(self, timeout_s: float = LAST_S, is_slow: Callable[[], None] | None = None) -> bool:
-        """Have the mirror take in the last events; return False if it was killed, as it took too long.
+        """Let the mirror process the last events; return False if it took too long and was killed.
 
-        A mirror that has failed has said so.
+        A failed mirror has already reported its failure.
         """
         super().finish(timeout_s, is_slow)
         return self._process is not None and self._process.returncode >= 0
 
 
 class ProcessMirrors(Mirrors):
-    """Mirrors that are processes."""
+    """Mirrors as separate processes."""
 
     def require(self, tool: str) -> None:
         require(tool, f"`--mirror {tool}`")
@@ -61,7 +60,7 @@ class ProcessMirrors(Mirrors):
 
 
 def mirror(run_directory: Path, parent: int, tool: str) -> None:
-    """Keep the files of a tool up to date until standard input has a byte or ends, or `parent` dies."""
+    """Update the files of a tool until a byte or the end of standard input, or the death of `parent`."""
     threading.Thread(target=_end_after, args=(parent,), name="end", daemon=True).start()
     follower = JournalFollower(run_directory / JOURNAL_NAME)
     exporter = make_exporter(tool, SafePath(run_directory) / tool_named(tool).target, run_directory.name)
@@ -71,7 +70,7 @@ def mirror(run_directory: Path, parent: int, tool: str) -> None:
 
 
 def _end_after(parent: int) -> None:
-    """End this process `LAST_S` after the process `parent`, which else ends it itself, whatever the tool does."""
+    """Kill this process `LAST_S` after the death of `parent`, whatever the tool does."""
     while os.getppid() == parent:
         time.sleep(INTERVAL_S)
     signal.alarm(LAST_S)

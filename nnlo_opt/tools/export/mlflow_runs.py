@@ -1,7 +1,7 @@
-"""Runs of MLflow in its file store, one for each trial.
+"""Exports trials as MLflow runs in a file store.
 
-MLflow 3 refuses its file store, which it develops no further, unless MLFLOW_ALLOW_FILE_STORE is set. This exporter sets
-the variable for itself, and switches off what MLflow sends home; `mlflow ui` needs the variable as well.
+MLflow 3 refuses its file store, which is no longer developed, unless MLFLOW_ALLOW_FILE_STORE is set. This exporter sets
+the variable for itself, and disables MLflow's telemetry; `mlflow ui` needs the variable, too.
 """
 
 import os
@@ -17,12 +17,12 @@ from nnlo_opt.tools.export.exporter import Epoch, began_at_s, epochs_of, plain_v
 
 #: status of a trial that has ended
 _ENDS = {TrialState.COMPLETE: "FINISHED", TrialState.FAILED: "FAILED", TrialState.PRUNED: "KILLED"}
-#: most metrics, and most parameters, of one call
+#: most metrics, and most parameters, per call
 _MOST_METRICS, _MOST_PARAMETERS = 1000, 100
 
 
 class RunStore:
-    """Exporter to a new experiment in a file store of MLflow.
+    """Exporter to a new experiment in an MLflow file store.
 
     Args:
         target: folder of the store.

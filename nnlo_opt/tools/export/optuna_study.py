@@ -1,8 +1,8 @@
-"""Study of Optuna: a journal file that `optuna-dashboard` shows.
+"""Exports a run as an Optuna study: a journal file for `optuna-dashboard`.
 
-Optuna replays its file as we replay our journal. A trial is created with all that is known of it, so a trial that has
-ended is one line; a trial under way is brought up to date by what is new. Therefore a mirror that starts again compares
-what the file has with what the run has, and goes on. A file with trials that the run has lost is written anew.
+Optuna replays its file like we replay our journal. A trial is created with everything known about it, so an ended trial
+is one line; a running trial is updated incrementally. So a restarted mirror compares file and run, and continues. A
+file with trials that the run has lost is rewritten.
 """
 
 import json
@@ -38,13 +38,13 @@ _ENDS = {
 
 
 class _Backend(JournalFileBackend):
-    """Journal file of Optuna in which trials begin and end at the times of our journal."""
+    """Optuna journal file in which trials start and end at the times in our journal."""
 
-    #: time of the change of state that is written next
+    #: time of the next change of state to be written
     at: datetime | None = None
 
     def __init__(self, path: SafePath) -> None:
-        # Optuna opens a file by its path: this one leads to the open file, whatever takes its name.
+        # Optuna opens a file by path: this path leads to the open file, even if another one takes its name.
         file = path.open("ab")
         weakref.finalize(self, file.close)
         opened = f"/proc/self/fd/{file.fileno()}"
@@ -58,10 +58,10 @@ class _Backend(JournalFileBackend):
 
 
 class StudyFile:
-    """Exporter to a journal file of Optuna.
+    """Exporter to an Optuna journal file.
 
     Args:
-        target: the file; it is continued if it exists.
+        target: file; continued if it exists.
         run_name: name of the study.
     """
 
@@ -74,7 +74,7 @@ class StudyFile:
         #: parameter -> its distribution
         self._distributions: dict[str, BaseDistribution] = {}
         self._parameters: dict[str, Parameter] = {}
-        #: identities of the trials in the file, by their numbers
+        #: Optuna IDs of the trials in the file, by number
         self._ids: list[int] = []
         self._open_file()
 
@@ -107,7 +107,7 @@ class StudyFile:
         return study
 
     def _continued(self, ledger: Ledger) -> Study | None:
-        """Return the study in the file; None without one, or if a crash or a repair has taken trials from the run."""
+        """Return the study in the file; None if there is none, or if the run has lost trials by a crash or repair."""
         if self._name not in [study.study_name for study in self._storage.get_all_studies()]:
             return None
         study = optuna.load_study(study_name=self._name, storage=self._storage)
@@ -149,7 +149,7 @@ class StudyFile:
             self._storage.set_trial_state_values(number, wanted.state, wanted.values)
 
     def _frozen(self, trial: ours.Trial, ledger: Ledger) -> FrozenTrial:
-        """Return a trial of ours as one of Optuna's."""
+        """Convert a trial to Optuna's."""
         state = _ENDS.get(trial.state, TrialState.RUNNING if trial.assignments else TrialState.WAITING)
         figure = {TrialState.COMPLETE: trial.figure_of_merit, TrialState.PRUNED: trial.figure_so_far}.get(state)
         values = None if figure is None else [figure]
@@ -176,13 +176,13 @@ class StudyFile:
 
 
 def _excesses(trial: ours.Trial, ledger: Ledger) -> list[float]:
-    """Return how far each bounded value of a complete trial is on the wrong side; 1 if the value is not known."""
+    """Return by how much a complete trial violates each outcome constraint; 1 if the value is unknown."""
     known = trial.finite_outcomes
     return [bound.excess(known[bound.name]) if bound.name in known else 1.0 for bound in ledger.constraints]
 
 
 def _figure(ledger: Ledger) -> Objective:
-    """Return the figure of merit of a run with its direction."""
+    """Return the figure of merit of a run and its direction."""
     return Objective(ledger.identity.figure_of_merit or FIGURE, ledger.direction)
 
 
@@ -191,7 +191,7 @@ def _time(ledger: Ledger, time_s: float | None) -> datetime:
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:
-    """Return the distribution of a parameter, without its step if that is on a logarithmic scale, as in Optuna."""
+    """Return the distribution of a parameter; Optuna has no steps on logarithmic scales."""
     if isinstance(parameter, Categorical | Ordinal | Constant):
         return CategoricalDistribution(_choices(parameter))
     assert isinstance(parameter, Real | Integer)
@@ -200,12 +200,12 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
     if isinstance(parameter, Integer):
         return IntDistribution(parameter.low, parameter.high, log=log, step=int(step or 1))
     stepped = FloatDistribution(parameter.low, parameter.high, log=log, step=step)
-    # Optuna's check of the last step is stricter than ours: 1 is not three steps of 0.3333333333.
+    # Optuna checks the last step more strictly: 1 is not three steps of 0.3333333333.
     return stepped if stepped.high == parameter.high else FloatDistribution(parameter.low, parameter.high)
 
 
 def _choices(parameter: Categorical | Ordinal | Constant) -> list[Any]:
-    """Return the values as they are if Optuna can store them and tell them apart, which 1 and True are not."""
+    """Return the values unchanged if Optuna can store and distinguish them (unlike 1 and True), else as text."""
     values = [parameter.value_at(index) for index in range(parameter.n_values)]
     if all(value is None or plain_value(value) is value for value in values) and len({*values}) == len(values):
         return values

@@ -1,8 +1,8 @@
-"""Tables of a run as files.
+"""Exports the tables of a run to files.
 
-In Parquet the columns keep their types: integers with missing values, truths, categories with their order. A parameter
-of mixed values, of lists or with None has no type of Parquet: it is stored as JSON, in which None is null, while a
-missing value stands for a parameter that the trial does not have.
+In Parquet the columns keep their types: integers with missing values, booleans, ordered categories. A parameter with
+mixed values, lists or None has no Parquet type and is stored as JSON, where None is null; a missing value means that
+the trial does not have the parameter.
 """
 
 import json
@@ -31,11 +31,11 @@ class CsvTables:
 
     Args:
         target: folder.
-        run_name: is not needed.
+        run_name: ignored.
     """
 
     _suffix = ".csv"
-    #: makes the table of trials
+    #: returns the table of trials
     _trials = staticmethod(results_frame)
 
     def __init__(self, target: SafePath, run_name: str) -> None:

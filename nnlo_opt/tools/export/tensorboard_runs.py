@@ -1,11 +1,11 @@
-"""Runs of TensorBoard: scalars of every epoch, with the parameters for its page HParams.
+"""Exports TensorBoard runs: scalars of every epoch, and parameters for the HParams page.
 
-A fold of a trial is a run of TensorBoard, and a session of HParams; the folds of a trial are one session group, whose
-figures HParams averages. Only the package tensorboard is needed. Its modules of messages and of records import no
-TensorFlow, which its writer of event files would import.
+A fold of a trial is a TensorBoard run and an HParams session; the folds of a trial form a session group, whose metrics
+HParams averages. Only the package tensorboard is needed: its modules for messages and records do not import TensorFlow,
+unlike its writer of event files.
 
-The records follow from the journal alone, to the byte. So a mirror that starts again writes what a file does not have,
-and removes trials that a crash or a repair has taken from the run.
+The records are a function of the journal, byte for byte. So a restarted mirror appends what a file lacks, and removes
+trials that the run has lost by a crash or repair.
 """
 
 import json
@@ -30,19 +30,19 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import Assignment, Trial, TrialState
 from nnlo_opt.tools.export.exporter import FirstReports, assignment_of, curves_of, trial_name
 
-#: name of each file; TensorBoard knows it by the second part
+#: name of each file; TensorBoard recognises the second part
 _NAME = "events.out.tfevents.0.nnlo_opt"
-#: folder of the record of the whole search
+#: folder for the record of the whole search
 _ROOT = "."
 _FLOAT, _STRING, _BOOL = api_pb2.DATA_TYPE_FLOAT64, api_pb2.DATA_TYPE_STRING, api_pb2.DATA_TYPE_BOOL
 
 
 class EventFiles:
-    """Exporter to event files of TensorBoard, one for each fold.
+    """Exporter to TensorBoard event files, one per fold.
 
     Args:
         target: folder; event files in it are continued.
-        run_name: is not needed.
+        run_name: ignored.
     """
 
     def __init__(self, target: SafePath, run_name: str) -> None:
@@ -50,9 +50,9 @@ class EventFiles:
         self._reports = FirstReports()
         #: folder -> records that are not in its file yet
         self._new: dict[str, BytesIO] = {}
-        #: folders that have records
+        #: folders with records
         self._begun: set[str] = set()
-        #: folders whose files this object has written to
+        #: folders that this object has written to
         self._written: set[str] = set()
         #: parameter -> its type on the page HParams
         self._types: dict[str, int] = {}
@@ -122,7 +122,7 @@ class EventFiles:
     # ------------------------------------------------------------ the page HParams
 
     def _experiment(self, ledger: Ledger) -> api_pb2.Experiment:
-        """Return the parameters with their ranges, and the figures by which trials are compared."""
+        """Return the parameters with their ranges, and the metrics to compare trials by."""
         space = ledger.identity.space
         parameters = () if space is None else space.parameters
         self._types = {parameter.name: _type_of(parameter) for parameter in parameters}
@@ -150,13 +150,13 @@ class EventFiles:
         return info
 
     def _value(self, name: str, value: Any) -> Any:
-        """Return a value of a parameter in its one type; among texts, any other value as its JSON."""
+        """Return a parameter's value in its HParams type; for text, other values become JSON."""
         is_text = self._types.get(name, _STRING) == _STRING
         return json.dumps(value) if is_text and not isinstance(value, str) else value
 
 
 def _type_of(parameter: Parameter) -> int:
-    """Return the type that a parameter has on the page HParams."""
+    """Return the HParams type of a parameter."""
     if isinstance(parameter, Real | Integer):
         return int(_FLOAT)
     types = {type(parameter.value_at(index)) for index in range(parameter.n_values or 0)}
@@ -164,7 +164,7 @@ def _type_of(parameter: Parameter) -> int:
 
 
 def _folder(assignment: Assignment, ledger: Ledger) -> str:
-    """Return the folder of the fold that an assignment trains."""
+    """Return the folder of an assignment's fold."""
     name = trial_name(assignment.trial)
     return f"{name}/fold-{assignment.fold}" if ledger.identity.n_fold > 1 else name
 
@@ -174,7 +174,7 @@ def _scalars(values: Mapping[str, float]) -> Summary:
 
 
 def _hparams(tag: str, **data: Any) -> Summary:
-    """Return a record of the page HParams; its bytes are the same in every process."""
+    """Return a record for the HParams page, with the same bytes in every process."""
     content = HParamsPluginData(**data).SerializeToString(deterministic=True)
     plugin = SummaryMetadata.PluginData(plugin_name=metadata.PLUGIN_NAME, content=content)
     value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin), tensor=metadata.NULL_TENSOR)

@@ -1,6 +1,6 @@
-"""Offline runs of Weights & Biases, one for each trial, which `wandb sync` uploads.
+"""Exports trials as offline Weights & Biases runs for `wandb sync`.
 
-Nothing is sent: a run in offline mode is a file, and reports of errors and statistics of the machine are switched off.
+Nothing is sent: offline runs are files, and error reports and machine statistics are disabled.
 """
 
 import os
@@ -16,7 +16,7 @@ from nnlo_opt.tools.export.exporter import Epoch, epochs_of, results_of, trial_n
 
 
 class OfflineRuns:
-    """Exporter to offline runs of Weights & Biases, which have the run as their project and group.
+    """Exporter to offline Weights & Biases runs, with the run as project and group.
 
     Args:
         target: folder of the runs.
@@ -45,7 +45,7 @@ class OfflineRuns:
             x_disable_meta=True, x_save_requirements=False)
         # fmt: on
         where: dict[str, Any] = {"mode": "offline", "dir": str(self._target), "settings": settings}
-        # The identity is the same for a later export, which replaces the run in W&B.
+        # The ID is the same in a later export, so that it replaces the run in W&B.
         where |= {"project": self._project, "group": self._project, "id": f"{self._project}-{name}", "name": name}
         run = wandb.init(**where, config=trial.point, tags=[trial.state.value])
         run.define_metric("*", step_metric="epoch")

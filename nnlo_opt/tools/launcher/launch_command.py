@@ -1,4 +1,4 @@
-"""`nnlo-opt launch`: runs a driver under mpirun until its run is complete, restarting it after crashes."""
+"""`nnlo-opt launch`: runs a driver under mpirun until its run is complete, with restarts after crashes."""
 
 import argparse
 import os
@@ -32,9 +32,9 @@ from nnlo_opt.engine.runtime.preemption import Preemption
 from nnlo_opt.tools.launcher.job import LOOK_S, Job, find_command, version_of
 from nnlo_opt.tools.launcher.supervisor import Ended, Standing, Supervisor
 
-#: share of the grace period that the ranks get: the launcher ends a job that takes longer
+#: share of the grace period for the ranks; the launcher kills a job that takes longer
 GRACE_PART = 0.9
-#: file in the run directory that exists while MPI begins
+#: file in the run directory that exists while MPI starts
 SIGN_NAME = "launch.begins"
 #: file in the run directory for the exit code of all ranks
 EXIT_CODE_NAME = "launch.code"
@@ -44,15 +44,15 @@ EXIT_CODE_NAME = "launch.code"
 #: options of `nnlo-opt launch`
 OPTIONS = (
     Option("n_ranks", "RANKS", whole(unit="ranks"), short="-n", also="-np", example="9",
-        shown="as mpirun or the batch system says", help="ranks"),
+        shown="as mpirun or the batch system says", help="number of ranks"),
     Option("max_restarts", "N", whole(0), default=10, example="3",
-        help="largest number of restarts; there are fewer if several starts in a row add nothing to the journal"),
+        help="maximum number of restarts; fewer if several starts in a row add nothing to the journal"),
     replace(GRACE, help="time after SIGUSR1, SIGTERM or Ctrl-C to checkpoint and exit with code 75"),
     Option("mpirun", "COMMAND", TEXT, default="mpirun", example="srun --mpi=pmix",
-        help='command that starts the ranks, with its options, such as "srun --mpi=pmix"; -n RANKS is added'),
+        help='command that starts the ranks, with options, such as "srun --mpi=pmix"; -n RANKS is added'),
     Option("no_ulfm", "", FLAG, default=False,
-        help="let the death of a rank end the job and restart it, even if mpirun is of Open MPI 5, with which the "
-             "other ranks continue"),
+        help="let the death of a rank end the job, and restart it, even with Open MPI 5, where the other ranks "
+             "would continue"),
 )
 # fmt: on
 
@@ -61,18 +61,18 @@ OPTIONS = (
 class DriverCommand:
     """Driver of a job, with its options."""
 
-    #: words up to the driver, included
+    #: words up to and including the driver
     words: tuple[str, ...]
-    #: its options, as given
+    #: options of the driver as given
     arguments: tuple[str, ...]
-    #: the run that they request, with a name
+    #: requested run, with a name
     run: RunRequest
-    #: number of attempts at a fold whose ranks die
+    #: value of `--max-attempts`
     max_attempts: int
 
     @classmethod
     def parse(cls, command: Sequence[str]) -> "DriverCommand":
-        """Return the driver of a command line; raises ConfigurationError or HelpRequested as the driver would."""
+        """Parse a command line with a driver; raises ConfigurationError or HelpRequested like the driver."""
         words = tuple(command[1:] if command[:1] == ["--"] else command)
         at = next((i for i, word in enumerate(words[:3]) if Path(word).stem in DRIVERS), None)
         if at is None:
@@ -98,13 +98,13 @@ class DriverCommand:
         return self.run.root / str(self.run.name)
 
     def line(self, grace_s: float, *, again: bool) -> list[str]:
-        """Return the words for one start; options of the user overrule those that are added before them."""
+        """Return the words of one start; the user's options take precedence over those added before them."""
         added = ["--grace", f"{grace_s:g}", "--checkpoint", str(self.directory)]
         return [*self.words, *added, *(self.run.resuming(self.arguments) if again else self.arguments)]
 
 
 def check_places(argv: Sequence[str]) -> None:
-    """Raise ConfigurationError for an option of the launcher behind the driver, or one of a driver before it."""
+    """Raise ConfigurationError for a launcher option after the driver, or a driver option before it."""
     at = next((i for i, word in enumerate(argv) if word == "--" or Path(word).stem in DRIVERS), len(argv))
     own = {flag for option in OPTIONS for flag in option.flags}
     drivers = {flag for _, options in DRIVERS.values() for option in options for flag in option.flags}
@@ -121,9 +121,9 @@ def check_places(argv: Sequence[str]) -> None:
 
 
 def main(parser: Parser, argv: Sequence[str]) -> int:
-    """Run a driver, such as OptimizationDriver, under mpirun, and start it again from its journal after a crash of
-    ranks, mpirun or nodes, as long as the journal grows. Exit codes: 0 complete, 75 interrupted (the same command with
-    --opt-restore, or --restore for a training, resumes the run), 2 wrong request, 1 otherwise.
+    """Run a driver, such as OptimizationDriver, under mpirun. After a crash of ranks, mpirun or nodes, restart it from
+    its journal, as long as the journal grows. Exit codes: 0 complete, 75 interrupted (the same command with
+    --opt-restore, or --restore for a training, resumes the run), 2 invalid request, 1 otherwise.
     """
     parser.usage = "nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]"
     parser.add_rest("-- DRIVER [OPTION ...]", "OptimizationDriver, TrainingDriver or another driver, and its options")
@@ -156,7 +156,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     for signum in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, ask)
     with launcher_of(driver.directory):
-        # Without ULFM the death of a rank ends the job, whenever it comes.
+        # Without ULFM the death of a rank ends the job at any time.
         sign = SafePath(driver.directory) / SIGN_NAME if ulfm else None
         environment[EXIT_CODE] = str((driver.directory / EXIT_CODE_NAME).resolve())
 
@@ -222,7 +222,7 @@ def _supervise(
         until_s = time.monotonic() + verdict.pause_s
         while time.monotonic() < until_s and not preemption.is_asked:
             time.sleep(LOOK_S)
-        # The run that `--overwrite` replaces may still exist if no start has opened the new one.
+        # The run to be replaced by `--overwrite` may still exist if no start has opened the new one.
         again = again or after.start != before.start or not driver.run.overwrite
         before = after
 
@@ -232,5 +232,5 @@ def _say(sentence: str) -> None:
 
 
 def ledger_of(directory: Path) -> Ledger:
-    """Return the ledger of a run, which is empty before there is a journal; JournalError if the journal is damaged."""
+    """Return the ledger of a run, empty if there is no journal yet; JournalError if the journal is damaged."""
     return read_ledger(directory) if os.path.exists(directory / JOURNAL_NAME) else Ledger()

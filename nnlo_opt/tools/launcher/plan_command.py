@@ -1,4 +1,4 @@
-"""`nnlo-opt plan`: prints the roles, the memory, the batch script of a job before it is started."""
+"""`nnlo-opt plan`: prints roles, memory and batch script of a job before it is started."""
 
 import argparse
 import os
@@ -22,14 +22,14 @@ from nnlo_opt.tools.launcher.batch_script import LEAST_S, NOTICE_S, SCHEDULERS, 
 from nnlo_opt.tools.launcher.launch_command import OPTIONS as LAUNCH_OPTIONS
 from nnlo_opt.tools.launcher.planning import JobPlan, Memory
 
-#: value of `--memory` that stands for the memory that the plan has computed
+#: value of `--memory` for the memory computed by the plan
 _PLANNED = "planned"
 #: largest template in bytes
 _MOST_BYTES = 1_000_000
 
 
 def _named(value: Any) -> str:
-    # These words go into directives and lines of shell as they are.
+    # These words are inserted into directives and shell lines unquoted.
     if not isinstance(value, str) or not re.fullmatch(r"[\w.,+@:/=%][\w.,+@:/=%-]*", value):
         raise WrongValueError(f"must be {_NAME.rule}. Received: {value!r}.")
     return value
@@ -46,29 +46,30 @@ _MEMORY = Kind(
 _KNOWN = Memory()
 #: options of `nnlo-opt plan`
 OPTIONS = (
-    Option("n_ranks", "RANKS", whole(), short="-n", also="-np", example="129", help="ranks of the job; required"),
+    Option("n_ranks", "RANKS", whole(), short="-n", also="-np", example="129", help="number of ranks of the job; "
+             "required"),
     *(replace(BY_NAME[name], group="") for name in ("block_size", "n_fold", "n_masters", "n_processes")),
     replace(BY_NAME["mode"], kind=one_of(*MODES), group=""),
-    Option("node_cores", "CORES", whole(), default=64, example="128", help="cores of a node"),
+    Option("node_cores", "CORES", whole(), default=64, example="128", help="cores per node"),
     Option("walltime", "TIME", duration(LEAST_S), default=14400.0, shown="4h", example="90m",
-        help="time of one allocation, in seconds or as 90m, 2h or 1:30:00"),
+        help="time limit of one allocation, in seconds or as 90m, 2h or 1:30:00"),
     Option("scheduler", "NAME", one_of(*SCHEDULERS), shown="none", example=SCHEDULERS[0],
         help=f"also print a batch script for {', '.join(SCHEDULERS[:-1])} or {SCHEDULERS[-1]}"),
-    Option("cores_per_rank", "CORES", whole(), default=1, example="8", help="cores of each rank"),
-    Option("node_gpus", "GPUS", whole(0), default=0, example="4", help="GPUs to ask for on each node"),
+    Option("cores_per_rank", "CORES", whole(), default=1, example="8", help="cores per rank"),
+    Option("node_gpus", "GPUS", whole(0), default=0, example="4", help="GPUs to request per node"),
     Option("memory", "MB", _MEMORY, shown="the site's", example="64000", bare=_PLANNED,
-        help="memory to ask for on each node; without a number, the memory of the plan"),
+        help="memory to request per node; without a number, that of the plan"),
     Option("account", "NAME", _NAME, shown="yours at the site", example="physics",
-        help="account or project that pays for the job"),
+        help="account or project to charge"),
     Option("partition", "NAME", _NAME, also="--queue", shown="the site's", example="gpu", help="partition or queue"),
     Option("modules", "NAME", many(_NAME, "extend"), example="python/3.11 openmpi/4.1",
-        help="modules that the script loads"),
+        help="environment modules to load in the script"),
     Option("environment", "FOLDER", PATH, shown="the one that submits the job", example="~/nnlo",
-        help="Python environment that the script activates"),
+        help="Python environment to activate in the script"),
     replace(next(option for option in LAUNCH_OPTIONS if option.name == "mpirun"),
-        help='command with which the script starts the ranks, such as "srun --mpi=pmix"'),
+        help='command that starts the ranks in the script, such as "srun --mpi=pmix"'),
     Option("template", "FILE", PATH, example="site.sh",
-        help="file that becomes the batch script when its placeholders, such as {{run}}, are replaced"),
+        help="template of the batch script, with placeholders such as {{run}}"),
     Option("write", "FILE", PATH, shown="print it", example="job.sh", help="file for the batch script"),
     *(
         Option(f"{role}_mb", "MB", whole(0, "MB"), default=known_mb, example="1000",
@@ -78,12 +79,12 @@ OPTIONS = (
 )
 # fmt: on
 _SCRIPT_NAMES = {"node_gpus", "memory", "account", "partition", "modules", "environment", "mpirun", "write"}
-#: options that only the batch script has
+#: options that only concern the batch script
 _OF_SCRIPT = [option for option in OPTIONS if option.name in _SCRIPT_NAMES]
 
 
 def main(parser: Parser, argv: Sequence[str]) -> None:
-    """Print which rank of a search plays which role, what memory nodes need, and a batch script. Nothing is started."""
+    """Print the role of each rank of a search, the memory of each node, and a batch script. Nothing is started."""
     parser.add_rest("-- OPTION ...", "further options of OptimizationDriver, for the script")
     arguments = parser.values(argv)
     if arguments.n_ranks is None:
@@ -124,7 +125,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
 
 
 def _script(arguments: argparse.Namespace, plan: JobPlan) -> str:
-    """Return the batch script, which is written if a file was named; "" if none is wanted."""
+    """Return the batch script, written to a file if one is given; "" if none is requested."""
     if not arguments.scheduler and not arguments.template:
         if flags := [option.flag for option in _OF_SCRIPT if getattr(arguments, option.name) != option.default]:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Plan of a job: the roles of its ranks, the memory of its nodes; pure functions."""
+"""Plan of a job: roles of ranks and memory of nodes; pure functions."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ class Memory:
 
     #: rank 0 alone
     coordinator: int = 60
-    #: the search process with the reporter process, both beside rank 0
+    #: search process and reporter process, both on the node of rank 0
     search: int = 250
     #: a master or sub-master
     master: int = 90
@@ -58,7 +58,7 @@ class JobPlan(Frozen):
         return [sum(each[i : i + self.ranks_per_node]) for i in range(0, len(each), self.ranks_per_node)]
 
     def lines(self) -> list[str]:
-        """Return the plan in sentences."""
+        """Return the plan as lines of text."""
         topology, counts = self.topology, Counter(self.roles())
         lines = [f"Ranks: {topology.world_size}; " + ", ".join(_counted(n, role) for role, n in counts.items()) + "."]
         for shape, same in groupby(range(1, topology.n_blocks + 1), self._shape):

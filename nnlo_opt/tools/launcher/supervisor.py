@@ -1,6 +1,6 @@
-"""Supervision of a run: decides from the journal if a run that has ended is started again; pure.
+"""Decides from the journal whether an ended run is started again. Pure functions.
 
-The exit code of mpirun says little: it is 0 after the death of a coordinator under ULFM, and 1, 137 or 143 after the
+The exit code of mpirun is not enough: it is 0 after the death of a coordinator under ULFM, and 1, 137 or 143 after the
 death of any rank.
 """
 
@@ -10,24 +10,24 @@ from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXI
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.trials.ledger import Ledger
 
-#: starts in a row that are repeated at once, as no rank has run: Open MPI's mpirun does not start ("listener thread
-#: failed to start") if an mpirun that was killed has left a folder of the same process id in /tmp
+#: consecutive starts without any rank that are repeated at once: Open MPI's mpirun fails ("listener thread failed to
+#: start") if a killed mpirun has left a folder with the same process ID in /tmp
 MAX_UNBORN = 3
-#: starts in a row that may begin no fold and leave nothing behind: the cause that ended two will end a third
+#: consecutive starts that may achieve nothing: what ended two of them will end a third
 MAX_IDLE = 2
-#: seconds before each of the restarts after starts that could not open a run which was under way: mpirun cannot reach a
-#: node now, but perhaps later
+#: pauses in seconds before restarts after starts that could not open a run that had worked before: mpirun may reach a
+#: node again later
 PAUSES_S = (5.0, 10.0, 20.0, 40.0, 80.0)
-#: signal by which the system ends a process for which there is no memory; number of the last signal of Linux
+#: signal of the out-of-memory killer; highest signal number of Linux
 _SIGKILL, _LAST_SIGNAL = 9, 64
 
 
 class Standing(Frozen):
-    """State of a run by its journal, while no process writes to it."""
+    """State of a run according to its journal, while no process writes to it."""
 
-    #: identity of the last start that wrote: Unix time of the first start, number of starts; (0, 0) without a journal
+    #: identifies the last start: Unix time of the first start, number of starts; (0, 0) without a journal
     start: tuple[float, int] = (0.0, 0)
-    #: number of events that no later start has to repeat
+    #: number of events whose work no later start repeats
     n_lasting: int = 0
     #: number of assignments of folds to teams
     n_assigned: int = 0
@@ -50,17 +50,17 @@ class Standing(Frozen):
 
 
 class Ended(Frozen):
-    """End of one start, with the state of the run before and after it."""
+    """End of one start, with the run's state before and after it."""
 
     before: Standing
     after: Standing
-    #: exit code of mpirun; below 0: the signal that ended it
+    #: exit code of mpirun; if negative, the signal that killed it
     exit_code: int
-    #: True if the launcher was ordered to end it
+    #: True if the launcher was told to end it
     ordered: bool = False
-    #: True if a rank has run
+    #: True if any rank has run
     has_begun: bool = True
-    #: the first rank that died, in words; empty if none is known
+    #: description of the first rank that died; empty if unknown
     died: str = ""
 
 
@@ -68,39 +68,39 @@ class NextStart(Frozen):
     """Decision to start again (`exit_code` is None) or to exit with that code."""
 
     exit_code: int | None
-    #: reason; empty if the ranks have said it
+    #: reason for the user; empty if the ranks have reported it
     sentence: str = ""
     #: seconds to wait before the next start
     pause_s: float = 0.0
-    #: True if the same start is repeated, as no rank has run
+    #: True if the same start is repeated because no rank has run
     is_same: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Supervisor:
-    """Decides about restarts from the ends of all starts so far.
+    """Decides about restarts, given the ends of all starts so far.
 
     Args:
-        max_restarts: limit of restarts.
-        max_attempts: number of attempts at a fold whose ranks die each time. The fold fails after them, so that many
-            starts without progress are allowed.
+        max_restarts: largest number of restarts.
+        max_attempts: value of `--max-attempts`. A fold fails after that many attempts, so that many starts without
+            progress are allowed.
     """
 
     max_restarts: int
     max_attempts: int = 3
     #: number of restarts so far
     n_restarts: int = 0
-    #: starts in a row that added nothing lasting to the journal
+    #: consecutive starts that added nothing lasting to the journal
     n_idle: int = 0
-    #: True once a start has opened the run; then the command is not the cause if a later start cannot
+    #: True once a start has opened the run: then a later failure to do so is not the command's fault
     has_run: bool = False
-    #: starts in a row that have not opened the run, after one that has
+    #: consecutive starts that have not opened the run, after one that has
     n_absent: int = 0
-    #: starts in a row in which no rank has run
+    #: consecutive starts in which no rank has run
     n_unborn: int = 0
 
     def judge(self, ended: Ended) -> NextStart:
-        """Return the decision after a start; to be called once for each start."""
+        """Return the decision after a start; call it exactly once per start."""
         after = ended.after
         has_started = after.start != ended.before.start
         if has_started and after.complete:
@@ -125,7 +125,7 @@ class Supervisor:
         return NextStart(exit_code=None, sentence=f"{how}: {again}", pause_s=pause_s)
 
     def _reason_to_give_up(self, ended: Ended, *, has_started: bool) -> str:
-        """Count a start that crashed; return the reason for which no other follows, or "" if one does."""
+        """Count a crashed start; return why there is no other one, or "" to restart."""
         before, after = ended.before, ended.after
         self.has_run = self.has_run or has_started
         self.n_absent = self.n_absent + 1 if self.has_run and not has_started else 0
@@ -144,7 +144,7 @@ class Supervisor:
 
 def _how_it_ended(ended: Ended) -> str:
     code = ended.exit_code
-    # Open MPI and shells add 128 to the number of a signal. ssh, hydra and srun end with 255 on errors of their own.
+    # Open MPI and shells add 128 to the number of a signal. ssh, hydra and srun exit with 255 on their own errors.
     number = -code if code < 0 else code - 128 if 128 < code <= 128 + _LAST_SIGNAL else 0
     why = " (SIGKILL, by hand or for lack of memory)" * (number == _SIGKILL)
     how = f"by signal {number}{why}" if number else f"with code {code}"

@@ -1,1 +1,1 @@
-"""Simulation of searches: the real coordinator with virtual blocks, without MPI, without training."""
+"""Simulation of searches: the real coordinator with virtual blocks, without MPI or training."""

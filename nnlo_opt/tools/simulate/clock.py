@@ -1,4 +1,4 @@
-"""Virtual time: a clock that jumps from one action to the next, with costs of work."""
+"""Virtual time: a clock that jumps from action to action, and costs of work."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,18 +10,18 @@ from nnlo_opt.core.base.errors import ConfigurationError
 Action = Callable[[], None]
 
 
-#: virtual seconds of one piece of work; `MEASURED`: as long as the work really took
+#: virtual seconds of one piece of work; `MEASURED` for the real duration
 Cost = float | None
 FREE: Cost = 0.0
 MEASURED: Cost = None
 
 
 def parse_cost(text: str, name: str) -> Cost:
-    """Return the cost that `text` names: `free`, `measured`, or a number of seconds.
+    """Parse a cost: `free`, `measured`, or a number of seconds.
 
     Args:
         text: value of an option.
-        name: the option, for the error.
+        name: name of the option, for errors.
 
     Raises:
         ConfigurationError: `text` is none of these.
@@ -39,17 +39,17 @@ def parse_cost(text: str, name: str) -> Cost:
 
 
 class VirtualClock:
-    """Clock that starts at 0, with actions to come; it moves by `advance_to`, `jump`, or with real time in `let`.
+    """Clock that starts at 0, with scheduled actions; moved by `advance_to`, `jump`, or real time in `let`.
 
-    Actions of the same time are carried out in the order in which they were scheduled.
+    Simultaneous actions run in the order in which they were scheduled.
     """
 
     def __init__(self) -> None:
         #: virtual time at which the clock last stopped; never decreases
         self._stood_at_s = 0.0
-        #: real time at which the clock was started; None while it stands still
+        #: real time at which the clock was started; None while it is stopped
         self._let_run_at_s: float | None = None
-        #: heap of (due time, number, action); the numbers are all different
+        #: heap of (due time, unique number, action)
         self._entries: list[tuple[float, int, Action]] = []
         self._n_scheduled = 0
 
@@ -66,12 +66,12 @@ class VirtualClock:
     unix_s = monotonic_s
 
     def advance_to(self, time_s: float) -> None:
-        """Move to `time_s`; a time in the past changes nothing."""
+        """Move to `time_s`; a time in the past is ignored."""
         self._stood_at_s = max(self._stood_at_s, time_s)
 
     @contextmanager
     def let(self, *, run: bool) -> Iterator[None]:
-        """Let the clock run with real time, or stand still, during the `with` block, and then continue as before."""
+        """Run the clock with real time, or stop it, during the `with` block; then continue as before."""
         ran = self._let_run_at_s is not None
         self._set(run)
         try:
@@ -83,12 +83,12 @@ class VirtualClock:
         self._stood_at_s, self._let_run_at_s = self.now_s, time.perf_counter() if runs else None
 
     def schedule(self, due_s: float, action: Action) -> None:
-        """Schedule `action` for the time `due_s`, or for now if that is past."""
+        """Schedule `action` for `due_s`, or for now if that is past."""
         heappush(self._entries, (due_s, self._n_scheduled, action))
         self._n_scheduled += 1
 
     def do_due(self) -> None:
-        """Carry out all actions that are due now, including those that they add for now."""
+        """Run all actions that are due now, including those they add for now."""
         while self._entries and self._entries[0][0] <= self.now_s:
             heappop(self._entries)[2]()
 

@@ -1,4 +1,4 @@
-"""`nnlo-opt simulate`: simulates a search to show how many blocks it keeps busy or how good its trials are."""
+"""`nnlo-opt simulate`: simulates a search to show how many blocks it keeps busy, and how good its trials are."""
 
 import argparse
 import json
@@ -39,34 +39,34 @@ from nnlo_opt.tools.simulate.result import SimulationResult
 from nnlo_opt.tools.simulate.simulation import Simulation, SimulationPlan
 from nnlo_opt.tools.simulate.workload import Workload
 
-#: options of pruners, and options that a run answers
+#: options of pruners, and options that are taken from a run
 _OF_PRUNER = ("eta", "min_epochs", "min_trials", "max_epochs")
 _OF_RUN = ("objective", "search_space", "duration", "startup", "epochs", "failures", "n_fold", "direction", "optimum")
 #: options of `nnlo-opt simulate`
 # fmt: off
 OPTIONS = (
     Option("blocks", "N", many(whole(), "extend"), default=(10,), shown="10", example="10",
-        help="numbers of blocks, one simulation each"),
+        help="number of blocks; several for one simulation each"),
     Option("trials", "TRIALS", whole(), default=100, shown="100, or all of --run", example="500",
-        help="trials of a search, failed ones included"),
+        help="number of trials of a search, failed ones included"),
     replace(BY_NAME["hyper_opt"], default="random", group=""),
     Option("objective", "FUNCTION", TEXT, default="hartmann6", example="branin",
-        help="function that a trial measures: hartmann6, branin, or a function of a point, FILE.py:FUNCTION or "
-             "MODULE:FUNCTION, that returns a number, or a list with one number an epoch"),
+        help="function to minimise: hartmann6, branin, or FILE.py:FUNCTION or MODULE:FUNCTION, a function of a "
+             "point that returns a number, or a list with one number per epoch"),
     Option("run", "RUN", TEXT, example="checkpoints/CP",
-        help="instead of a function, the complete trials of this run once more, in their order, with their learning "
-             "curves and times: what would another pruner, or more blocks, have made of them?"),
+        help="instead of a function, replay the complete trials of this run in order, with their learning curves "
+             "and times, to see what another pruner or more blocks would have done"),
     Option("search_space", "MODULE", TEXT, shown="the function's own `parameter_range`", example="space.py",
         help="search space of the function"),
     Option("optimum", "FIGURE", finite(), shown="the function's own `optimum`", example="-3.32",
-        help="best figure of merit of the function, for the regret"),
+        help="best possible figure of merit of the function, for the regret"),
     Option("duration", "SECONDS", TEXT, default="lognormal:60:0.5", example="constant:60",
-        help="time a fold trains: constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv (column `seconds` or "
-             "`train_s`, such as results.csv), or a function of a point as with --objective"),
+        help="training time of a fold: constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv (column `seconds` "
+             "or `train_s`, such as results.csv), or a function of a point as for --objective"),
     Option("startup", "SECONDS", finite(0, "seconds"), default=0.0, example="5",
         help="time from the assignment to the start of a training"),
     Option("epochs", "EPOCHS", whole(), default=1, example="10",
-        help="reports of a trial whose objective returns a number"),
+        help="number of reports of a trial whose objective returns a single number"),
     Option("failures", "SHARE", SHARE, default=0.0, example="0.05", help="probability that an attempt at a fold fails"),
     replace(BY_NAME["n_fold"], help="folds of a trial", group=""),
     replace(BY_NAME["block_size"], default=1, help="ranks of a block; folds share a block of 2 * FOLDS", group=""),
@@ -74,21 +74,21 @@ OPTIONS = (
     *(replace(BY_NAME[name], group="") for name in ("pruner", *(f"pruner_{part}" for part in _OF_PRUNER))),
     replace(TARGET, help="stop when a figure of merit is better than this", group=""),
     Option("suggestion_cost", "COST", TEXT, default="free", example="0.1",
-        help="time of a suggestion: free, measured (as long as it takes here), or seconds"),
+        help="time per suggestion: free, measured (on this machine), or seconds"),
     Option("coordinator_cost", "COST", TEXT, default="free", example="measured",
-        help="time to handle a message: free, measured (as long as it takes here), or seconds"),
-    replace(SEED, help="seed of all draws"),
+        help="time per message: free, measured (on this machine), or seconds"),
+    replace(SEED, help="random seed"),
     Option("fsync", "", FLAG, default=False,
-        help="wait for the disk as a run does; without this option nothing is synced"),
+        help="sync the journal to disk like a run; without it nothing is synced"),
     Option("out", "DIRECTORY", PATH, example="simulated",
         help="keep the journal in this directory, for `nnlo-opt show`"),
-    Option("json", "", FLAG, default=False, help="print one JSON object for each number of blocks"),
+    Option("json", "", FLAG, default=False, help="print one JSON object per number of blocks"),
 )
 # fmt: on
 
-#: lines of the table of improvements
+#: most most lines of the table of improvements
 _MOST_IMPROVEMENTS = 15
-#: head, width and text of the columns of the table of numbers of blocks
+#: header, width and text of each column of the table by number of blocks
 _COLUMNS: tuple[tuple[str, int, Callable[[SimulationResult], str]], ...] = (
     ("blocks", 8, lambda result: str(result.n_blocks)),
     ("time", 10, lambda result: duration_text(result.makespan_s)),
@@ -104,7 +104,7 @@ _COLUMNS: tuple[tuple[str, int, Callable[[SimulationResult], str]], ...] = (
     ("regret", 10, lambda result: _regret(result.regret)),
     ("took s", 8, lambda result: f"{result.wall_s:.1f}"),
 )
-#: columns that a narrow terminal may do without
+#: columns omitted on a narrow terminal
 _SPARE = ("99 %", "took s", "searching", "busy", "suggest ms")
 
 _LEGEND = """
@@ -114,8 +114,8 @@ median and 99 %. suggest: median time of a suggestion. took: real seconds on thi
 
 
 def main(parser: Parser, argv: Sequence[str]) -> int:
-    """Run a search with the real coordinator, journal and search algorithm on virtual blocks, in virtual time, and
-    print how many blocks it keeps busy and what it finds. Nothing is trained.
+    """Simulate a search: the real coordinator, journal and search algorithm run on virtual blocks in virtual time.
+    Prints how busy the blocks are and what the search finds. Nothing is trained.
     """
     fit_on_one_thread()
     arguments, given = parser.values(argv), parser.given(argv)
@@ -162,7 +162,7 @@ def _run(arguments: argparse.Namespace, workload: Workload) -> int:
 
 
 def _choose(arguments: argparse.Namespace, workload: Workload, given: Collection[str]) -> None:
-    """Set the algorithm that `auto` stands for in `arguments`; virtual blocks can pause all trials."""
+    """Resolve `auto` in `arguments`; virtual blocks can pause all trials."""
     if arguments.hyper_opt != AUTO:
         return
     plan, epochs = _pruning(arguments, workload), 0
@@ -189,7 +189,7 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 
 
 def _replay(arguments: argparse.Namespace, given: Collection[str]) -> Replay:
-    """Return the trials of a run, which sets their number, the folds and the direction in `arguments`."""
+    """Return the trials of a run; sets their number, the folds and the direction in `arguments`."""
     run = checked_run(run_named(arguments.run))
     ledger = read_ledger(run)
     workload = Replay.of(run, ledger)
@@ -239,7 +239,7 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
 def _started(
     arguments: argparse.Namespace, workload: Workload, pruning: PruningPlan | None
 ) -> tuple[InlineSearch, str]:
-    """Return a search that has started, with a remark for the user or an empty text."""
+    """Return a started search, and a remark for the user or ""."""
     search, objective = InlineSearch(), workload.objective
     options: dict[str, Any] = {"likely_first": not (arguments.run or is_grid(arguments.hyper_opt))}
     if pruning is not None:
@@ -255,7 +255,7 @@ def _started(
 def _simulate(
     plan: SimulationPlan, search: InlineSearch, place: Path | None, *, syncs: bool
 ) -> tuple[SimulationResult, str]:
-    """Return the result with the reason of the first trial that failed."""
+    """Return the result, and the reason of the first failed trial."""
     folder: AbstractContextManager[str]
     folder = nullcontext(str(place)) if place else TemporaryDirectory(prefix="nnlo-opt-simulate-")
     with folder as path, closing(Journal(Path(path) / JOURNAL_NAME, syncs=syncs)) as journal:
@@ -264,7 +264,7 @@ def _simulate(
 
 
 def _place(arguments: argparse.Namespace, n_blocks: int) -> Path | None:
-    """Return the directory for the journal; None if it is not kept. ConfigurationError if it has a journal already."""
+    """Return the directory for the journal; None if it is not kept. ConfigurationError if it already has a journal."""
     if arguments.out is None:
         return None
     path = Path(arguments.out)
@@ -287,7 +287,7 @@ def _row(result: SimulationResult) -> str:
 
 
 def _shown() -> list[tuple[str, int, Callable[[SimulationResult], str]]]:
-    """Return the columns: all, or on a narrow terminal those that 80 characters hold."""
+    """Return the columns; on a narrow terminal only those that fit in 80 characters."""
     is_narrow = sum(width for _, width, _ in _COLUMNS) > line_width()
     return [column for column in _COLUMNS if not (is_narrow and column[0] in _SPARE)]
 

@@ -1,4 +1,4 @@
-"""Objectives or durations that a user names on a command line, with the functions in them."""
+"""Loads the objectives and durations given on the command line."""
 
 import csv
 import inspect
@@ -15,21 +15,20 @@ from nnlo_opt.engine.loading.modules import load_module
 from nnlo_opt.engine.loading.spaces import load_space, space_from_dimensions
 from nnlo_opt.tools.simulate.workload import BUILTIN, Durations, SimulatedObjective, computed, lognormal, measured
 
-#: columns that a table of durations may have; the first that exists is read; `results.csv` has the second
+#: columns of a table of durations; the first existing one is used; `results.csv` has the second
 COLUMNS = ("seconds", "train_s")
 DURATIONS = "constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv, or FILE.py:FUNCTION"
 
 
 def load_objective(text: str, space_source: str | None) -> SimulatedObjective:
-    """Return a test function by name, or a user's function.
+    """Return a built-in test function, or a user's function.
 
     Args:
         text: name of a test function, FILE.py:FUNCTION, or MODULE:FUNCTION.
-        space_source: search space, which must have the parameters of the test function; None for the function's own
-            `parameter_range`.
+        space_source: search space with the parameters of the test function; None for the function's `parameter_range`.
 
     Raises:
-        ConfigurationError: there is no such function or space.
+        ConfigurationError: the function or space does not exist.
     """
     space = None if space_source is None else load_space(space_source)
     if text in BUILTIN:
@@ -41,7 +40,7 @@ def load_objective(text: str, space_source: str | None) -> SimulatedObjective:
                 f"A search space of {text} must have the parameters {', '.join(builtin.space.names)}. "
                 f"Received: {', '.join(space.names)} in {space_source}."
             )
-        # Its optimum may lie outside this space.
+        # Its optimum may be outside this space.
         return SimulatedObjective(name=text, function=builtin.function, space=space)
     if ":" not in text:
         raise ConfigurationError(
@@ -60,7 +59,7 @@ def load_objective(text: str, space_source: str | None) -> SimulatedObjective:
 
 
 def load_durations(text: str) -> Durations:
-    """Return the durations that `--duration` names (see `DURATIONS`); ConfigurationError for any other text."""
+    """Parse `--duration` (see `DURATIONS`); ConfigurationError for anything else."""
     kind, _, rest = text.partition(":")
     n_numbers = {"constant": 1, "lognormal": 2}.get(kind)
     numbers: list[float] = []
@@ -106,7 +105,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
     """Return the function `FILE.py:FUNCTION` or `MODULE:FUNCTION`.
 
     Raises:
-        ConfigurationError: there is none, or it does not take one argument.
+        ConfigurationError: it does not exist, or does not take one argument.
     """
     source, _, name = text.rpartition(":")
     module = load_module(source, "A function must be given as FILE.py:FUNCTION or MODULE:FUNCTION")

@@ -1,4 +1,4 @@
-"""Workload of an earlier run, whose complete trials are searched once more."""
+"""Workload that replays the complete trials of an earlier run."""
 
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,7 @@ from nnlo_opt.tools.simulate.workload import SimulatedObjective, Workload
 
 
 class Replay(Workload, kw_only=True):  # for mypy, which else misses that all are
-    """Results of trials in the order in which their points are suggested again."""
+    """Results of trials, in the order in which their points are suggested."""
 
     trials: list[Trial]
 
@@ -38,7 +38,7 @@ class Replay(Workload, kw_only=True):  # for mypy, which else misses that all ar
             raise AssertionError(f"the figures of {point} are known by the number of the trial")
 
         return cls(
-            # Without the constraint, which the points have kept: it is code that a journal names.
+            # Without the constraint, which all points satisfy: it is code given by a journal.
             objective=SimulatedObjective(
                 name=f"run {run.name}", function=unknown, space=Space(space.parameters), optimum=best.figure_of_merit
             ),
@@ -49,7 +49,7 @@ class Replay(Workload, kw_only=True):  # for mypy, which else misses that all ar
 
     @property
     def points(self) -> list[Point]:
-        """Points of the trials, in their order."""
+        """Points of the trials, in order."""
         return [trial.point for trial in self.trials]
 
     @property
@@ -63,7 +63,7 @@ class Replay(Workload, kw_only=True):  # for mypy, which else misses that all ar
     def values(self, order: msg.RunFold) -> list[float]:
         trial = self.trials[order.trial]
         result, curve = trial.folds[order.fold], trial.reports.get(order.fold, {})
-        # An epoch that was not reported has the figure of the one before; the last has the result.
+        # An unreported epoch has the figure of the previous one; the last epoch has the result.
         figures = [curve.get(epoch) for epoch in range(1, result.n_epochs)]
         known = next((figure for figure in figures if figure is not None), result.figure_of_merit)
         values = [known := known if figure is None else figure for figure in figures]

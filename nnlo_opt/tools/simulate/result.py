@@ -1,4 +1,4 @@
-"""Figures of a simulated search, from its ledger."""
+"""Result of a simulated search, computed from its ledger."""
 
 import statistics
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Improvement: from `time_s` on, `trial` had the best figure of merit, `figure_of_merit`."""
+    """Improvement: from `time_s` on, `trial` was the best, with this `figure_of_merit`."""
 
     time_s: float
     n_ended: int
@@ -36,7 +36,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """Figures of one simulated search. Times are virtual seconds, except `wall_s` and `cpu_s`."""
+    """Result of one simulated search. Times are virtual seconds, except `wall_s` and `cpu_s`."""
 
     n_blocks: int
     #: number of trials by state
@@ -44,17 +44,17 @@ class SimulationResult:
     reason: str
     #: time from the start to the end of the last trial
     makespan_s: float
-    #: share of the blocks' time that was spent on trials, as in `summary.json`; None if no time passed
+    #: share of the blocks' time spent on trials, as in `summary.json`; None if no time passed
     utilization: float | None
-    #: the same share up to the last assignment: without the end, when no trial is left to begin
+    #: the same share up to the last assignment, that is, while there were trials left to begin
     utilization_searching: float | None
-    #: share of the makespan for which a team had an assignment, by the teams' own clocks: the time in which a message
-    #: waits for the coordinator is no part of it; None if no time passed
+    #: share of the makespan for which a team had an assignment, by the teams' clocks: time in which a message waits for
+    #: the coordinator is not included; None if no time passed
     team_utilization: float | None
     #: time from the end of an assignment to the next order, over all teams
     dispatch_gap: Spread
     suggestion: Spread
-    #: improvements in the order of time
+    #: improvements in order of time
     best: tuple[Best, ...]
     #: real time of the simulation
     wall_s: float
@@ -73,12 +73,12 @@ class SimulationResult:
 def result_of(
     ledger: Ledger, optimum: float | None, *, team_busy_s: float, wall_s: float, cpu_s: float
 ) -> SimulationResult:
-    """Return the figures of a simulated search.
+    """Return the result of a simulated search.
 
     Args:
-        ledger: of one session, over.
-        optimum: the best possible figure of merit; None if unknown.
-        team_busy_s: seconds for which a team was busy, on average.
+        ledger: ledger of a single, finished session.
+        optimum: best possible figure of merit; None if unknown.
+        team_busy_s: mean seconds for which a team was busy.
         wall_s: real seconds of the simulation.
         cpu_s: CPU seconds of the simulation.
     """

@@ -1,8 +1,8 @@
-"""Simulated search: the real coordinator, its journal, its search algorithm with virtual blocks in virtual time.
+"""Simulated search: the real coordinator, journal and search algorithm with virtual blocks in virtual time.
 
-A `Workload` defines the results of an assignment. A `VirtualMaster`, the twin of a master that trains nothing, sends
-them one after another. `VirtualRanks` is the coordinator's endpoint of the transport to all masters. `TimedSearch`
-delays the suggestions of a search by their virtual cost.
+A `Workload` defines the results of an assignment. A `VirtualMaster`, which trains nothing, sends them one after
+another. `VirtualRanks` is the coordinator's endpoint of the transport to all masters. `TimedSearch` delays the
+suggestions of a search by their virtual cost.
 """
 
 import math
@@ -42,14 +42,14 @@ class VirtualRanks(Transport):
     Args:
         topology: teams, one master each.
         workload: results of assignments.
-        clock: virtual time, which receives the messages to come.
+        clock: virtual time; future messages are scheduled there.
     """
 
     def __init__(self, topology: Topology, workload: Workload, clock: VirtualClock) -> None:
         self.rank = 0
         self.size = self.n_processes = topology.world_size
         self._clock = clock
-        #: messages of the masters that the coordinator has not taken, in order
+        #: messages from the masters that the coordinator has not received, in order
         self._inbox: deque[Received] = deque()
         #: (trial, fold) -> epochs in its checkpoint
         done: dict[tuple[int, int], int] = {}
@@ -65,11 +65,11 @@ class VirtualRanks(Transport):
 
     @property
     def busy_s(self) -> float:
-        """Seconds that all teams together have spent on assignments that have ended."""
+        """Seconds that all teams together have spent on ended assignments."""
         return math.fsum(master.busy_s for master in self._masters.values())
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
-        # The master handles it as an action of the clock, so that its work takes none of the coordinator's time.
+        # The master handles it as an action of the clock, so that its work does not count as the coordinator's time.
         self._clock.schedule(self._clock.now_s, partial(self._masters[dest].handle_order, message))
 
     def poll(self) -> Received | None:
@@ -94,19 +94,19 @@ class VirtualMaster:
         self._clock = clock
         #: messages to the coordinator
         self._inbox = inbox
-        #: order under way; None when idle
+        #: current order; None when idle
         self._order: msg.RunFold | None = None
-        #: remaining messages about it, each with the seconds before it
+        #: remaining messages about it, each with the delay in seconds
         self._reports: Iterator[tuple[float, Message]] = iter(())
         #: time at which the last assignment ended; None before the first one
         self._idle_since_s: float | None = None
         #: time of the last order to run a fold
         self._busy_since_s = 0.0
-        #: seconds spent on assignments that have ended
+        #: seconds spent on ended assignments
         self.busy_s = 0.0
 
     def handle_order(self, message: Message) -> None:
-        """Take in one message from the coordinator."""
+        """Handle one message from the coordinator."""
         match message:
             case msg.RunFold():
                 self._run(message)
@@ -124,7 +124,7 @@ class VirtualMaster:
                 raise ProtocolError(f"A master takes no {type(message).__name__} from the coordinator.")
 
     def send(self, message: Message) -> None:
-        """Send a message that is due now, then schedule the next one."""
+        """Send a message that is due now, and schedule the next one."""
         if not self._is_of(message):
             return  # the assignment was stopped
         if isinstance(message, msg.FoldFinished | msg.FoldFailed):
@@ -138,7 +138,7 @@ class VirtualMaster:
             self._schedule_next()
 
     def _is_of(self, message: Message) -> bool:
-        """Return True if a message is about the assignment under way."""
+        """Return True if a message concerns the current assignment."""
         return self._order is not None and getattr(message, "assignment", None) == self._order.assignment
 
     def _run(self, order: msg.RunFold) -> None:
@@ -152,7 +152,7 @@ class VirtualMaster:
 
     def _schedule_next(self) -> None:
         seconds, message = next(self._reports)
-        # Nothing is sent if another assignment is under way by then.
+        # Nothing is sent if another assignment is running by then.
         self._clock.schedule(self._clock.now_s + seconds, partial(self.send, message))
 
     def _end(self, message: Message) -> None:
@@ -165,15 +165,15 @@ class VirtualMaster:
 
 
 class TimedSearch:
-    """Computes suggestions at once; delivers each when the virtual search process would have it ready.
+    """Computes suggestions immediately, and delivers each when the virtual search process would finish it.
 
-    That process works beside the coordinator, on one request after another. Records of trials take time only if the
-    cost of suggestions is measured, in CPU seconds.
+    That process runs in parallel to the coordinator and handles one request after another. Recording trials takes time
+    only if the cost of suggestions is measured, in CPU seconds.
 
     Args:
-        inner: the search itself, which answers before a request returns (`InlineSearch`).
+        inner: actual search, which answers synchronously (`InlineSearch`).
         cost: virtual seconds of a suggestion.
-        clock: virtual time, which receives the deliveries to come.
+        clock: virtual time; future deliveries are scheduled there.
     """
 
     def __init__(self, inner: Search, cost: Cost, clock: VirtualClock) -> None:
@@ -182,7 +182,7 @@ class TimedSearch:
         self._clock = clock
         #: time at which the virtual process becomes idle
         self._busy_until_s = 0.0
-        #: suggestions that the coordinator has not taken, in order
+        #: suggestions that the coordinator has not received, in order
         self._arrived: deque[Any] = deque()
 
     @property
@@ -205,7 +205,7 @@ class TimedSearch:
         return self._arrived.popleft() if self._arrived else None
 
     def _work(self, action: Callable[[], None], seconds: float) -> float:
-        """Carry out `action`, which takes so many seconds, or its CPU seconds if costs are measured; return them."""
+        """Run `action`, which costs `seconds`, or its CPU seconds if costs are measured; return the cost."""
         with self._clock.let(run=False):  # the coordinator does not wait for it
             began_s = time.process_time()
             action()
@@ -219,26 +219,26 @@ class TimedSearch:
 
 
 class SimulationPlan(Frozen):
-    """Search to simulate, with the virtual cost of its parts."""
+    """Search to simulate, and the virtual costs of its parts."""
 
     search: SearchPlan
     topology: Topology
     workload: Workload
-    #: pruner of one's own; None for the one that `search` names
+    #: custom pruner; None for the one in `search`
     pruner: Pruner | None = None
-    #: virtual time of a suggestion, during which the coordinator still answers blocks
+    #: virtual time of a suggestion; the coordinator keeps answering blocks meanwhile
     suggestion_cost: Cost = FREE
-    #: virtual time of one step of the coordinator, its write to the journal included
+    #: virtual time of one step of the coordinator, including its write to the journal
     coordinator_cost: Cost = FREE
 
 
 class Simulation:
-    """Search under way in virtual time.
+    """Running search in virtual time.
 
     Args:
         plan: search to simulate.
-        search: started with the space of the objective.
-        journal: empty.
+        search: search started with the objective's space.
+        journal: empty journal.
     """
 
     def __init__(self, plan: SimulationPlan, search: Search, journal: Journal) -> None:
@@ -262,7 +262,7 @@ class Simulation:
         )
 
     def run(self) -> SimulationResult:
-        """Simulate to the end of the search; return its figures."""
+        """Simulate to the end of the search; return the result."""
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         self._coordinator.begin()
         while not self._coordinator.finished_because:

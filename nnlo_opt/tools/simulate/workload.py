@@ -1,4 +1,4 @@
-"""Workload of virtual blocks: the objective, the duration, the failure of each assignment."""
+"""Workload of virtual blocks: objective, duration and failure of each assignment."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from nnlo_opt.core.space.parameters import Real
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.trials.figure import finite_number
 
-#: the metric that an epoch reports, as the module of an objective does
+#: metric reported by an epoch, as for an objective module
 METRIC = "value"
 
 
@@ -22,7 +22,7 @@ METRIC = "value"
 
 
 class SimulatedObjective(Frozen):
-    """Function of a point that returns the figure of merit, or the values of all epochs; the last value counts."""
+    """Function of a point that returns the figure of merit, or the values of all epochs, of which the last counts."""
 
     name: str
     function: Callable[[Point], float | Sequence[float]]
@@ -85,14 +85,14 @@ BUILTIN: dict[str, SimulatedObjective] = {
 # ---------------------------------------------------------------- durations
 
 
-#: returns the seconds of a fold at a point, at least 0; all that is random comes from the generator
+#: returns the seconds of a fold at a point, at least 0; draws random numbers only from the generator
 Durations = Callable[[Point, np.random.Generator], float]
 
 
 def lognormal(median_s: float, sigma: float = 0.0) -> Durations:
     """Return durations exp(N(log `median_s`, `sigma`²)).
 
-    With `sigma` 0 they are constant, with 0.5 two thirds of them lie between 0.6 and 1.65 medians.
+    With `sigma` 0 they are constant; with 0.5 two thirds are between 0.6 and 1.65 medians.
     """
     if not (0 < median_s < math.inf and 0 <= sigma < math.inf):
         raise ConfigurationError(
@@ -103,12 +103,12 @@ def lognormal(median_s: float, sigma: float = 0.0) -> Durations:
 
 
 def measured(values_s: Sequence[float]) -> Durations:
-    """Return durations that are drawn from measured ones, each with the same probability."""
+    """Return durations drawn uniformly from measured ones."""
     return lambda point, rng: values_s[int(rng.integers(len(values_s)))]
 
 
 def computed(function: Callable[[Point], float]) -> Durations:
-    """Return the durations that a user's function computes from the point."""
+    """Return durations computed from the point by a user's function."""
 
     def seconds(point: Point, rng: np.random.Generator) -> float:
         rule = "a duration must be finite seconds, at least 0"
@@ -124,28 +124,28 @@ def computed(function: Callable[[Point], float]) -> Durations:
 
 
 class Workload(Frozen):
-    """Results of assignments: a function of seed, trial, fold, attempt, but not of the time or the block.
+    """Results of assignments, as a function of seed, trial, fold and attempt, but not of time or block.
 
-    So searches on different numbers of blocks meet the same durations and the same faults.
+    So searches with different numbers of blocks have the same durations and failures.
     """
 
     objective: SimulatedObjective
     durations: Durations
-    #: probability that an attempt at a fold fails, anywhere in its training
+    #: probability that an attempt at a fold fails, at a random time
     failures: float = 0.0
-    #: number of reports of a fold whose objective is a plain number, which is the value of each report
+    #: number of reports of a fold whose objective returns a single number, the value of each report
     n_epochs: int = 1
     #: seconds from the order to the start of the training: building the model, loading data
     startup_s: float = 0.0
     seed: int = 0
 
     def reports(self, order: msg.RunFold, waited_s: float | None, n_done: int = 0) -> Iterator[tuple[float, Message]]:
-        """Yield the messages of a master about an assignment, each with the seconds since the message before.
+        """Yield the messages of a master about an assignment, each with the seconds since the previous one.
 
         Args:
             order: the assignment.
-            waited_s: seconds for which the master was idle before it; None for its first assignment.
-            n_done: epochs of the fold that an earlier assignment has trained; a checkpoint has them.
+            waited_s: idle seconds of the master before it; None for its first assignment.
+            n_done: epochs of the fold in a checkpoint of an earlier assignment.
         """
         number = order.assignment
         rng = np.random.default_rng((self.seed, order.trial, order.fold, order.attempt))
@@ -168,26 +168,26 @@ class Workload(Frozen):
             yield share * train_s - n_epochs * epoch_s, msg.FoldFailed(assignment=number, reason="a simulated fault")
 
     def fails_after(self, order: msg.RunFold, rng: np.random.Generator) -> float | None:
-        """Return the share of the training after which the fold fails, 0 to 1; None if it does not fail."""
+        """Return the fraction of the training after which the fold fails, 0 to 1; None if it does not fail."""
         if self.failures == 0.0 or rng.random() >= self.failures:
             return None
         return float(rng.random())
 
     @property
     def n_epochs_most(self) -> int:
-        """Epochs of a fold at most, as far as is known; any exception of a user's function passes."""
+        """Largest known number of epochs of a fold; exceptions of a user's function propagate."""
         return len(self.of_epochs(self.objective.space.middle()))
 
     def train_s(self, order: msg.RunFold, rng: np.random.Generator) -> float:
-        """Return the seconds of all epochs of a fold; any exception of a user's function fails it."""
+        """Return the seconds of all epochs of a fold; an exception of a user's function fails it."""
         return self.durations(order.point, rng)
 
     def values(self, order: msg.RunFold) -> list[float]:
-        """Return the value of every epoch of a fold; any exception of a user's function fails it."""
+        """Return the value of every epoch of a fold; an exception of a user's function fails it."""
         return self.of_epochs(order.point)
 
     def of_epochs(self, point: Point) -> list[float]:
-        """Return the values of the objective at a point, one for every epoch."""
+        """Return the objective's value of every epoch at a point."""
         result, rule = self.objective.function(point), "the objective must return finite numbers"
         if isinstance(result, list | tuple | np.ndarray) and np.shape(result) not in ((), (0,)):
             return [finite_number(value, rule) for value in result]
@@ -204,5 +204,5 @@ class Workload(Frozen):
 
 
 def _reason(error: Exception) -> str:
-    """Return an exception of a user's function in one sentence, with its type unless it is one of ours."""
+    """Describe an exception of a user's function in one sentence, with its type unless it is one of ours."""
     return str(error) if isinstance(error, TrialError) else f"{type(error).__name__}: {error}"

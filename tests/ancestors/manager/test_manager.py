@@ -13,11 +13,18 @@ from tests.helpers.circle import Circle, Endless
 from tests.helpers.effort import some_of
 from tests.helpers.refusals import check_refused
 
-pytestmark = pytest.mark.keras
+pytestmark = pytest.mark.usefixtures("dense")
 FILES = ["0", "1", "2", "3"]
 
 
 class Net(nnlo_opt.ModelBuilder):
+    def build_model(self):
+        import dense
+
+        return dense.Net(16, 2, 2)
+
+
+class KerasNet(nnlo_opt.ModelBuilder):
     def build_model(self):
         import keras
 
@@ -63,11 +70,12 @@ def test_the_script_of_the_ancestors(tmp_path):
     assert (tmp_path / "net_history.keras").is_file()
 
 
+@pytest.mark.keras
 @pytest.mark.proof
 def test_the_model_that_is_saved_is_the_one_that_was_validated(tmp_path):
     import keras
 
-    manager = manager_of(epochs=5)
+    manager = manager_of(builder=KerasNet(), epochs=5)
     accuracy = manager.train()["history"]["0:-:-"]["val_acc"][-1]
     manager.save(tmp_path / "net.keras")
     x, y = validation_samples()
@@ -159,10 +167,9 @@ def test_hdf5_files(tmp_path, digits, cached):
 
     class Digits(nnlo_opt.ModelBuilder):
         def build_model(self):
-            import keras
+            import dense
 
-            layers = [keras.layers.Flatten(), keras.layers.Dense(10, "softmax")]
-            return keras.Sequential([keras.Input((28, 28, 1)), *layers])
+            return dense.Net(16)
 
     algo = nnlo_opt.Algo("adam", learning_rate=0.01)
     manager = nnlo_opt.MPIManager(None, data, algo, Digits(), 4, files[:2], files[2:])
@@ -184,11 +191,12 @@ def test_hdf5_files(tmp_path, digits, cached):
 # ---------------------------------------------------------------- models
 
 
+@pytest.mark.keras
 @pytest.mark.proof
 def test_a_model_from_json(tmp_path):
     import keras
 
-    net = Net().build_model()
+    net = KerasNet().build_model()
     (tmp_path / "net.json").write_text(net.to_json())
     net.save_weights(tmp_path / "net.weights.h5")
     for arguments in ({"filename": tmp_path / "net.json"}, {"json_str": net.to_json()}):
@@ -250,6 +258,7 @@ def test_what_goes_wrong_is_told_in_a_sentence():
 # ---------------------------------------------------------------- callbacks
 
 
+@pytest.mark.keras
 @pytest.mark.proof
 def test_keras_callbacks_see_every_epoch(tmp_path):
     import keras
@@ -265,7 +274,7 @@ def test_keras_callbacks_see_every_epoch(tmp_path):
             on_train_end=lambda logs: seen.append("end"),
         ),
     ]
-    manager = manager_of(callbacks=callbacks, epochs=4)
+    manager = manager_of(builder=KerasNet(), callbacks=callbacks, epochs=4)
     history = manager.train()["history"]["0:-:-"]
     assert seen == ["begin", 0, 1, 2, 3, "end"]
     rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
@@ -277,13 +286,14 @@ def test_keras_callbacks_see_every_epoch(tmp_path):
     manager.close()
 
 
+@pytest.mark.keras
 @pytest.mark.proof
 def test_keras_callbacks_set_the_learning_rate(tmp_path):
     import keras
 
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.02 if epoch < 2 else 1e-9)
     log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
-    history = manager_of(callbacks=[schedule, log], epochs=5).train()["history"]["0:-:-"]
+    history = manager_of(builder=KerasNet(), callbacks=[schedule, log], epochs=5).train()["history"]["0:-:-"]
     losses = history["val_loss"]
     assert abs(losses[1] - losses[0]) > 1e-4
     assert np.ptp(losses[1:]) < 1e-5
@@ -292,17 +302,18 @@ def test_keras_callbacks_set_the_learning_rate(tmp_path):
     rates = []
     note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(logs["learning_rate"]))
     plateau = keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.1, patience=1, min_delta=100.0)
-    manager_of(callbacks=[plateau, note], epochs=4).train()
+    manager_of(builder=KerasNet(), callbacks=[plateau, note], epochs=4).train()
     assert rates == pytest.approx([0.02, 0.02, 0.002, 0.0002])
 
 
+@pytest.mark.keras
 @pytest.mark.proof
 def test_keras_early_stopping_gives_back_the_best_weights(tmp_path):
     import keras
 
     stopping = keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, restore_best_weights=True)
     algo = nnlo_opt.Algo("adam", learning_rate=0.3)
-    manager = manager_of(algo=algo, callbacks=[stopping], epochs=60)
+    manager = manager_of(builder=KerasNet(), algo=algo, callbacks=[stopping], epochs=60)
     losses = manager.train()["history"]["0:-:-"]["val_loss"]
     assert len(losses) < 60
     best = int(np.argmin(losses))
@@ -313,6 +324,7 @@ def test_keras_early_stopping_gives_back_the_best_weights(tmp_path):
     manager.close()
 
 
+@pytest.mark.keras
 @pytest.mark.proof
 def test_models_that_train_together_take_batches_of_a_generator():
     class Gan(nnlo_opt.ModelBuilder):

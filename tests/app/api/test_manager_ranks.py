@@ -28,7 +28,7 @@ NETWORKS = pytest.mark.parametrize("network", ["dense", OF_TORCH])
 
 
 @NETWORKS
-@pytest.mark.parametrize(("n_ranks", "names"), [(1, ANYWHERE), (6, ON_SIX)])
+@pytest.mark.parametrize(("n_ranks", "names"), [(6, ON_SIX), pytest.param(1, ANYWHERE, marks=pytest.mark.proof)])
 def test_scripts_that_work(tmp_path, n_ranks, names, network):
     run(n_ranks, tmp_path, ",".join(names), network)
 
@@ -39,6 +39,7 @@ def test_keras_callbacks_run_on_worker_1(tmp_path):
     run(4, tmp_path, "3:callbacks_with_downpour,3:callbacks_with_allreduce,4:callbacks_with_downpour")
 
 
+@pytest.mark.proof
 @NETWORKS
 @pytest.mark.parametrize(
     ("name", "sentence"),

@@ -274,7 +274,7 @@ def test_without_catch_the_exception_reaches_the_caller():
         (distance, {"num_iterations": 0}, "`num_iterations` must be a whole number, at least 1. Received: 0."),
         (distance, {"shuffle": False}, "Received: `shuffle=False`"),
         (distance, {"shuffle": 3}, "`shuffle` must be True or False. Received: 3."),
-        (distance, {"fix": {"n": 9}}, "`fix` must give a value that the parameter can have"),
+        (distance, {"fix": {"n": 9}}, '`fix={"n": ...}` must give a value that the parameter can have'),
         (distance, {"surrogate": "gp"}, 'Received: `hyper_opt="bayesian"`; drop `surrogate`'),
         (distance, {"n_trials": 3}, "Received: `n_trials`, which is `num_iterations` here."),
         (distance, {"n_calls": 3}, "which is `num_iterations` here."),

@@ -7,6 +7,7 @@ import pytest
 
 from nnlo_opt.app.reporting.results import read_ledger
 from tests.helpers import launcher
+from tests.helpers.effort import some_of
 
 SCRIPTS = Path(__file__).parent / "search_scripts.py"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "example_optimize.py"
@@ -31,7 +32,7 @@ def run(n_ranks: int, cwd: Path, *arguments: str) -> launcher.Outcome:
     return launcher.run(n_ranks, [sys.executable, *arguments], cwd, 200)
 
 
-@pytest.mark.parametrize("n_ranks", [1, 3])
+@pytest.mark.parametrize("n_ranks", some_of([3, 1]))
 def test_every_rank_searches_and_gets_the_result(tmp_path, n_ranks):
     names = [*NAMES, *(OF_MPIRUN if n_ranks > 1 else [])]
     outcome = run(n_ranks, tmp_path, str(SCRIPTS), ",".join(names))
@@ -46,6 +47,7 @@ def test_a_keras_model_of_the_script_is_searched(tmp_path, n_ranks):
     assert run(n_ranks, tmp_path, str(SCRIPTS), "a_keras_model").out.splitlines() == ["a_keras_model is done"]
 
 
+@pytest.mark.proof
 def test_the_example(tmp_path):
     lines = run(3, tmp_path, str(EXAMPLE)).out.splitlines()
     assert len(lines) == 3

@@ -7,7 +7,6 @@ import pytest
 import nnlo_opt
 from nnlo_opt import Categorical, Integer, Real, Study, load_run
 from nnlo_opt.app.api.arguments import SearchArguments
-from nnlo_opt.app.api.words import in_python
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.space import When
 from tests.helpers.refusals import check_refused
@@ -182,8 +181,13 @@ def test_the_help_of_a_search_describes_every_argument_without_a_page():
     assert "--" not in shown
 
 
-def test_what_was_received_and_what_a_user_has_raised_keep_their_words():
-    with pytest.raises(ConfigurationError, match=r"an argument .* `option` and 'no option'"), in_python():
-        raise ConfigurationError("This is an option of a search. Received: `option` and 'no option'.")
-    with pytest.raises(TrialError, match="no such option"), in_python():
-        raise TrialError("trial 0 has failed: no such option")
+def broken(x):
+    raise ValueError("broken")
+
+
+def test_what_a_search_from_python_says_of_itself_is_in_words_of_python():
+    with pytest.warns(nnlo_opt.SearchWarning, match="broken"):
+        result = nnlo_opt.optimize(broken, SPACE, num_iterations=9, hyper_opt="random", catch=True, max_failures=2)
+    assert result.ended_because.endswith("(`max_failures`)")
+    early = nnlo_opt.optimize(square, SPACE, num_iterations=2, hyper_opt="auto", pruner="none")
+    assert early.hyper_opt == 'bayesian (auto, as `pruner="none"` is given)'

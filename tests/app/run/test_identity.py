@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.app.commands.driver_options import driver_options
-from nnlo_opt.app.run.start.host import Host
 from nnlo_opt.app.run.start.identity import check_same, follows_compile, identity_of, settings_of
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders
@@ -212,7 +211,7 @@ def test_what_a_search_began_with_may_be_left_out_but_not_be_another():
 def test_the_settings_of_a_start_name_options_without_effect(arguments, idle, used):
     options = driver_options("OptimizationDriver", ["--model", "mnist", *arguments])
     found = replace(FINDINGS, space=Space([Integer(1, 8, name="n")]))
-    named = settings_of(options, found, ScriptFolders(), Host(), "OptimizationDriver")["idle"]
+    named = settings_of(options, found, ScriptFolders(), "OptimizationDriver")["idle"]
     assert idle <= {*named}
     assert not used & {*named}
 
@@ -234,6 +233,6 @@ def test_a_run_of_a_compiled_model_says_so_and_one_that_does_not_goes_on_without
 def test_the_journal_has_what_was_said_of_compile():
     options = driver_options("OptimizationDriver", ["--model", "mnist"])
     said = {"replaced": "In place.", "taken": "", "unused": "Not taken."}
-    settings = settings_of(options, replace(FINDINGS, **said), ScriptFolders(), Host(), "OptimizationDriver")
+    settings = settings_of(options, replace(FINDINGS, **said), ScriptFolders(), "OptimizationDriver")
     assert settings["compile"] == ["In place.", "Not taken."]
-    assert "compile" not in settings_of(options, FINDINGS, ScriptFolders(), Host(), "OptimizationDriver")
+    assert "compile" not in settings_of(options, FINDINGS, ScriptFolders(), "OptimizationDriver")

@@ -89,12 +89,16 @@ def test_a_block_that_writes_nothing_is_an_error_and_leaves_the_old_file(tmp_pat
     assert (tmp_path / "a.txt").read_text() == "old"
 
 
-def test_all_bytes_are_written(tmp_path):
-    data = bytes(range(256)) * 1000
+def test_all_bytes_are_written_however_short_each_write_is(tmp_path, monkeypatch):
+    data, write = bytes(range(256)), os.write
+    monkeypatch.setattr(files.os, "write", lambda fd, rest: write(fd, rest[:100]))
     with open(tmp_path / "a", "wb") as file:
         files.write_fully(file.fileno(), b"")
         files.write_fully(file.fileno(), data)
-    assert (tmp_path / "a").read_bytes() == data
+        assert (tmp_path / "a").read_bytes() == data
+        monkeypatch.setattr(files.os, "write", lambda fd, rest: 0)
+        with pytest.raises(OSError, match="is the disk full"):
+            files.write_fully(file.fileno(), data)
 
 
 def test_a_full_disk_is_an_error():

@@ -73,11 +73,6 @@ def test_a_block_of_at_least_two_ranks_per_fold_is_cut_evenly_into_one_team_per_
             assert sizes == [len(ranks)]
 
 
-@given(world_size=worlds, block_size=block_sizes, n_fold=folds)
-def test_the_same_request_gives_the_same_plan(world_size, block_size, n_fold):
-    assert Topology.plan(world_size, block_size, n_fold) == Topology.plan(world_size, block_size, n_fold)
-
-
 @given(block_size=block_sizes)
 def test_a_growing_world_never_loses_a_block_of_full_size(block_size):
     n_blocks = [Topology.plan(world_size, block_size).n_blocks for world_size in range(1, 4 * block_size + 3)]

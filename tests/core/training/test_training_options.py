@@ -5,7 +5,8 @@ import re
 import pytest
 
 from nnlo_opt.app.run.options.space_checks import idle_options
-from nnlo_opt.core.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
+from nnlo_opt.core.base.spelling import spelled
+from nnlo_opt.core.training.options import SEARCHABLE, TrainingOptions, model_parameters
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.update_rules.optimizers import make_optimizer
 from nnlo_opt.space import Categorical, Integer, Real, Space
@@ -15,7 +16,7 @@ from tests.helpers.refusals import refusal
 @pytest.mark.parametrize("name", ["batch", "epochs", "sync_every", "checkpoint_interval"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, "3", True, None, math.nan])
 def test_a_count_that_is_no_positive_whole_number_is_refused_with_option_and_value(name, value):
-    refusal(TrainingOptions, **{name: value}, says=(option_name(name), f"Received: {value!r}"))
+    refusal(TrainingOptions, **{name: value}, says=(spelled(name), f"Received: {value!r}"))
 
 
 @pytest.mark.parametrize("value", [0, -0.1, math.nan, math.inf, "0.1", True])

@@ -10,6 +10,8 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.search.pruning import Decision, Pruner, Verdict
 from nnlo_opt.engine.search.process import SearchProcess
 
+pytestmark = pytest.mark.usefixtures("reports_here")
+
 SPACE = Space([Real(-5, 5, name="x")])
 
 

@@ -19,6 +19,7 @@ from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.block.task import validation_batch
 from nnlo_opt.core.data.ragged import padded
 from nnlo_opt.core.data.source import Indices
@@ -154,7 +155,8 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
     if function or not comparison.is_of_epochs or not (first.startswith("val_") or first == FIGURE):
         raise ConfigurationError(
             "An ensemble is selected by a loss or an accuracy on validation samples. Received: a run that compares "
-            f"trials by {function or first}. Take its best model, or search by `--objective val_loss:min`."
+            f"trials by {function or first}. Take its best model, or search by "
+            f"`{spelled('objective', 'val_loss:min')}`."
         )
     if setup.workload.maker.definition.trains_itself:
         raise ConfigurationError(

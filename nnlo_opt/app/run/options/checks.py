@@ -1,4 +1,4 @@
-"""Checks of options against the ranks of a start."""
+"""Checks options against the number of ranks."""
 
 import math
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from nnlo_opt.app.run.options.space_checks import corners
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.data.folds import check_workers
 from nnlo_opt.core.space.space import TRAIN_PREFIX
@@ -16,12 +17,13 @@ from nnlo_opt.core.update_rules.rule import UpdateRule
 from nnlo_opt.core.update_rules.staleness import explicit_momentum
 
 
-def check_teams(
-    topology: Topology, n_masters: int, n: int, options: tuple[str, str] = ("--n-masters", "--n-processes")
-) -> None:
-    """Raise ConfigurationError if ranks of a team cannot form the groups, with workers of `n` ranks each."""
-    of_masters, of_processes = options
-    sizes = "ranks and `--block-size`" if of_masters == "--n-masters" else "ranks"
+def check_teams(topology: Topology, n_masters: int, n: int, arguments: tuple[str, str] | None = None) -> None:
+    """Raise ConfigurationError if the ranks of a team cannot form its groups and workers.
+
+    `arguments`: names of both numbers for messages; the options by default.
+    """
+    of_masters, of_processes = arguments or (spelled("n_masters"), spelled("n_processes"))
+    sizes = "ranks" if arguments else f"ranks and `{spelled('block_size')}`"
     for team in topology.teams:
         n_ranks = len(team.world_ranks)
         n_left = n_ranks - n_masters
@@ -47,7 +49,7 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
         findings: description of model and data.
 
     Returns:
-        A sentence for the user if a batch is larger than the samples of a worker.
+        A remark for the user if a batch is larger than the samples of a worker.
     """
     if findings.data is None:
         return ()
@@ -55,7 +57,7 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
     for rule, own in _rules_asked(options, findings):
         rule.check_workers(own, min(n for team in topology.teams for n in team.n_children))
     check_workers(findings.n_train_smallest, n_workers, options.plan.n_fold)
-    name, batch, space = "--batch", options.training.batch, findings.space
+    name, batch, space = spelled("batch"), options.training.batch, findings.space
     if space is not None and "train.batch" in space.names:
         name, batch = "train.batch", max(value for value in corners(space, "train.batch") if isinstance(value, int))
     n_mine = -(-findings.n_train_smallest // (n_workers * options.n_processes))
@@ -68,31 +70,31 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
 
 
 def check_momentum(options: Options, topology: Topology, findings: Findings) -> tuple[str, ...]:
-    """Raise ConfigurationError for `--momentum-correction` of a model that makes its own steps.
+    """Raise ConfigurationError for `--momentum-correction` with a model that trains itself.
 
     Returns:
-        A sentence for the user if so many workers alone give the momentum that was asked for, or more.
+        A remark for the user if the staleness from this many workers alone adds the requested momentum or more.
     """
     training = options.training.for_updates() if findings.trains_itself else options.training
     if not training.momentum_correction:
         return ()
-    # Each update makes the gradients under way of all other workers older by a version.
+    # Each update makes the current gradients of all other workers one version older.
     asked, n_workers = training.optimizer_params["momentum"], min(team.n_children[0] for team in topology.teams)
     if round(explicit_momentum(asked, n_workers - 1), 2):
         return ()
     return (
-        f"`--momentum-correction`: the old gradients of {n_workers} workers act as a momentum of "
+        f"`{spelled('momentum_correction', True)}`: the old gradients of {n_workers} workers act as a momentum of "
         f"{1 - 1 / n_workers:.2f}, and {asked:g} was asked for: the optimizer uses none.",
     )
 
 
 def least_workers(options: Options, findings: Findings) -> int:
-    """Return how many workers a master must have for its update rule; `findings` as in `check_shares`."""
+    """Return the fewest workers per master that the update rule needs; `findings` as in `check_shares`."""
     return math.ceil(max((rule.least_workers(own) for rule, own in _rules_asked(options, findings)), default=1))
 
 
 def _rules_asked(options: Options, findings: Findings) -> list[tuple[UpdateRule, Mapping[str, Any]]]:
-    """Return update rules of the training, and of options that are searched, each with values of its options."""
+    """Return the update rules of the training and of searched options, each with values of its options."""
     if findings.data is None:
         return []
     space, given = findings.space, options.training.of_rules

@@ -1,4 +1,4 @@
-"""Choice of the search algorithm for `--hyper-opt auto`, made once for a run."""
+"""Chooses the search algorithm for `--hyper-opt auto`, once per run."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.pruning import FREEZE_THAW
 from nnlo_opt.core.trials.identity import StartSettings
 from nnlo_opt.core.trials.objectives import DEFAULT
@@ -13,15 +14,15 @@ from nnlo_opt.engine.search.registry import AUTO, is_grid, search_names
 
 #: algorithm where trials cannot be paused
 _WHOLE_TRIALS = "bayesian"
-#: epochs of a training below which there is no epoch to pause after
+#: fewest epochs of a training that can be paused
 _LEAST_EPOCHS = 2
 
 
 class Choice(Frozen):
-    """Search algorithm with the reason for which it was chosen."""
+    """Chosen search algorithm, and the reason."""
 
     algorithm: str
-    #: clause behind "as"
+    #: clause after "as"
     because: str
 
 
@@ -29,8 +30,8 @@ def chosen(options: Options, findings: Findings) -> Choice:
     """Return freeze-thaw if trials report epochs and can be paused, else bayesian.
 
     Args:
-        options: with `auto`; a pruner of its plan was given by the user, unless it is that of freeze-thaw.
-        findings: on the model or the objective.
+        options: options with `auto`; a pruner in its plan was given by the user, unless it is freeze-thaw's.
+        findings: findings about the model or the objective.
     """
     plan, comparison = options.plan.pruning, options.comparison
     epochs = options.training.epochs
@@ -51,7 +52,7 @@ def chosen(options: Options, findings: Findings) -> Choice:
     elif findings.figure == "loss" and comparison.objectives == (DEFAULT,):
         why_not = "there are no validation data"
     elif not epochs:
-        why_not = "the epochs of a whole training are not known without `--pruner-max-epochs`"
+        why_not = f"the epochs of a whole training are not known without `{spelled('pruner_max_epochs')}`"
     elif epochs < _LEAST_EPOCHS:
         why_not = "a training has one epoch"
     if why_not:
@@ -60,28 +61,28 @@ def chosen(options: Options, findings: Findings) -> Choice:
 
 
 def resumed(settings: StartSettings) -> Choice:
-    """Return the algorithm of the last start of a run; ConfigurationError if only its user can say what it was."""
+    """Return the algorithm of the last start of a run; ConfigurationError for a custom one, unknown to us."""
     known = settings.hyper_opt
     if known not in search_names() or is_grid(known):
         raise ConfigurationError(
-            f"`--hyper-opt {AUTO}` goes on with the algorithm of the run, if it needs no more than its name. Received: "
-            f"a run by {known or 'an unknown one'}. Name it by `--hyper-opt`."
+            f"`{spelled('hyper_opt', AUTO)}` goes on with the algorithm of the run, if it needs no more than its "
+            f"name. Received: a run by {known or 'an unknown one'}. Name it by `{spelled('hyper_opt')}`."
         )
     return Choice(algorithm=known, because=settings.hyper_opt_because or "the run has begun with it")
 
 
 def without_effect(options: Options, choice: Choice) -> str:
-    """Return a sentence that names options of freeze-thaw that were given for nothing; empty if there are none."""
+    """Return a remark on options of freeze-thaw that have no effect; empty if there are none."""
     plan = options.plan.pruning
     if plan is None or plan.name != FREEZE_THAW or choice.algorithm == FREEZE_THAW:
         return ""
-    given = {"--pruner-max-epochs": plan.max_epochs, "--pruner-min-epochs": plan.min_epochs}
+    given = {spelled("pruner_max_epochs"): plan.max_epochs, spelled("pruner_min_epochs"): plan.min_epochs}
     names = [f"`{name}`" for name, value in given.items() if value]
     return f"Without effect here: {', '.join(names)} ({choice.algorithm} pauses no trials)." if names else ""
 
 
 def with_choice(options: Options, choice: Choice) -> Options:
-    """Return the options as if the user had named the algorithm, in which pruning is that of the algorithm."""
+    """Return the options as if the user had given the chosen algorithm, with its pruner."""
     plan = options.plan.pruning
     if plan is not None and plan.name == FREEZE_THAW and choice.algorithm != FREEZE_THAW:
         plan = None

@@ -1,4 +1,4 @@
-"""Objectives, constraints, and the command whose output has them."""
+"""Options of objectives, constraints, and of a command whose output contains them."""
 
 import shlex
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from nnlo_opt.app.run.options.table import (
     read,
 )
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.trials.objectives import FIGURE, MEASURED, Comparison, Objective
 from nnlo_opt.engine.objective.command import Command
 from nnlo_opt.engine.objective.output import Output
@@ -21,18 +22,18 @@ _OF_COMMAND = ("report_pattern", "result_pattern", "command_folder", "command_ow
 
 
 def comparison_of(values: SimpleNamespace) -> Comparison:
-    """Return how trials are compared; ConfigurationError if options contradict each other."""
+    """Return the comparison of trials; ConfigurationError for contradictory options."""
     given = tuple(values.objective)
     if given and values.direction is not None:
         raise ConfigurationError(
-            f"`--direction` must be left out with `--objective`, which has its own. Received: {values.direction} "
-            f"and {', '.join(map(str, given))}."
+            f"`{spelled('direction')}` must be left out with `{spelled('objective')}`, which has its own. Received: "
+            f"{values.direction} and {', '.join(map(str, given))}."
         )
     if len(given) > 1 and values.target_objective is not None:
         raise ConfigurationError(
-            "`--target-objective` is for one objective: no single number can end a search for a Pareto set. Received: "
-            f"{values.target_objective:g} with {len(given)} objectives; take `--stop-after-no-improvement` or "
-            "`--timeout`."
+            f"`{spelled('target_objective')}` is for one objective: no single number can end a search for a Pareto "
+            f"set. Received: {values.target_objective:g} with {len(given)} objectives; take "
+            f"`{spelled('stop_after_no_improvement')}` or `{spelled('timeout')}`."
         )
     objectives = given or (Objective(FIGURE, values.direction or "min"),)
     others = {"epoch": values.objective_epoch, "function": values.figure_of_merit}
@@ -40,7 +41,7 @@ def comparison_of(values: SimpleNamespace) -> Comparison:
 
 
 def command_of(values: SimpleNamespace, comparison: Comparison) -> Command | None:
-    """Return the command that is to be searched; None if there is none."""
+    """Return `--command`; None if it is not given."""
     patterns, model = (values.report_pattern, values.result_pattern), values.model or values.example
     others = {name: getattr(values, name) for name in _OF_COMMAND if getattr(values, name) not in (None, ())}
     if values.command is None and not others:
@@ -67,12 +68,12 @@ def command_of(values: SimpleNamespace, comparison: Comparison) -> Command | Non
 
 
 def _printed_names(comparison: Comparison) -> tuple[str, ...]:
-    """Return the names of objectives that a script has to print."""
+    """Return the names of objectives that a script must print."""
     return tuple(objective.name for objective in comparison.objectives if objective.name not in (FIGURE, *MEASURED))
 
 
 def output_options(given: Mapping[str, object]) -> tuple[Output, Comparison, Path]:
-    """Return what `--try-output` asks for: a reader of the output, how trials are compared, and the file."""
+    """Return the parts of `--try-output`: output parser, comparison of trials, and file."""
     values = read(given, OPTIMIZATION_OPTIONS)
     comparison = comparison_of(values)
     patterns = (values.report_pattern, values.result_pattern)
@@ -80,10 +81,10 @@ def output_options(given: Mapping[str, object]) -> tuple[Output, Comparison, Pat
 
 
 def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
-    """Raise ConfigurationError for an objective or a constraint of what a fold with these metrics does not have."""
+    """Raise ConfigurationError for objectives or constraints on values that a fold does not measure."""
     for part in comparison.needed:
         if part.name not in metrics and part.name not in MEASURED:
             raise ConfigurationError(
-                "`--objective` and `--outcome-constraint` must name one of "
+                f"`{spelled('objective')}` and `{spelled('outcome_constraint')}` must name one of "
                 f"{', '.join((*metrics, *MEASURED))}. Received: {part.name!r}."
             )

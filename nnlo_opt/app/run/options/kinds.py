@@ -1,7 +1,7 @@
-"""Kinds of option values: each reads a value from its text or checks one given in Python.
+"""Kinds of option values: each parses a value from text, or checks one given in Python.
 
-The refusal of a wrong value names the rule and the value: "must be a whole number of samples, at least 1. Received: 0."
-The caller puts the option's name in front.
+The error for a wrong value has rule and value, "must be a whole number of samples, at least 1. Received: 0."; the
+caller prepends the option's name.
 """
 
 import ast
@@ -15,22 +15,23 @@ from functools import partial
 from typing import Any, Literal
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, shown
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.data.weights import ClassWeights, parse_class_weights
 from nnlo_opt.core.search.start_points import parse_start_point
 from nnlo_opt.core.search.warm_start import Earlier
-from nnlo_opt.core.space.space import Point
+from nnlo_opt.core.space.fixing import fixing
 from nnlo_opt.core.trials.objectives import Objective, OutcomeConstraint
 from nnlo_opt.engine.loading import installed
 from nnlo_opt.engine.objective.other_names import part_named
 from nnlo_opt.engine.search.custom import is_custom
 
 _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
-#: last letter of a duration -> its seconds
+#: last letter of a duration -> seconds
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class WrongValueError(ValueError):
-    """Value that breaks a rule: the rule with the value, to be put behind the name of the option."""
+    """Rule and wrong value, to be appended to the option's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +41,10 @@ class Kind:
     Args:
         rule: completes "must be ...".
         type: type of the value in Python.
-        convert: makes the value from its text or from a value given in Python; may raise as `int` and `len` do.
+        convert: converts text, or a value given in Python; may raise like `int` and `len`.
         action: what the command line does with the option: store, store_true, switch (`--x` and `--no-x`), append (it
             may be repeated) or extend (the same, with one value or several at a time).
-        names_code: returns True for a value that names code or a program to execute (`app.run.options.of_journal`).
+        names_code: returns True for a value that refers to code or a program to execute (`app.run.options.of_journal`).
         each: kind of the items of a list; None for a single value.
     """
 
@@ -55,7 +56,7 @@ class Kind:
     each: "Kind | None" = None
 
     def __call__(self, value: object) -> Any:
-        """Return the converted value; WrongValueError if `value` breaks the rule."""
+        """Return the converted value; WrongValueError if `value` is invalid."""
         try:
             return self.convert(value)
         except WrongValueError:
@@ -100,7 +101,7 @@ def duration(low_s: float = math.ulp(0.0)) -> Kind:
 
 
 def one_of(*choices: str, other: str = "") -> Kind:
-    """Return the kind of names, each one of `choices`; `other` ends the rule."""
+    """Return the kind of names out of `choices`; `other` is appended to the rule."""
     rule = f"one of {', '.join(choices)}{other}"
 
     def convert(value: Any) -> str:
@@ -113,10 +114,10 @@ def one_of(*choices: str, other: str = "") -> Kind:
 
 
 def or_installed(choices: Sequence[str], group: str, other: str = "") -> Kind:
-    """Return the kind of `choices` and of names that installed packages bring; `other` ends the rule.
+    """Return the kind of `choices` and names from installed packages; `other` is appended to the rule.
 
     Args:
-        group: group of their entry points, which are looked for only if a name is none of `choices`.
+        group: group of entry points, only searched for names that are not in `choices`.
     """
     names = one_of(*choices, other=other)
 
@@ -132,7 +133,7 @@ def or_installed(choices: Sequence[str], group: str, other: str = "") -> Kind:
 
 
 def or_own(choices: Sequence[str], check: Callable[[object], None], group: str) -> Kind:
-    """Return the kind of `choices`, of FILE.py:CLASS, of classes and objects that pass `check`, and installed ones."""
+    """Return the kind of `choices`, FILE.py:CLASS, classes and objects that pass `check`, and installed ones."""
     names = or_installed(choices, group, ", or FILE.py:CLASS")
 
     def convert(value: Any) -> Any:
@@ -156,7 +157,7 @@ def or_own(choices: Sequence[str], check: Callable[[object], None], group: str) 
 
 
 def many(each: Kind, action: str = "append") -> Kind:
-    """Return the kind of lists of `each`; a single item stands for a list of one."""
+    """Return the kind of lists of `each`; a single item counts as a list of one."""
 
     def convert(value: Any) -> list[Any]:
         return [each(item) for item in ([value] if isinstance(value, str | os.PathLike | Mapping) else value)]
@@ -205,7 +206,7 @@ def _path(value: Any) -> str:
 
 
 def _run_path(value: Any) -> str:
-    """Return the path of a run; a storage of Optuna has a URL."""
+    """Return the path of a run; ConfigurationError for the URL of an Optuna storage."""
     path = _path(value)
     if "://" in path:
         raise ValueError(value)
@@ -218,7 +219,7 @@ def _dictionary(value: Any) -> dict[str, Any]:
 
 
 def _fixed(value: Any) -> dict[str, str]:
-    """Return the values of parameters by name, from texts NAME=VALUE or a mapping; ConfigurationError."""
+    """Return name -> value of parameters from texts NAME=VALUE or a mapping; ConfigurationError for anything else."""
     if isinstance(value, Mapping):
         return {_text(name): str(item) for name, item in value.items()}
     fixed: dict[str, str] = {}
@@ -226,19 +227,16 @@ def _fixed(value: Any) -> dict[str, str]:
         name, equals, item = (part.strip() for part in text.partition("="))
         if not name or not equals:
             raise ConfigurationError(
-                f"`--fix` must be given as NAME=VALUE. Received: {text!r}. Write it as `--fix dropout=0.5`."
+                f"`{spelled('fix')}` must be given as NAME=VALUE. Received: {text!r}. Write it as "
+                f"`{fixing('dropout', '0.5')}`."
             )
         if name in fixed:
             raise ConfigurationError(
-                f"`--fix` must give a parameter one value. Received: {fixed[name]!r} and {item!r} for {name!r}. "
-                "Leave one of them out."
+                f"`{spelled('fix')}` must give a parameter one value. Received: {fixed[name]!r} and {item!r} for "
+                f"{name!r}. Leave one of them out."
             )
         fixed[name] = item
     return fixed
-
-
-def _start_point(value: Any) -> Point:
-    return parse_start_point(value) if isinstance(value, str) else _dictionary(value)
 
 
 def _kept(value: Any) -> int | None:
@@ -267,7 +265,7 @@ EARLIER = Kind(
     type=str | os.PathLike[str] | Earlier,
     convert=lambda value: value if isinstance(value, Earlier) else _path(value),
 )
-#: on if it is given; it has no value on the command line
+#: True if given; has no value on the command line
 FLAG = Kind(rule="True or False", type=bool, convert=_flag, action="store_true")
 #: `--option` or `--no-option`
 SWITCH = Kind(rule="True or False", type=bool, convert=_flag, action="switch")
@@ -284,6 +282,10 @@ OBJECTIVE = Kind(
     rule="a metric and its direction, such as val_loss:min", type=str, convert=lambda text: Objective.parse(_text(text))
 )
 OUTCOME = Kind(rule="a metric and its bound", type=str, convert=lambda text: OutcomeConstraint.parse(_text(text)))
-START_POINT = Kind(rule="written as name=value,name=value", type=str | Mapping[str, Any], convert=_start_point)
+START_POINT = Kind(
+    rule="written as name=value,name=value",
+    type=str | Mapping[str, Any],
+    convert=lambda value: parse_start_point(value) if isinstance(value, str) else _dictionary(value),
+)
 KEPT = Kind(rule="all, or best:N with a whole number N of at least 1", type=str, convert=_kept)
 FIXED = Kind(rule="a mapping of names and values", type=Mapping[str, Any], convert=_fixed, action="append")

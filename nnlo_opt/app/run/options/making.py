@@ -1,4 +1,4 @@
-"""Options of each driver, made from the values that were given."""
+"""Creates the options of each driver from the given values."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from nnlo_opt.app.run.options.table import (
 )
 from nnlo_opt.app.run.options.values import DataOptions, Options, SearchOptions
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.core.search.warm_start import Earlier
 from nnlo_opt.core.training.options import TrainingOptions
@@ -38,18 +39,18 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     """Return the options of OptimizationDriver.
 
     Args:
-        given: option names with underscores -> text, or values in Python; None stands for the default.
-        command_line: what was typed, for the journal.
+        given: option name with underscores -> text or Python value; None for the default.
+        command_line: command line as typed, for the journal.
 
     Raises:
-        ConfigurationError: a value is wrong, or options contradict each other.
+        ConfigurationError: a value is invalid, or options contradict each other.
     """
     values = read(given, OPTIMIZATION_OPTIONS)
     if values.hyper_opt == "grid" and given.get("num_iterations") is None:
         values.num_iterations = 0  # until the space, and so the size of its grid, is known
     because = ""
     if values.hyper_opt == AUTO and given.get("pruner") == "none":
-        values.hyper_opt, because = BY_NAME["hyper_opt"].default, "`--pruner none` is given"
+        values.hyper_opt, because = BY_NAME["hyper_opt"].default, f"`{spelled('pruner', 'none')}` is given"
     model = values.model or values.example
     comparison = comparison_of(values)
     command = command_of(values, comparison)
@@ -102,7 +103,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
 
 
 def training_options(given: Mapping[str, object], command_line: Sequence[str] = ()) -> Options:
-    """Return the options of TrainingDriver; `given`, `command_line` and errors as of `optimization_options`."""
+    """Return the options of TrainingDriver; `given`, `command_line` and errors as for `optimization_options`."""
     values = read(given, TRAINING_OPTIONS)
     return Options(
         **_common(values, values.model, given, command_line),
@@ -113,7 +114,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
             restore_option="--restore",
             n_asked=values.epochs,
             unit="epoch",
-            # A training may be given more epochs, and another target.
+            # A resumed training may get more epochs and another target.
             may_change=frozenset({"checkpoint_interval", "epochs", "target_metric"}),
         ),
         plan=SearchPlan(num_iterations=1, max_attempts=values.max_attempts),
@@ -123,7 +124,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
 def _common(
     values: SimpleNamespace, model: str | None, given: Mapping[str, object], command_line: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the fields of `Options` that are made alike in both drivers."""
+    """Return the fields of `Options` that both drivers have in common."""
     if not model and not getattr(values, "command", None):
         raise ConfigurationError(
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
@@ -167,12 +168,12 @@ def _data(values: SimpleNamespace) -> DataOptions:
     cache = values.cache_data or os.environ.get("DATA_CACHE")
     if values.copy_command is not None and not cache:
         raise ConfigurationError(
-            "`--copy-command` copies to the folder of `--cache-data`. Received: the command without a folder; give "
-            "both, or neither."
+            f"`{spelled('copy_command')}` copies to the folder of `{spelled('cache_data')}`. Received: the command "
+            "without a folder; give both, or neither."
         )
     command = None
     if cache and (text := values.copy_command or os.environ.get("DATA_COPY_COMMAND")):
-        command = parse_copy_command(text, "--copy-command" if values.copy_command else "DATA_COPY_COMMAND")
+        command = parse_copy_command(text, "" if values.copy_command else "DATA_COPY_COMMAND")
     return DataOptions(
         train_data=_path(values.train_data),
         val_data=_path(values.val_data),
@@ -192,14 +193,14 @@ def _data(values: SimpleNamespace) -> DataOptions:
 
 
 def _earlier(place: str | Earlier) -> Path | str | Earlier:
-    """Return where the measurements of an earlier search are; a run may be given by its name."""
+    """Return the location of an earlier search; a run may be given by name."""
     if isinstance(place, Earlier) or "://" in place:
         return place
     return existing_run(place)
 
 
 def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:
-    """Return the run to begin or resume; `checkpoint` is its name or a path, None for the name `--trial-name`."""
+    """Return the request for a run; `checkpoint`: name or path; None to use `--trial-name`."""
     root, name = Path(RUNS), checkpoint or values.trial_name
     if checkpoint and Path(checkpoint).name != checkpoint:
         root, name = Path(checkpoint).parent, Path(checkpoint).name

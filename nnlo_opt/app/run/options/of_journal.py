@@ -1,7 +1,7 @@
-"""Options that a journal names. Whoever may write to a run may change them: no code that they name is executed.
+"""Filters options from a journal, which anyone who may write to a run can change: their code is not executed.
 
-This is the one gate for all options; `names_code` of its kind says whether a value names code. Only the file of a model
-may be executed, under the guard of `user_files.own_files`.
+All options pass through here; `names_code` of an option's kind tells whether a value refers to code. Only the file of a
+model may be executed, guarded by `user_files.own_files`.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,26 +11,26 @@ from typing import Any
 from nnlo_opt.app.run.options.table import BY_NAME
 from nnlo_opt.core.base.errors import ConfigurationError
 
-#: name the model, whose file must be this user's own, with the checksum of the journal
+#: options of the model, whose file must belong to this user and match the checksum in the journal
 GUARDED = ("model", "example")
 
 
 def names_code(name: str, value: object) -> bool:
-    """Return True if the value of an option of a driver names code."""
+    """Return True if the value of a driver's option refers to code."""
     option = BY_NAME.get(name)
     return option is not None and value is not None and option.kind.names_code(value)
 
 
 def without_code(of_journal: Mapping[str, Any], run: Path, needed: Collection[str] = ()) -> dict[str, Any]:
-    """Return options of a journal without those that name code, but for the model.
+    """Return options of a journal without those that refer to code, except the model.
 
     Args:
-        of_journal: texts by the names of options, without those that the user has given.
-        run: whose journal it is.
-        needed: options without whose code there is no result.
+        of_journal: name -> text of options, without those given by the user.
+        run: run with this journal.
+        needed: options that cannot be left out.
 
     Raises:
-        ConfigurationError: one of `needed` names code.
+        ConfigurationError: one of `needed` refers to code.
     """
     named = [name for name, value in of_journal.items() if name not in GUARDED and names_code(name, value)]
     for name in named:

@@ -1,17 +1,18 @@
-"""Pruning options, checked against each other and against the model."""
+"""Pruning options, and their checks against other options and the model."""
 
 from dataclasses import replace
 from types import SimpleNamespace
 
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.pruning import FREEZE_THAW, PRUNERS, PruningPlan
 from nnlo_opt.core.search.racing import MIN_FOLDS
 from nnlo_opt.core.trials.objectives import DEFAULT, Comparison
 from nnlo_opt.engine.search.custom import custom_name
 from nnlo_opt.engine.search.registry import AUTO
 
-#: options of `PruningPlan` that only some pruners have, with these pruners
+#: options of `PruningPlan` -> pruners that have them
 _PRUNER_TAKES = {
     "eta": ("asha", "hyperband"),
     "max_epochs": ("asha", "hyperband", FREEZE_THAW),
@@ -21,26 +22,26 @@ _PRUNER_TAKES = {
 
 
 def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:
-    """Return the plan of `--pruner`, as far as it is known without the model; None without a pruner.
+    """Return the plan of `--pruner`, as far as known without the model; None without a pruner.
 
-    `auto` without a pruner has the plan of freeze-thaw until it is known what the trials can do.
+    `auto` without a pruner has freeze-thaw's plan until it is known what the trials support.
     """
     plan, is_chosen = PruningPlan(name=custom_name(values.pruner)), values.hyper_opt == AUTO
     if values.hyper_opt == FREEZE_THAW or (is_chosen and plan.name == "none"):
         if plan.name != "none":
             raise ConfigurationError(
-                f"`--hyper-opt {FREEZE_THAW}` says itself which trials go on. Received: {plan.shown} beside it; leave "
-                "out one of them."
+                f"`{spelled('hyper_opt', FREEZE_THAW)}` says itself which trials go on. Received: {plan.shown} "
+                "beside it; leave out one of them."
             )
         plan = PruningPlan(name=FREEZE_THAW, min_epochs=0)
     options = {option: getattr(values, f"pruner_{option}") for option in _PRUNER_TAKES}
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
         if plan.name not in _PRUNER_TAKES[option]:
+            asked = f"`{spelled('hyper_opt', AUTO)}`" if is_chosen and plan.name == FREEZE_THAW else plan.shown
             takers = " or ".join(PruningPlan(name=name).shown for name in _PRUNER_TAKES[option])
             raise ConfigurationError(
-                f"`--pruner-{option.replace('_', '-')}` is for {takers}. Received: "
-                f"{f'`--hyper-opt {AUTO}`' if is_chosen and plan.name == FREEZE_THAW else plan.shown}; leave it out."
+                f"`{spelled(f'pruner_{option}')}` is for {takers}. Received: {asked}; leave it out."
             )
     if plan.name == "none":
         return None
@@ -51,11 +52,11 @@ def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan
 
 def check_fold_racing(values: SimpleNamespace, comparison: Comparison) -> None:
     """Raise ConfigurationError if `--fold-racing` cannot compare trials by their first folds."""
-    _check_one("--fold-racing", comparison)
+    _check_one(spelled("fold_racing", True), comparison)
     if values.n_fold <= MIN_FOLDS:
         raise ConfigurationError(
-            f"`--fold-racing` looks at a trial after {MIN_FOLDS} folds, so `--n-fold` must be at least "
-            f"{MIN_FOLDS + 1}. Received: {values.n_fold}."
+            f"`{spelled('fold_racing', True)}` looks at a trial after {MIN_FOLDS} folds, so `{spelled('n_fold')}` "
+            f"must be at least {MIN_FOLDS + 1}. Received: {values.n_fold}."
         )
 
 
@@ -63,7 +64,7 @@ def _check_one(option: str, comparison: Comparison) -> None:
     if comparison.several:
         raise ConfigurationError(
             f"`{option}` stops trials by one objective, and the worst in that may be the best in another. Received: "
-            f"{len(comparison.several)} objectives. Drop `{option}`, or keep one `--objective`."
+            f"{len(comparison.several)} objectives. Drop `{option}`, or keep one `{spelled('objective')}`."
         )
 
 
@@ -74,12 +75,12 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
         what = comparison.function or comparison.objectives[0].name
         raise ConfigurationError(
             f"`{plan.option}` needs a figure of merit that is measured after every epoch. Received: {plan.shown} with "
-            f"{what}; compare trials by a metric (`--objective val_loss:min`), or leave it out."
+            f"{what}; compare trials by a metric (`{spelled('objective', 'val_loss:min')}`), or leave it out."
         )
     if findings.figure == "loss" and comparison.objectives == (DEFAULT,):
         raise ConfigurationError(
             f"`{plan.option}` compares the validation of trials after each epoch. Received: {plan.shown} without "
-            "validation data; give `--val-data`, or leave it out."
+            f"validation data; give `{spelled('val_data')}`, or leave it out."
         )
     if not is_objective and "train.epochs" not in findings.search_space.names:
         plan = replace(plan, max_epochs=plan.max_epochs or epochs)
@@ -88,18 +89,20 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
     if plan.name in ("hyperband", FREEZE_THAW) and plan.max_epochs is None:
         raise ConfigurationError(
             f"{plan.shown} must know the epochs of a whole training. Received: "
-            f"{'an objective' if is_objective else 'a search space with train.epochs'}; give `--pruner-max-epochs`."
+            f"{'an objective' if is_objective else 'a search space with train.epochs'}; give "
+            f"`{spelled('pruner_max_epochs')}`."
         )
     check_rungs(plan)
     return replace(plan, pauses=findings.pauses)
 
 
 def check_rungs(plan: PruningPlan) -> None:
-    """Raise ConfigurationError if a training has too few epochs for a pruner of ours to give up a trial."""
+    """Raise ConfigurationError if a training has too few epochs for a built-in pruner to prune."""
     halves = plan.name in ("asha", "hyperband")
     least = plan.min_epochs * plan.eta if halves else plan.min_epochs + 1
     if plan.max_epochs is not None and plan.max_epochs < least:
+        smaller = [f"`{spelled(name)}`" for name in ("pruner_min_epochs", *["pruner_eta"] * halves)]
         raise ConfigurationError(
             f"{plan.shown} needs {least} epochs at least to give up a trial before its last one. Received: "
-            f"{plan.max_epochs}; raise `--epochs`, or lower `--pruner-min-epochs`{' or `--pruner-eta`' * halves}."
+            f"{plan.max_epochs}; raise `{spelled('epochs')}`, or lower {' or '.join(smaller)}."
         )

@@ -1,4 +1,4 @@
-"""Checks of training options, for any model and at the points of a search space."""
+"""Checks training options, in general and at points of a search space."""
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
@@ -7,10 +7,11 @@ from typing import Any
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.space.parameters import Integer, Real
 from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.core.space.values import Value, text, thawed
-from nnlo_opt.core.training.options import TrainingOptions, option_name, searchable
+from nnlo_opt.core.training.options import TrainingOptions, searchable
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.update_rules.optimizers import make_optimizer
 from nnlo_opt.core.update_rules.rule import UpdateRule
@@ -21,7 +22,7 @@ from nnlo_opt.engine.search.custom import check_halves
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
-    """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
+    """Raise ConfigurationError for options that are invalid for any model; return the stopping rules."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
     check_halves(options)
     if options.loss:
@@ -36,9 +37,9 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
 def check_space(space: Space, definition: TrialDefinition, options: Options) -> None:
     """Raise ConfigurationError for parameters that the model does not take, and for invalid training options.
 
-    A model's argument without a default must be in every point. Of the training options every value is tried at the
-    ends of its range. Two of them are also tried together, all other parameters in their middle, unless the space has a
-    constraint: it may be what keeps them apart, and its function is not here.
+    A model's argument without a default must be in every point. Searched training options are checked at the ends of
+    their ranges, singly and in pairs, with all other parameters in their middle. Pairs are skipped if the space has a
+    constraint, which may exclude them but cannot be evaluated here.
     """
     definition.check_parameters(space.model_names)
     for name in sorted(definition.required_parameters):
@@ -56,7 +57,8 @@ def check_space(space: Space, definition: TrialDefinition, options: Options) -> 
                 if error is not None:
                     values = ", ".join(f"{k}={v!r}" for k, v in point.items() if k.startswith(TRAIN_PREFIX))
                     raise ConfigurationError(
-                        f"Every point of a search space must give valid training options; {values} does not: {error} "
+                        f"Every point of a search space must give valid training {either('options', 'arguments')}; "
+                        f"{values} does not: {error} "
                         "Give one of the parameters a condition, `condition=When(...)`, or write a function `feasible`."
                     ) from error
 
@@ -68,7 +70,7 @@ def _check_values(space: Space, name: str, options: Options) -> None:
     for point in _corner_points(space, [name]):
         if name not in point:
             continue
-        # By itself on top of the command line, and with the other parameters in their middle.
+        # Alone on top of the command line, and with the other parameters in their middle.
         tried = [{key: value for key, value in point.items() if key in known}, point]
         found = [_error_at(one, options) for one in tried]
         if None in found or text(point[name]) not in errors:
@@ -76,7 +78,8 @@ def _check_values(space: Space, name: str, options: Options) -> None:
     for value, error in errors.values():
         if error is not None:
             raise ConfigurationError(
-                f"Every value of the parameter {name!r} must be one that its option takes; {value!r} is not: {error}"
+                f"Every value of the parameter {name!r} must be one that its {either('option', 'argument')} takes; "
+                f"{value!r} is not: {error}"
             ) from error
 
 
@@ -91,7 +94,7 @@ def _error_at(point: Point, options: Options) -> ConfigurationError | None:
 
 
 def _corner_points(space: Space, names: Iterable[str]) -> Iterator[Point]:
-    """Yield points with every end value of `names` and of their conditions; all other parameters have their median."""
+    """Yield points with all end values of `names` and their conditions; all other parameters have their median."""
     varied = {name for given in names for name in (given, *_ancestors(space, given))}
     quantiles = [
         [p.to_unit(value) for value in corners(space, p.name)] if p.name in varied else [0.5] for p in space.parameters
@@ -108,7 +111,7 @@ def _ancestors(space: Space, name: str) -> list[str]:
 
 
 def corners(space: Space, name: str) -> list[Value]:
-    """Return values that stand for all: the ends of a range with the values of conditions, or all categories."""
+    """Return representative values: the ends of a range and the values in conditions, or all categories."""
     parameter = space[name]
     if isinstance(parameter, Integer | Real):
         conditions = [other.condition for other in space.parameters if other.condition is not None]
@@ -117,27 +120,27 @@ def corners(space: Space, name: str) -> list[Value]:
     return [parameter.value_at(index) for index in range(parameter.n_values or 0)]
 
 
-#: options beside the optimizer and its rate that decide whether these make the steps
+#: options besides the optimizer and its rate that decide whether these are used
 _OF_STEPS = ("optimizer_params", "worker_optimizer", "worker_optimizer_params", "sync_every")
 
 
 def _other_rate(training: TrainingOptions, rules: Iterable[UpdateRule]) -> str:
-    """Return in words what the steps take instead of `--learning-rate`."""
+    """Describe what determines the steps instead of `--learning-rate`."""
     for name in ("optimizer_params", "worker_optimizer_params"):
         if {"lr", "learning_rate"} & getattr(training, name).keys():
-            return f"`{option_name(name)}` has one"
-    of_rules = [f"`{option_name(o.name)}` is that of {rule.name}" for rule in rules for o in rule.options if o.is_rate]
+            return f"`{spelled(name)}` has one"
+    of_rules = [f"`{spelled(o.name)}` is that of {rule.name}" for rule in rules for o in rule.options if o.is_rate]
     return ", ".join(of_rules) or f"the steps are those of {' or of '.join(rule.name for rule in rules)}"
 
 
 def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = False) -> tuple[str, ...]:
-    """Return a sentence that names options without effect at any point of the search; empty if there are none.
+    """Return a remark on options without effect at any point of the search; empty if there are none.
 
-    `own`: the model makes its own steps.
+    `own`: True if the model trains itself.
     """
     said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
     for names, reason in _idle(training, space, own=own):
-        given = [f"`{option_name(name)}`" for name in names if values[name] != defaults[name]]
+        given = [f"`{spelled(name)}`" for name in names if values[name] != defaults[name]]
         if given:
             said.append(f"{', '.join(given)} ({reason})")
     return (f"Without effect here: {', '.join(said)}.",) if said else ()
@@ -153,21 +156,21 @@ def idle_names(training: TrainingOptions, findings: Findings) -> list[str]:
 
 
 def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[tuple[list[str], str]]:
-    """Return options without effect at any point, in groups, each with the reason."""
+    """Return groups of options without effect at any point, each with the reason."""
 
     def known(option: str) -> set[Any]:
         name = f"{TRAIN_PREFIX}{option}"
         return {*corners(space, name)} if space is not None and name in space.names else {getattr(training, option)}
 
     def takes(mode: str, name: str) -> bool:
-        """Return True if there may be other steps with another value of the option."""
+        """Return True if the option may have an effect on the steps."""
         return (varies and training.rules[mode].takes_optimizer) or training.has_effect(name, mode)
 
     def maker(mode: str) -> str:
-        """Return in words what makes the steps, "" if `--optimizer` does."""
-        # Each model of a composite, and a worker that steps by itself, has the worker's optimizer if there is one.
+        """Describe what makes the steps; "" if it is `--optimizer`."""
+        # Each model of a composite, and a worker with local steps, uses the worker's optimizer if there is one.
         if of_worker and (own or training.rules[mode].steps_at_workers):
-            return "`--worker-optimizer`"
+            return f"`{spelled('worker_optimizer')}`"
         return "" if own or takes(mode, "optimizer") else training.rules[mode].name
 
     modes, syncs = sorted(known("mode")), known("sync_every")
@@ -186,12 +189,12 @@ def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[
     if not own and not any(takes(mode, "learning_rate") for mode in modes):
         idle.append((["learning_rate"], _other_rate(training, rules)))
     if not takes_steps:
-        reason = f"for `--mode {' or '.join(stepping)}` and `--sync-every` above 1"
+        reason = f"for `{spelled('mode', ' or '.join(stepping))}` and `{spelled('sync_every')}` above 1"
         idle.append((["worker_optimizer", "worker_optimizer_params"], reason))
     for rule in training.rules.values():
         if rule not in rules:
-            idle.append(([option.name for option in rule.options], f"for `--mode {rule.name}`"))
+            idle.append(([option.name for option in rule.options], f"for `{spelled('mode', rule.name)}`"))
         elif own:
             names = [option.name for option in rule.options if option.is_rate]
-            idle.append((names, "the models have `--learning-rate`"))
+            idle.append((names, f"the models have `{spelled('learning_rate')}`"))
     return idle

@@ -71,6 +71,10 @@ class Console:
         if stream and self._warn is not None:
             self._warn(text)
 
+    def remark(self, sentence: str) -> None:
+        """Warn a script's user; print a line for the user of a command."""
+        (self._warn or self.say)(sentence)
+
     def show_bottom(self, text: Callable[[int], str]) -> None:
         """Show a line below all others if standard output goes to a terminal; `text`: returns it for a width."""
         if self._prints and not self._is_quiet and (terminal := open_terminal(sys.stdout)) is not None:

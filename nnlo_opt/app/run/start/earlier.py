@@ -11,6 +11,7 @@ from nnlo_opt.app.analysis.frames import text_of
 from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.core.base.errors import ConfigurationError, require_package
 from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.search.warm_start import (
     Earlier,
     adopted_observations,
@@ -31,7 +32,6 @@ from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 if TYPE_CHECKING:
     from nnlo_opt.app.analysis.frames import Frame
 
-_OPTION = "--warm-start"
 #: columns of a CSV; the other columns that are read begin with `p:`
 _FIGURE, _STATE = "figure_of_merit", "state"
 
@@ -52,8 +52,8 @@ def observations_of_runs(
             theirs, ours = getattr(earlier, name), getattr(identity, name)
             if theirs not in (None, ours):
                 raise ConfigurationError(
-                    f"`{_OPTION}` must name runs with the same {name.replace('_', ' ')}, because figures are compared. "
-                    f"Received: `{place}` with {theirs}, but this run has {ours}. Leave it out."
+                    f"`{spelled('warm_start')}` must name runs with the same {name.replace('_', ' ')}, because "
+                    f"figures are compared. Received: `{place}` with {theirs}, but this run has {ours}. Leave it out."
                 )
         known = earlier.observations
         if earlier.is_foreign:
@@ -72,14 +72,14 @@ def read_earlier(place: Path | str | Earlier) -> Earlier:
         return place
     path = Path(place)
     if path.is_dir():
-        return earlier_of_ledger(ledger_of(path, _OPTION), str(path))
+        return earlier_of_ledger(ledger_of(path, spelled("warm_start")), str(path))
     if path.is_file() and path.suffix.lower() == ".csv":
         return _of_table(path)
     if path.is_file() or ":" in str(place):
         return _of_study(str(place))
     raise ConfigurationError(
-        f"`{_OPTION}` must name a run directory, which holds a `{JOURNAL_NAME}`, an Optuna study or a CSV. Received: "
-        f"`{place}`. Correct it."
+        f"`{spelled('warm_start')}` must name a run directory, which holds a `{JOURNAL_NAME}`, an Optuna study or a "
+        f"CSV. Received: `{place}`. Correct it."
     )
 
 
@@ -88,7 +88,8 @@ def earlier_of_ledger(ledger: Ledger, source: str) -> Earlier:
     space = ledger.identity.space
     if space is None:
         raise ConfigurationError(
-            f"`{_OPTION}` must name runs that are searches. Received: `{source}`, a training. Leave it out."
+            f"`{spelled('warm_start')}` must name runs that are searches. Received: `{source}`, a training. Leave it "
+            "out."
         )
     return Earlier(
         source=source,
@@ -115,10 +116,10 @@ def ledger_of(path: Path, option: str) -> Ledger:
 
 
 def _of_study(place: str) -> Earlier:
-    require_package(f"`{_OPTION}` with a study of Optuna", "optuna", "optuna", "leave it out")
+    require_package(f"`{spelled('warm_start')}` with a study of Optuna", "optuna", "optuna", "leave it out")
     from nnlo_opt.engine.search.optuna_reading import read_study
 
-    study, observations = read_study(place, _OPTION)
+    study, observations = read_study(place, spelled("warm_start"))
     names = dict.fromkeys(name for observation in observations for name in observation["point"])
     return Earlier(
         source=place,
@@ -151,8 +152,8 @@ _RENAMED = 'Name them by `frame.rename(columns={"x": "p:x", "value": "figure_of_
 
 def _wrong_table(what: str, received: str, remedy: str = "Correct it") -> ConfigurationError:
     return ConfigurationError(
-        f"{what} for `{_OPTION}` must have the columns of results.csv, at least {_FIGURE} with a number and one "
-        f"p:PARAMETER. Received: {received}. {remedy}."
+        f"{what} for `{spelled('warm_start')}` must have the columns of results.csv, at least {_FIGURE} with a "
+        f"number and one p:PARAMETER. Received: {received}. {remedy}."
     )
 
 

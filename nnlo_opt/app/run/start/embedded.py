@@ -14,10 +14,11 @@ from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.rank.placement import Placement
 from nnlo_opt.app.run.rank.roles import RankRoles, RoleSetup
+from nnlo_opt.app.run.start.driver import Driver
 from nnlo_opt.app.run.start.host import Interruption, ScriptHost
-from nnlo_opt.app.run.start.search import SearchSession, plan_search
+from nnlo_opt.app.run.start.one_start import Start
+from nnlo_opt.app.run.start.search import OptimizationDriver, plan_search
 from nnlo_opt.app.run.start.serving_ranks import ServingRanks
-from nnlo_opt.app.run.start.session import Session
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
@@ -86,7 +87,6 @@ def run_search(
     )
     script = script.replaced(
         findings=group.attempt(lambda: workload.inspect(script.space)) if is_objective else None,
-        keeps_files=keeps_files,
         saves_model=keeps_files,
         interruption=interruption,
     )
@@ -102,7 +102,8 @@ def run_search(
                 ranks = ServingRanks(forked, context.preemption, options.grace_s, can_leave_work=True)
             own_rank = ScriptRank(group, roles, ranks)
             if group.rank == 0:
-                own_rank.coordinate(options if keeps_files else replace(options, run=temporary), script, SearchSession)
+                asked = options if keeps_files else replace(options, run=temporary)
+                own_rank.coordinate(asked, script, OptimizationDriver)
             else:
                 own_rank.serve()
             directory = own_rank.end()
@@ -129,7 +130,7 @@ def temporary_run() -> Iterator[RunRequest]:
     atexit.register(remove)
     (Path(folder) / "run").mkdir()  # a run makes its folder durable, which costs milliseconds
     try:
-        yield RunRequest(root=Path(folder), name="run")
+        yield RunRequest(root=Path(folder), name="run", is_temporary=True)
     finally:
         remove()
         atexit.unregister(remove)
@@ -186,7 +187,7 @@ class ScriptRank:
         coordinate = None if group.rank else self._work_within_call
         self._ranks = ranks or ServingRanks.of(self._world, setup.replaced(coordinate=coordinate))
         #: start of the run, on rank 0 while it coordinates
-        self._session: Session | None = None
+        self._start: Start | None = None
         #: run directory on rank 0; None without a run
         self._directory: Path | None = None
         #: error with which the run has ended in good order, on rank 0; None without one
@@ -200,23 +201,24 @@ class ScriptRank:
         if server.is_orphaned:
             raise NnloError(_RANK_DIED)
 
-    def coordinate(self, options: Options, script: ScriptHost, kind: type[Session]) -> None:
+    def coordinate(self, options: Options, script: ScriptHost, kind: type[Driver]) -> None:
         """See the run through, on rank 0; an error with which it ends in good order is raised by `end`.
 
         Raises:
             NnloError: the run has broken down, and other ranks may still be at work: end the job.
         """
-        self._session = session = kind(options, self._setup.topology, self._ranks, self._setup.context, script)
+        driver = kind(options, self._setup.topology, self._ranks, self._setup.context, script)
+        self._start = Start(driver)
         try:
-            self._directory = session.run_in_script()
+            self._directory = self._start.run_in_script()
         except (ConfigurationError, TrialError) as error:
-            if session.is_running and self._group.comm is not None:
+            if self._ranks.may_be_at_work and self._group.comm is not None:
                 raise
             self._error = error
 
     def _work_within_call(self) -> bool:
-        assert self._session is not None
-        return self._session.work_within_call()
+        assert self._start is not None
+        return self._start.work_within_call()
 
     def dismiss(self) -> None:
         """Have every other rank leave without a run, on rank 0."""

@@ -2,15 +2,21 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 
+from nnlo_opt.app.reporting.follow import Reporter
+from nnlo_opt.app.run.afterwards import last_steps
+from nnlo_opt.app.run.start.console import Console
 from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import EXIT_OK
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.coordinator.coordinator import Observer
 from nnlo_opt.core.coordinator.instructions import CoordinatorEvent
 from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import RunDirectory
 
 
 class Interruption:
@@ -80,42 +86,106 @@ class Interruption:
 
 
 class Host(Frozen):
-    """Process in which a run is started; here a command, which owns the process."""
+    """Process in which a run is started; here a command, which prints lines and may end the process."""
 
-    #: name of the program, for the journal; empty: the driver's
+    #: name of the program; empty: the driver's
     program: str = ""
-    #: lines are printed, search and reports have processes of their own, and the process may be ended by a stuck rank
-    owns_process: bool = True
-    #: if False, the journal is in a temporary folder: it is not synced, and no reports are written
-    keeps_files: bool = True
-    #: the best model is written to the run directory
-    saves_model: bool = True
-    #: if False, the first trial that fails ends the search; None: only if no trial has succeeded before
-    catch: bool | None = True
-    #: wish of the user that the search ends; None: Ctrl-C ends the process
-    interruption: Interruption | None = None
     #: search space, if no process of the search loads it; None in a training
     space: Space | None = None
-    #: returns how many trials may run at a time, out of as many as there are blocks
-    n_wanted: Callable[[int], int] = int
     #: description of model and data; None: a trainer rank is asked
     findings: Findings | None = None
-    #: hear every event after the ledger knows it
-    observers: Sequence[Observer] = ()
-    #: warns the user; None: a line does
-    warn: Callable[[str], None] | None = None
-    #: is told what a script waits for at its end, if that takes a while; None: nobody is
-    waits_for: Callable[[str], None] | None = None
+    #: the best model is written to the run directory
+    saves_model: bool = True
+    #: returns how many trials may run at a time, out of as many as there are blocks
+    n_wanted: Callable[[int], int] = int
     #: returns requests of a script to its search since the last call
     requests: Callable[[], Sequence[CoordinatorEvent]] = tuple
 
-    def ending_wait(self) -> AbstractContextManager[None]:
-        """Return a context in which Ctrl-C ends the wait, and nothing else, if this process takes Ctrl-C."""
-        return nullcontext() if self.interruption is None else self.interruption.ending_wait()
+    def console(self, *, quiet: bool) -> Console:
+        """Return what prints lines for a person."""
+        return Console(quiet=quiet)
+
+    def greet(self, say: Callable[[], None], warning: str = "") -> None:
+        """Let `say` print what is about to happen; `warning`: the sentence of it that a script must not miss."""
+        say()
+
+    def listeners(self, lines: Callable[[], Observer]) -> Sequence[Observer]:
+        """Return what hears every event after the ledger knows it; `lines`: makes what prints events."""
+        return [lines()]
+
+    def catches(self, ledger: Ledger, traceback: str) -> bool:
+        """Return True if the search goes on after a failure; `traceback`: of the user's exception, or empty."""
+        return True
+
+    def is_interrupted(self) -> bool:
+        """Return True if the user wishes that the search ends with what it has."""
+        return False
+
+    def takes_interrupt(self) -> bool:
+        """Return True if a KeyboardInterrupt that came up is such a wish, and ends nothing else."""
+        return False
+
+    def end_if_stuck(self, blocks: Collection[int], trial_timeout_s: float, say: Callable[..., None]) -> None:
+        """Make sure that this process ends although ranks of `blocks` may be stuck."""
+        last_steps.end_if_stuck(blocks, trial_timeout_s, say)
+
+    def write_reports(self, reporter: Reporter, directory: RunDirectory, say: Callable[..., None]) -> tuple[str, ...]:
+        """Write the reports for the last time; return the names of those that are written."""
+        return last_steps.write_last_reports(reporter, directory, say)
+
+    def conclude(self, say: Callable[[], int]) -> int:
+        """Let `say` print how the run has ended; return the exit code."""
+        return say()
+
+    def leave(self, reporter: Reporter, directory: RunDirectory) -> None:
+        """Leave a reporter, which outlives a command and writes the tables if it was not waited for."""
 
 
 class ScriptHost(Host):
     """A user's own script, which goes on after the run; errors are raised."""
 
-    owns_process: bool = False
     saves_model: bool = False
+    #: if False, the first trial that fails ends the search; None: only if no trial has succeeded before
+    catch: bool | None = True
+    #: wish of the user that the search ends; None: Ctrl-C ends the process
+    interruption: Interruption | None = None
+    #: hear every event after the ledger knows it
+    observers: Sequence[Observer] = ()
+    #: warns the user; None: nobody is warned
+    warn: Callable[[str], None] | None = None
+    #: is told what the script waits for at its end, if that takes a while; None: nobody is
+    waits_for: Callable[[str], None] | None = None
+
+    def console(self, *, quiet: bool) -> Console:
+        return Console(prints=False, quiet=quiet, warn=self.warn)
+
+    def greet(self, say: Callable[[], None], warning: str = "") -> None:
+        if warning and self.warn is not None:
+            self.warn(warning)
+
+    def listeners(self, lines: Callable[[], Observer]) -> Sequence[Observer]:
+        return self.observers
+
+    def catches(self, ledger: Ledger, traceback: str) -> bool:
+        if self.catch is not None:
+            return self.catch
+        n_trials = ledger.n_by_state()
+        return bool(n_trials["complete"] or n_trials["pruned"] or not traceback)
+
+    def is_interrupted(self) -> bool:
+        return self.interruption is not None and self.interruption.n_asked > 0
+
+    def takes_interrupt(self) -> bool:
+        return self.interruption is not None and self.interruption.n_asked == 1
+
+    def end_if_stuck(self, blocks: Collection[int], trial_timeout_s: float, say: Callable[..., None]) -> None: ...
+
+    def write_reports(self, reporter: Reporter, directory: RunDirectory, say: Callable[..., None]) -> tuple[str, ...]:
+        wait = None if self.interruption is None else self.interruption.ending_wait()
+        return last_steps.write_last_reports(reporter, directory, say, wait=wait, is_slow=self.waits_for)
+
+    def conclude(self, say: Callable[[], int]) -> int:
+        return EXIT_OK
+
+    def leave(self, reporter: Reporter, directory: RunDirectory) -> None:
+        last_steps.leave_tables(reporter, directory)  # now, as the script may resume the run

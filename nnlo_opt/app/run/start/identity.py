@@ -10,15 +10,14 @@ import nnlo_opt
 from nnlo_opt.app.run.options.space_checks import idle_names
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.start.changed_model import differing, model_difference, model_remark
-from nnlo_opt.app.run.start.host import Host
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import parse_json
 from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.data.weights import ClassWeights
 from nnlo_opt.core.search.design import design_size
 from nnlo_opt.core.search.start_points import likely_values
-from nnlo_opt.core.training.options import option_name
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
 from nnlo_opt.core.trials.objectives import Objective
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
@@ -32,7 +31,7 @@ _BY_ITSELF = {"search_space", "model", "data", "direction", "objectives", "const
 #: keys that follow from others; a run that gets more trials must keep its initial design
 _DERIVED = {"n_initial_points", "figure_of_merit"}
 #: options of the other keys, if their names differ
-_OPTIONS = {"figure_function": "--figure-of-merit", "point": "--from-run"}
+_OPTIONS = {"figure_function": "figure_of_merit", "point": "from_run"}
 
 
 def identity_of(options: Options, findings: Findings) -> RunIdentity:
@@ -85,9 +84,12 @@ def _tries_likely(options: Options, findings: Findings) -> bool:
     return findings.space is not None and bool(likely_values(findings.space)) and not is_grid(options.search.algorithm)
 
 
-def settings_of(
-    options: Options, findings: Findings, scripts: ScriptFolders, host: Host, program: str
-) -> dict[str, Any]:
+def _text_of(weights: ClassWeights | None) -> str | None:
+    """Return class weights as text, because numbers are no names in JSON."""
+    return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
+
+
+def settings_of(options: Options, findings: Findings, scripts: ScriptFolders, program: str) -> dict[str, Any]:
     """Return the settings of a start, which the next one may change, as plain data."""
     external = options.data.external_data
     command = "" if options.command is None else options.command.template.text
@@ -102,8 +104,8 @@ def settings_of(
         "compile": [*filter(None, (findings.replaced, findings.taken, findings.unused))],
     }
     return {
-        "command_line": [host.program or program, *options.command_line],
-        "versions": versions() if host.keeps_files else {},
+        "command_line": [program, *options.command_line],
+        "versions": {} if options.run.is_temporary else versions(),
         "hyper_opt": custom_name(options.search.algorithm),
         "search": options.search.to_json(),
         "plan": asdict(options.plan),
@@ -134,7 +136,7 @@ def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunReq
     if not difference:
         return model_remark(known.model, asked.model)
     is_of_model = asked.search_space is not None and difference == model_difference(known.model, asked.model)
-    learns = f", which learns from the trials of this one by `--warm-start {run}`" * is_of_model
+    learns = f", which learns from the trials of this one by `{spelled('warm_start', run)}`" * is_of_model
     raise ConfigurationError(
         f"`{request.restore_option}` resumes the same run only. In `{run}` {difference}. Give what the run "
         f"was started with, or start a new run under another name{learns}."
@@ -183,48 +185,50 @@ def _resumed(request: RunRequest) -> RunIdentity | None:
 
 def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[str]) -> str:
     """Return the first difference in words; empty without one."""
+    return (
+        _space_difference(known, asked)
+        or model_difference(known.model, asked.model)
+        or _data_difference(known.data, asked.data)
+        or _objective_difference(known, asked)
+        or _constraint_difference(known, asked)
+        or _option_difference(known, asked)
+        or _warm_start_difference(known, asked)
+        or _training_difference(known, asked, may_change)
+    )
+
+
+def _space_difference(known: RunIdentity, asked: RunIdentity) -> str:
     before, now = known.space, asked.space
-    if before is not None and now is not None:
-        if difference := before.difference(now):
-            return f"the search space differs: {difference}"
-    elif before is not now:
+    if before is None or now is None:
         was, is_now = ("a training" if space is None else "a search" for space in (before, now))
-        return f"there is {was}, and this is {is_now}"
-    if difference := model_difference(known.model, asked.model):
-        return difference
-    if known.data != asked.data:
-        return f"the data differ: {_data_difference(known.data, asked.data)}"
+        return f"there is {was}, and this is {is_now}" * (was != is_now)
+    difference = before.difference(now)
+    return f"the search space differs: {difference}" if difference else ""
+
+
+def _data_difference(known: DataFiles | None, asked: DataFiles | None) -> str:
+    if known == asked:
+        return ""
+    what = "the list of files is not the same"
+    if known is None or asked is None:
+        what = "one has data files and the other has none"
+    elif (known.n_train, known.n_validation) != (asked.n_train, asked.n_validation):
+        what = (
+            f"there were {known.n_train} training and {known.n_validation} validation samples, "
+            f"now {asked.n_train} and {asked.n_validation}"
+        )
+    elif changed := [old[0] for old, new in zip(known.files, asked.files, strict=False) if old != new]:
+        what = f"the first file that is not the same is `{changed[0]}`"
+    return f"the data differ: {what}"
+
+
+def _objective_difference(known: RunIdentity, asked: RunIdentity) -> str:
     were, are = _objectives(known), _objectives(asked)
-    if len(were) == len(are) == 1 and were[0].name == are[0].name and were != are:
-        return differing("--direction", were[0].direction, are[0].direction)
-    if were != are:
-        return differing("--objective", ", ".join(map(str, were)), ", ".join(map(str, are)))
-    if known.constraints != asked.constraints:
-        bounds = [", ".join(identity.constraints) or None for identity in (known, asked)]
-        return differing("--outcome-constraint", *bounds)
-    # Only a framework of another package is kept.
-    without = {"backend": None} if "backend" in known.plain else {}
-    for key, value in (without | asked.plain).items():
-        # An option that came later than the run is no difference.
-        if known.plain.get(key, value) != value and key not in _BY_ITSELF | _DERIVED:
-            if key == "pruner":
-                return _pruner_difference(known.plain[key], value)
-            return differing(_OPTIONS.get(key, option_name(key)), known.plain[key], value)
-    if asked.warm_start not in ([], known.warm_start):
-        return differing("--warm-start", ", ".join(known.warm_start) or None, ", ".join(asked.warm_start))
-    for name, value in asked.training.plain.items():
-        before = known.training.plain.get(name, value)
-        if before != value and name not in may_change:
-            if name == "shuffle":
-                return differing("--no-shuffle", not before, not value)
-            return differing(option_name(name), before, value)
-    return ""
-
-
-def _pruner_difference(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
-    was, is_now = ({"name": None, **(plan or {})} for plan in (before, now))
-    name = next(name for name in was | is_now if was.get(name) != is_now.get(name))
-    return differing("--pruner" if name == "name" else option_name(f"pruner_{name}"), was.get(name), is_now.get(name))
+    if were == are:
+        return ""
+    if len(were) == len(are) == 1 and were[0].name == are[0].name:
+        return differing(spelled("direction"), were[0].direction, are[0].direction)
+    return differing(spelled("objective"), ", ".join(map(str, were)), ", ".join(map(str, are)))
 
 
 def _objectives(identity: RunIdentity) -> list[Objective]:
@@ -233,18 +237,46 @@ def _objectives(identity: RunIdentity) -> list[Objective]:
     return [Objective.parse(text) for text in identity.objectives or [one]]
 
 
-def _text_of(weights: ClassWeights | None) -> str | None:
-    """Return class weights as text, because numbers are no names in JSON."""
-    return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
+def _constraint_difference(known: RunIdentity, asked: RunIdentity) -> str:
+    if known.constraints == asked.constraints:
+        return ""
+    bounds = [", ".join(identity.constraints) or None for identity in (known, asked)]
+    return differing(spelled("outcome_constraint"), *bounds)
 
 
-def _data_difference(known: DataFiles | None, asked: DataFiles | None) -> str:
-    if known is None or asked is None:
-        return "one has data files and the other has none"
-    if (known.n_train, known.n_validation) != (asked.n_train, asked.n_validation):
-        return (
-            f"there were {known.n_train} training and {known.n_validation} validation samples, "
-            f"now {asked.n_train} and {asked.n_validation}"
-        )
-    changed = [old[0] for old, new in zip(known.files, asked.files, strict=False) if old != new]
-    return f"the first file that is not the same is `{changed[0]}`" if changed else "the list of files is not the same"
+def _option_difference(known: RunIdentity, asked: RunIdentity) -> str:
+    """Compare what has no words of its own. An option that came later than the run is no difference."""
+    # Only a framework of another package is kept.
+    without: dict[str, Any] = {"backend": None} if "backend" in known.plain else {}
+    for key, value in (without | asked.plain).items():
+        before = known.plain.get(key, value)
+        if before == value or key in _BY_ITSELF | _DERIVED:
+            continue
+        if key == "pruner":
+            return _pruner_difference(before, value)
+        return differing(spelled(_OPTIONS.get(key) or key), before, value)
+    return ""
+
+
+def _pruner_difference(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
+    none: dict[str, Any] = {"name": None}
+    was, is_now = (none | (plan or {}) for plan in (before, now))
+    name = next(name for name in was | is_now if was.get(name) != is_now.get(name))
+    return differing(spelled("pruner" if name == "name" else f"pruner_{name}"), was.get(name), is_now.get(name))
+
+
+def _warm_start_difference(known: RunIdentity, asked: RunIdentity) -> str:
+    if asked.warm_start in ([], known.warm_start):
+        return ""
+    return differing(spelled("warm_start"), ", ".join(known.warm_start) or None, ", ".join(asked.warm_start))
+
+
+def _training_difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[str]) -> str:
+    for name, value in asked.training.plain.items():
+        before = known.training.plain.get(name, value)
+        if before == value or name in may_change:
+            continue
+        if name == "shuffle":
+            return either(differing("--no-shuffle", not before, not value), differing("shuffle", before, value))
+        return differing(spelled(name), before, value)
+    return ""

@@ -24,9 +24,9 @@ from nnlo_opt.app.run.options.choice import chosen, resumed, with_choice, withou
 from nnlo_opt.app.run.options.pruning import pruning_for
 from nnlo_opt.app.run.options.values import Options, budget_text
 from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.start.driver import Driver, Ended
 from nnlo_opt.app.run.start.earlier import observations_of_runs, read_earlier
-from nnlo_opt.app.run.start.running_search import RunningSearch
-from nnlo_opt.app.run.start.session import Session, run_command
+from nnlo_opt.app.run.start.one_start import run_command
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import (
     EXIT_FAILURE,
@@ -37,8 +37,9 @@ from nnlo_opt.core.base.errors import (
     NnloError,
 )
 from nnlo_opt.core.base.records import checked
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.topology import Topology
-from nnlo_opt.core.coordinator.coordinator import Search
+from nnlo_opt.core.coordinator.coordinator import Coordinator, Search
 from nnlo_opt.core.coordinator.instructions import SearchPlan
 from nnlo_opt.core.search.base import Suggestion
 from nnlo_opt.core.search.grid import grid_size
@@ -65,7 +66,7 @@ MAXIMAL = Objective(FIGURE, "max")
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
-    return run_command(SearchSession, plan_search(world.size, options), world, options, context)
+    return run_command(OptimizationDriver, plan_search(world.size, options), world, options, context)
 
 
 def plan_search(n_ranks: int, options: Options) -> Topology:
@@ -99,16 +100,16 @@ class HeldSearch(InlineSearch):
         return super().poll()
 
 
-class SearchSession(Session):
-    """One start of a search."""
+class OptimizationDriver(Driver):
+    """Drives a search."""
 
-    driver = "OptimizationDriver"
+    name = "OptimizationDriver"
     _search: SearchService | None = None
     #: the pruner, completed for the model; None before that, and without a pruner
     _pruning: PruningPlan | None = None
 
     def load_space(self) -> Space | None:
-        if not self.host.owns_process:
+        if self.host.space is not None:
             return self.host.space
         # Started early: it imports its libraries while the trainer ranks import theirs.
         say = partial(self.say, stream=sys.stderr)
@@ -118,23 +119,23 @@ class SearchSession(Session):
         return self._search.load_space(self.options.search_space, self.options.fix)
 
     def check_early(self) -> None:
-        super().check_early()
         if not self.options.run.restore:  # a resumed search needs the earlier runs no more
             for place in self.options.search.warm_start:
                 read_earlier(place)
 
-    def check_findings(self, findings: Findings) -> None:
+    def check(self, findings: Findings) -> None:
         comparison = self.options.comparison
         if not findings.is_objective and comparison.function is None and MAXIMAL in comparison.objectives:
             raise ConfigurationError(
-                "`--direction max` is for objective modules, `--figure-of-merit` and metrics. Received: a model whose "
-                "figure of merit is minimised; leave it out, or name a metric by `--objective`, for example "
-                "val_acc:max."
+                f"`{spelled('direction', 'max')}` is for objective modules, `{spelled('figure_of_merit')}` and "
+                "metrics. Received: a model whose figure of merit is minimised; leave it out, or name a metric by "
+                f"`{spelled('objective')}`, for example val_acc:max."
             )
         if self.options.search.warm_start and self.options.plan.objectives:
             raise ConfigurationError(
-                f"`--warm-start` needs a search of one objective. Received: {len(self.options.plan.objectives)} "
-                "objectives. Drop `--warm-start`, or keep one `--objective`."
+                f"`{spelled('warm_start')}` needs a search of one objective. Received: "
+                f"{len(self.options.plan.objectives)} objectives. Drop `{spelled('warm_start')}`, or keep one "
+                f"`{spelled('objective')}`."
             )
         check_start_points(findings.search_space, self.options.search.start_points)
         plan, is_open = self.options.plan.pruning, self.options.search.algorithm == AUTO
@@ -148,28 +149,20 @@ class SearchSession(Session):
                 whole = replace(self.options.plan, num_iterations=n_points)
                 self.options = replace(self.options, plan=whole, run=replace(self.options.run, n_asked=n_points))
 
-    def _open_directory(self, findings: Findings) -> RunDirectory:
-        directory = super()._open_directory(findings)
-        if self.options.search.algorithm == AUTO:
-            try:
-                self._choose_algorithm(findings, directory.ledger)
-            except BaseException:
-                directory.abandon()
-                raise
-        return directory
-
-    def _choose_algorithm(self, findings: Findings, ledger: Ledger) -> None:
+    def complete_options(self, findings: Findings, ledger: Ledger) -> None:
         """Choose what `--hyper-opt auto` stands for; a resumed run goes on with what it had."""
+        if self.options.search.algorithm != AUTO:
+            return
         choice = resumed(ledger.settings) if ledger.sessions else chosen(self.options, findings)
         if remark := without_effect(self.options, choice):
-            self._remark(remark)
+            self.console.remark(remark)
         self.options = with_choice(self.options, choice)
         if choice.algorithm == FREEZE_THAW and (plan := self.options.plan.pruning) is not None:
             self._pruning = pruning_for(plan, self.options.comparison, self.options.training.epochs, findings)
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         plan, ledger = self.options.plan, directory.ledger
-        first_unix_s = ledger.first_start_unix_s if ledger.sessions else self._clock.unix_s()
+        first_unix_s = ledger.first_start_unix_s if ledger.sessions else self.clock.unix_s()
         began_at_s = self.began_unix_s - first_unix_s
         budget = plan.budget.of_start(self.options.walltime_s, began_at_s)
         return replace(plan, pruning=self._pruning, budget=budget)
@@ -194,7 +187,7 @@ class SearchSession(Session):
             self.adopted = ledger.adopted
             before = ledger.settings.hyper_opt
             if before not in ("", now := custom_name(options.algorithm)):  # every algorithm continues from any history
-                self._remark(f"The search was {before} and is now {now}.")
+                self.console.remark(f"The search was {before} and is now {now}.")
         else:
             start = self.options.run.start  # the model module may have changed the working folder
             moved = Path.cwd() != start
@@ -205,36 +198,30 @@ class SearchSession(Session):
                 self.say(line)
         remark = self._search.start(options.algorithm, space, self.options.seed, settings)
         if remark and not ledger.sessions:
-            self._remark(remark)
+            self.console.remark(remark)
         sign = -1.0 if self.options.plan.direction == "max" else 1.0
         adopted = [{**observation, "value": sign * observation["value"]} for observation in self.adopted]
         self._search.adopt(checked(adopted, list[Observation]))
         return self._search
 
-    def end(self, run: RunningSearch) -> int:
-        self._ask_for_best_expected(run)
-        code = super().end(run)
-        plan, trials = self._pruning, run.directory.ledger.trials
-        if plan is not None and run.findings.is_objective and trials and not any(trial.reports for trial in trials):
-            self._remark(
-                f"`--pruner` compares trials by what they report. Received: {plan.name}, and "
+    def remark(self, ended: Ended) -> None:
+        plan, trials = self._pruning, ended.directory.ledger.trials
+        if plan is not None and ended.findings.is_objective and trials and not any(trial.reports for trial in trials):
+            self.console.remark(
+                f"`{spelled('pruner')}` compares trials by what they report. Received: {plan.name}, and "
                 f"{counted(len(trials), 'trial')} without a report. Call `report(epoch, value)` after each epoch, or "
                 "leave it out."
             )
-        return code
 
-    def _ask_for_best_expected(self, run: RunningSearch) -> None:
+    def last_request(self, coordinator: Coordinator) -> None:
         """Record which trial is expected to be the best now that all have ended."""
         can_expect = can_expect_best(self.options.search.algorithm) and not self.options.plan.objectives
-        if self._search is None or not can_expect or self._preemption.left_s is not None:
+        if self._search is None or not can_expect or self.context.preemption.left_s is not None:
             return  # without time a later start asks
         try:
-            run.coordinator.expect(self._search.best_expected())
+            coordinator.expect(self._search.best_expected())
         except NnloError as error:
-            self._remark(f"Which trial is expected to be the best is not known: {error}")
-
-    def _remark(self, sentence: str) -> None:
-        (self.host.warn or self.say)(sentence)
+            self.console.remark(f"Which trial is expected to be the best is not known: {error}")
 
     def _may_begin(self, ledger: Ledger) -> bool:
         """Return True if another trial can begin in a script."""
@@ -267,7 +254,7 @@ class SearchSession(Session):
             self.say(figure_text(findings.figure, options.plan.direction))
         if budget := budget_text(options.plan.budget, options.walltime_s):
             self.say(f"Ends early after {budget}.")
-        self.say_data(findings)
+        self._say_data(findings)
         if self._pruning is not None:
             self.say(describe(self._pruning))
         ledger = directory.ledger
@@ -277,8 +264,8 @@ class SearchSession(Session):
             state = f"{counted(ledger.n_ended, 'trial')} done, {n_open} in progress"
             self.say(f"Resuming `{directory.shown}`: {state}{f', {n_paused} paused' * bool(n_paused)}.")
 
-    def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
-        ledger = directory.ledger
+    def conclude(self, ended: Ended) -> int:
+        directory, ledger = ended.directory, ended.directory.ledger
         self.say("")
         self.say(trials_table(ledger, line_width(sys.stdout)))
         if ledger.objectives:
@@ -293,16 +280,17 @@ class SearchSession(Session):
             self.say(f"Search {how}: {ledger.completed_because} ({outcome(ledger)}).")
         else:
             self.say(
-                f"Search interrupted: {ledger.preempted_because} ({outcome(ledger)}). Add `--opt-restore` to resume."
+                f"Search interrupted: {ledger.preempted_because} ({outcome(ledger)}). Add "
+                f"`{spelled('opt_restore', True)}` to resume."
             )
-        self.say(f"Files: `{directory.shown}` ({', '.join((*self._reports, JOURNAL_NAME))}).")
+        self.say(f"Files: `{directory.shown}` ({', '.join((*ended.reports, JOURNAL_NAME))}).")
         best = ledger.best(self.options.plan.direction)
         if best is None and not ledger.complete:
             return EXIT_PREEMPTED
         if best is None and not ledger.trials and ledger.adopted:
             self.say(
-                "`--warm-start` must leave points to try. Received: runs that have tried every point of the search "
-                "space. Drop it, or widen the space.",
+                f"`{spelled('warm_start')}` must leave points to try. Received: runs that have tried every point of "
+                "the search space. Drop it, or widen the space.",
                 sys.stderr,
             )
             return EXIT_WRONG_REQUEST
@@ -311,13 +299,13 @@ class SearchSession(Session):
             why = f"The first reason: {reasons[0]}" if reasons else kept or "None has begun."
             self.say(f"No trial succeeded. {why}", sys.stderr)
             return EXIT_FAILURE
-        name = figure if ledger.objectives else "figure of merit"
+        name = ended.findings.figure if ledger.objectives else "figure of merit"
         which = "Best in the first objective" if ledger.objectives else "Best"
         at = f", at {point_text(best.point)}" * bool(best.point)
         self.say(f"{which}: trial {best.number}, {name} {best.figure_of_merit:.6g}{at}")
         if expected := best_expected_text(ledger):
             self.say(expected)
-        if model_path is not None:
+        if ended.model_path is not None:
             weights = weights_text(directory.path, best, self.options.plan.direction)
-            self.say(f"Its model: `{model_path}`, {weights}.")
+            self.say(f"Its model: `{ended.model_path}`, {weights}.")
         return EXIT_OK if ledger.complete else EXIT_PREEMPTED

@@ -1,4 +1,4 @@
-"""Ranks that serve a session, from the view of the session."""
+"""Ranks that serve a start, from the view of the start."""
 
 import time
 from collections.abc import Sequence, Set
@@ -13,7 +13,8 @@ from nnlo_opt.core.base.errors import NnloError, OutOfTimeError
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
 from nnlo_opt.core.comm.messages import Message
-from nnlo_opt.core.comm.run_messages import PreemptionHeard, Prepared, Shutdown
+from nnlo_opt.core.comm.run_messages import OpenRun, PreemptionHeard, Prepared, Shutdown
+from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.comm.transport import Received, Transport, wait_until
 from nnlo_opt.engine.runtime.preemption import Preemption
 
@@ -61,6 +62,8 @@ class ServingRanks:
         self._grace_s = grace_s
         #: ranks that have imported what training needs
         self.prepared: set[int] = set()
+        #: True from `open_run` on, until `have_stopped`
+        self.may_be_at_work = False
 
     @classmethod
     def of(cls, world: "World | None", setup: RoleSetup) -> "ServingRanks":
@@ -120,6 +123,17 @@ class ServingRanks:
             raise OutOfTimeError(f"the {self._grace_s:g} s of `--grace` are over.")
         return found[0]
 
+    def open_run(self, run: OpenRun, topology: Topology) -> None:
+        """Have all ranks that are more than the coordinator write to a run from now on."""
+        for rank in range(self.transport.size):
+            if rank != self.transport.rank or topology.team_of_rank(rank):
+                self.transport.send(rank, run)
+        self.may_be_at_work = True
+
+    def have_stopped(self) -> None:
+        """Note that all ranks have stopped, and hear again."""
+        self.may_be_at_work = False
+
     def work(self) -> bool:
         """Let the rank of this process work for a while; return True if there was anything to do."""
         until_s = time.perf_counter() + PUMP_S
@@ -157,7 +171,7 @@ class WithOwnRank(Transport):
     def __init__(self, others: Transport, own: Transport) -> None:
         self._others = others
         self._own = own
-        #: the session is none of the ranks that it sends to
+        #: the start is none of the ranks that it sends to
         self.rank = -1
         self.size = others.size
         self.n_processes = others.n_processes

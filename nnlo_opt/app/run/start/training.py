@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnlo_opt.app.reporting.lines import TrainingLines
@@ -13,7 +12,8 @@ from nnlo_opt.app.reporting.words import losses_text, metrics_text
 from nnlo_opt.app.run.afterwards.best_model import history_of, kept_epoch, weights_text
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
-from nnlo_opt.app.run.start.session import Session, run_command
+from nnlo_opt.app.run.start.driver import Driver, Ended
+from nnlo_opt.app.run.start.one_start import run_command
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.core.base.files import atomic_write, make_directory, short_name
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
     topology = plan_single_block(world.size, **options.of_teams)
-    return run_command(TrainingSession, topology, world, options, context)
+    return run_command(TrainingDriver, topology, world, options, context)
 
 
 class _OnePoint:
@@ -59,10 +59,10 @@ class _OnePoint:
         return Suggestion(point=self._point)
 
 
-class TrainingSession(Session):
-    """One start of a training."""
+class TrainingDriver(Driver):
+    """Drives a training."""
 
-    driver = "TrainingDriver"
+    name = "TrainingDriver"
     is_one_training = True
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
@@ -90,6 +90,8 @@ class TrainingSession(Session):
         asked, known = self.options.training, directory.ledger.identity.training
         return "epochs are done" not in ended_because and asked.target_metric == known.target_metric
 
+    def space_of(self, findings: Findings) -> None: ...
+
     def start_search(self, findings: Findings, identity: RunIdentity, ledger: Ledger) -> Search:
         return _OnePoint(self.options.point)
 
@@ -105,13 +107,13 @@ class TrainingSession(Session):
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
             f"{', '.join(filter(None, steps))}{each}.{f' {findings.replaced}' * bool(findings.replaced)}"
         )
-        self.say_data(findings)
+        self._say_data(findings)
 
     def lines(self, state: CoordinatorState) -> Observer:
         return TrainingLines(self.say, self.options.training, state.plan.n_fold)
 
-    def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
-        ledger = directory.ledger
+    def conclude(self, ended: Ended) -> int:
+        directory, ledger = ended.directory, ended.directory.ledger
         if lost := losses_text(ledger):
             self.say(lost)
         if not ledger.complete:
@@ -136,9 +138,9 @@ class TrainingSession(Session):
             self.say(self._momentum_text(history))
         self.say(f"{'Best' if n_kept < n_done else 'Last'} epoch, {n_kept}: {metrics_text(result.metrics)}")
         self.say(f"History: `{directory.shown / path.name}`.")
-        if model_path is not None:
+        if ended.model_path is not None:
             weights = weights_text(directory.path, trial, self.options.plan.direction)
-            self.say(f"Model: `{model_path}`, {weights}.")
+            self.say(f"Model: `{ended.model_path}`, {weights}.")
         return EXIT_OK
 
     def _momentum_text(self, history: dict[str, Json]) -> str:

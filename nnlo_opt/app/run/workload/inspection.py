@@ -14,14 +14,15 @@ from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.run_data import RunData
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.space.tuples import Tuples
-from nnlo_opt.core.training.options import TrainingOptions, model_parameters, option_name
+from nnlo_opt.core.training.options import TrainingOptions, model_parameters
 from nnlo_opt.core.training.stopping import check_metric
 from nnlo_opt.core.trials.figure import figure_name
 from nnlo_opt.core.trials.identity import DataFiles
-from nnlo_opt.core.trials.objectives import FIGURE
+from nnlo_opt.core.trials.objectives import DEFAULT_FIGURE, FIGURE
 from nnlo_opt.core.trials.trial import cause_of
 from nnlo_opt.engine.loading.spaces import finish_space, space_from_dimensions
 from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
@@ -90,8 +91,8 @@ class Inspection:
         info = data.source.info
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
             raise ConfigurationError(
-                "A search needs validation data to compare trials. Received: none; give `--val-data LIST`, or "
-                "`--n-fold` of at least 2."
+                "A search needs validation data to compare trials. Received: none; give "
+                f"`{spelled('val_data', 'LIST')}`, or `{spelled('n_fold')}` of at least 2."
             )
         test = self._data.test
         measured = () if test is None else (f"Test data for the saved model: {len(test[1]):,} samples.",)
@@ -130,7 +131,8 @@ class Inspection:
         if definition.parameter_range is None:
             raise ConfigurationError(
                 f"A search needs a search space. Received: none in `{definition.source}`; give "
-                f"`--search-space MODULE`, or set `{function}.parameter_range` in the model module."
+                f"`{either('--search-space MODULE', 'space')}`, or set `{function}.parameter_range` in the model "
+                "module."
             )
         space = space_from_dimensions(definition.parameter_range, f"{function}.parameter_range of {definition.source}")
         feasible = definition.functions.get(CONSTRAINT_NAME)
@@ -147,19 +149,20 @@ class Inspection:
             options.command.template.check(names, conditions)
         if options.plan.n_fold > 1 and not takes(definition.objective, "fold"):
             raise ConfigurationError(
-                "`--n-fold` calls the objective for every fold, which it gets by the argument `fold`. Received: "
-                f"{options.plan.n_fold} folds for an objective without; add the argument, or leave the option out."
+                f"`{spelled('n_fold')}` calls the objective for every fold, which it gets by the argument `fold`. "
+                f"Received: {options.plan.n_fold} folds for an objective without; add the argument, or leave "
+                f"`{spelled('n_fold')}` out."
             )
         others = ("backend", "keras_backend", "n_processes", "n_masters")
         ignored = (
             _first_change(options.training.to_json(), TrainingOptions().to_json())
             or _first_change(asdict(options.data), asdict(DataOptions()))
-            or next((option_name(name) for name in others if getattr(options, name) not in (None, 1)), "")
+            or next((spelled(name) for name in others if getattr(options, name) not in (None, 1)), "")
         )
         if ignored:
             raise ConfigurationError(
-                f"An objective module trains by itself: options of training and data do not reach it. Received: "
-                f"`{ignored}`; leave it out."
+                f"An objective module trains by itself: {either('options', 'arguments')} of training and data do not "
+                f"reach it. Received: `{ignored}`; leave it out."
             )
         if space is None:
             raise ConfigurationError(
@@ -167,12 +170,12 @@ class Inspection:
             )
         if space.train_names:
             raise ConfigurationError(
-                "Parameters that begin with `train.` set training options, and an objective has none. "
-                f"Received: {space.train_names[0]!r}."
+                f"Parameters that begin with `train.` set training {either('options', 'arguments')}, and an "
+                f"objective has none. Received: {space.train_names[0]!r}."
             )
         comparison = options.comparison
         if comparison.function is not None or comparison.epoch != "last":
-            option = "--objective-epoch" if comparison.function is None else "--figure-of-merit"
+            option = spelled("objective_epoch" if comparison.function is None else "figure_of_merit")
             raise ConfigurationError(
                 f"`{option}` is for models. Received: an objective module, whose figure of merit is what it returns; "
                 "leave it out."
@@ -204,14 +207,14 @@ class Inspection:
                 figures = figures_of(terms)
                 findings = self._with_compiled(replace(findings, loss=losses_in_words(terms)), model, options, terms)
                 remarks = (*filter(None, (findings.taken, findings.unused)), *remarks)
-        figure = "1 - val_acc, else val_loss"
+        figure = DEFAULT_FIGURE
         if figures is not None:
             validates = any(len(fold.validation) for fold in self._data.training.folds)
             known = (*figures, *(f"val_{name}" for name in figures if validates))
             if early:
-                check_metric(early.metric, known, "--early-stopping")
+                check_metric(early.metric, known, spelled("early_stopping"))
             if target:
-                check_metric(target.metric, known, "--target-metric")
+                check_metric(target.metric, known, spelled("target_metric"))
             check_objectives(self._options.comparison, known)
             figure = figure_name(known)
         first, function = self._options.comparison.objectives[0], self._maker.figure
@@ -266,15 +269,18 @@ class Inspection:
         if points:
             raise ConfigurationError(
                 f"A model must be built at some point of its search space. Received: {error} So it failed at "
-                f"{len(points)} point{'s' * (len(points) > 1)}. Correct it; `--max-failures 0` searches all the same."
+                f"{len(points)} point{'s' * (len(points) > 1)}. Correct it; `{spelled('max_failures', 0)}` searches "
+                "all the same."
             ) from error
 
 
 #: value of a run -> the option that sets it, if that has another name
-_OPTION_OF = {"cache": "cache_data", "memory_bytes": "memory_limit", "n_ahead": "preload_data", "shuffle": "no_shuffle"}
+_OPTION_OF = {"cache": "cache_data", "memory_bytes": "memory_limit", "n_ahead": "preload_data"}
 
 
 def _first_change(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Return the first option without its default value; empty if there is none."""
     changed = next((name for name, value in values.items() if value != defaults[name]), "")
-    return option_name(_OPTION_OF.get(changed, changed)) if changed else ""
+    if changed == "shuffle":
+        return spelled("shuffle", False)
+    return spelled(_OPTION_OF.get(changed, changed)) if changed else ""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Arrays, leaves
 from nnlo_opt.core.data.source import DataInfo
 from nnlo_opt.core.models.adapter import FrameworkAdapter
@@ -162,8 +163,9 @@ class ModelMaker:
         if owner is not None and owner is not self._framework:
             if self._options.backend is not None:
                 raise ConfigurationError(
-                    f"`get_model` must return {self.framework.NOUN} with `--backend {self._options.backend}`. "
-                    f"Received: {owner.NOUN}; leave `--backend` out."
+                    f"`get_model` must return {self.framework.NOUN} with "
+                    f"`{spelled('backend', self._options.backend)}`. Received: {owner.NOUN}; leave "
+                    f"`{spelled('backend')}` out."
                 )
             # The text of the module did not tell.
             self._import(owner)
@@ -205,15 +207,15 @@ class ModelMaker:
             )
         if data.class_weights is not None or data.sample_weights_name is not None:
             raise ConfigurationError(
-                "A composite model takes no weights of classes or samples. Received: some; leave `--class-weights` "
-                "and `--sample-weights-name` out."
+                "A composite model takes no weights of classes or samples. Received: some; leave "
+                f"`{spelled('class_weights')}` and `{spelled('sample_weights_name')}` out."
             )
         policy = getattr(definition.functions["get_model"], "dtype_policy", None)
         with self.framework.building(definition.custom_objects, policy):
             self._adapter = adapter = CompositeAdapter(model, samples.info.feature_shape, options, seed)
-        option = "--worker-optimizer" if options.worker_optimizer else "--optimizer"
+        option = spelled("worker_optimizer" if options.worker_optimizer else "optimizer")
         asked = options.worker_optimizer or options.optimizer
-        ignored = [("--loss", "losses")] if options.loss else []
+        ignored = [(spelled("loss"), "losses")] if options.loss else []
         ignored += [(option, "optimizers")] if asked not in (TrainingOptions().optimizer, *adapter.optimizers) else []
         text = "`{}` has no effect: the models of a composite have {} of their own."
         return adapter, tuple(text.format(*each) for each in ignored)

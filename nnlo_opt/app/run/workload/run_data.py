@@ -12,6 +12,7 @@ from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Arrays
 from nnlo_opt.core.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.core.data.ragged import padded
@@ -87,8 +88,8 @@ class RunData:
         validation = _paths(given.val_data or definition.files("get_val"))
         if not train:
             raise ConfigurationError(
-                "Training needs data. Received: none; give `--train-data LIST`, or define `get_train()` in the model "
-                "module."
+                f"Training needs data. Received: none; give `{spelled('train_data', 'LIST')}`, or define "
+                "`get_train()` in the model module."
             )
         if given.pooled:
             train, validation = (*train, *validation), ()
@@ -118,7 +119,7 @@ class RunData:
         if seen := [path for path in files if path.resolve() in trained]:
             raise ConfigurationError(
                 f"`--test-data` must name samples that are not trained on. Received: {seen[0]}, which is trained on. "
-                "Name other files, or train on fewer by `--train-data` and `--val-data`."
+                f"Name other files, or train on fewer by `{spelled('train_data')}` and `{spelled('val_data')}`."
             )
         # Beside a file of training samples, with which those of the test have to agree.
         known = self.training.source.info.files[0]
@@ -162,9 +163,9 @@ class RunData:
         for files in lists:
             if not isinstance(files, Path):
                 raise ConfigurationError(
-                    "`--verify-data` compares the files of lists, which have their checksums beside them. Received: "
-                    f"data that `{self._maker.definition.source}` names file by file; give `--train-data` and "
-                    "`--val-data`."
+                    f"`{spelled('verify_data', True)}` compares the files of lists, which have their checksums beside "
+                    f"them. Received: data that `{self._maker.definition.source}` names file by file; give "
+                    f"`{spelled('train_data')}` and `{spelled('val_data')}`."
                 )
         n_files = sum(verify(files) for files in lists if isinstance(files, Path))
         return (f"Data verified: {n_files} files match their checksums.",)

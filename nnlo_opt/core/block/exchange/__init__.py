@@ -1,1 +1,1 @@
-"""Ways of a gradient between the ranks of a team."""
+"""Exchange of gradients and weights between the ranks of a team."""

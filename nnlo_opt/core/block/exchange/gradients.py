@@ -1,9 +1,9 @@
-"""Gradients of a step, of a worker's own batch or of the batches of several ranks together.
+"""Gradients of a step, from a worker's own batch or averaged over the batches of several ranks.
 
-Together means one collective sum a step: synchronous SGD with averaged gradients, as in Sergeev and Del Balso,
-"Horovod" (arXiv:1802.05799), section 3. Every rank adds n_i g_i, the gradient of its n_i samples; its flags for the
-other ranks travel behind it in the same vector. A rank that fails, has to stop, or has no batch left in this pass still
-takes part, so that none waits for it.
+Averaging is one collective sum per step: synchronous SGD with averaged gradients, as in Sergeev and Del Balso,
+"Horovod" (arXiv:1802.05799), section 3. Every rank contributes n_i g_i, the gradient of its n_i samples; its flags for
+the other ranks follow in the same vector. A rank that fails, has to stop, or has no batch left in this pass still takes
+part; otherwise the others would hang.
 """
 
 import math
@@ -23,20 +23,20 @@ from nnlo_opt.core.comm.transport import Collective
 from nnlo_opt.core.training.history import Metrics
 from nnlo_opt.core.update_rules.rule import WorkerHalf
 
-#: numbers that go with a gradient: samples, ranks that failed, ranks that want the epoch to end; and sums of figures
+#: numbers sent with a gradient: samples, failed ranks, ranks that request the end of the epoch; and sums of metrics
 N_FLAGS, N_SUMS = 3, 61
 
 
 class Step(NamedTuple):
-    """Figures of one gradient, which `OwnBatches.step` has written."""
+    """Metrics of one step of `OwnBatches.step`, which writes the gradient."""
 
-    #: figures of the samples that count for this worker
+    #: metrics of the samples that count for this worker
     metrics: Metrics
-    #: number of samples over which the gradient is averaged
+    #: number of samples that the gradient is averaged over
     n_samples: int
-    #: True if every sample of the shard has been seen equally often
+    #: True if all samples of the shard have been seen equally often
     end_of_pass: bool = False
-    #: True if another rank has failed, which reports it itself
+    #: True if another rank has failed and reports it
     has_failed: bool = False
 
 
@@ -49,11 +49,12 @@ class OwnBatches:
         self._task = task
         self._gradient = gradient
         self._wants_end = False
-        #: True once the first batch has been trained, for which a framework may have to compile
+        #: True after the first batch, which a framework may have to compile
         self._has_begun = False
-        #: a failure of this rank outside of a step
+        #: failure of this rank outside of a step
         self._failure: BaseException | None = None
-        #: context for work outside of a step: the next step raises its failure, once the other ranks know of it
+        #: context for work outside of a step: a failure is raised by the next step, after the other ranks have been
+        #: told
         self.fails_in_next_step = failures_to(self._fail)
 
     def _fail(self, error: BaseException) -> None:
@@ -64,19 +65,19 @@ class OwnBatches:
         self._wants_end = True
 
     def at(self, weights: np.ndarray) -> None:
-        """Compute the next gradients at `weights` (n_weights,), which stay as they are until the next call."""
+        """Compute the next gradients at `weights` (n_weights,). Do not change `weights` until the next call."""
         self._task.adapter.borrow_weights(weights)
 
     def share_weights(self, rule: WorkerHalf) -> list[int]:
-        """Keep the weights of `rule` in memory that other ranks read; return its handle, [] if there is no use."""
+        """Store the weights of `rule` in memory shared with other ranks; return its handle, [] if it is not needed."""
         return []
 
     def average_by(self, averaging: Averaging) -> None:
-        """Average in another way from now on; between two steps."""
+        """Use this averaging from now on; call between two steps."""
         raise ProtocolError(f"{type(self).__name__} averages no gradients.")
 
     def step(self) -> Step:
-        """Compute the next gradient; a failure on this rank is raised."""
+        """Compute the next gradient; raises a failure on this rank."""
         if self._failure is not None:
             raise self._failure
         metrics, end_of_pass = self._compute(self._gradient)
@@ -100,19 +101,22 @@ class OwnBatches:
         return metrics, batch.end_of_pass
 
     def position(self) -> dict[str, Any]:
-        """Return the position in the data with the integer state of the model, plain data."""
+        """Return data position and integer state of the model, as plain data."""
         sweep, offset = self._task.stream.position
         return {"pass": sweep, "offset": offset, "discrete": self._task.adapter.discrete_state()}
 
     def seek(self, position: dict[str, Any]) -> None:
-        """Go to a position: the same steps follow as the first time."""
+        """Continue from a position: the same steps follow as the first time."""
         self._task.stream.seek(position["pass"], position["offset"])
         if position.get("discrete"):
             self._task.adapter.load_discrete_state(position["discrete"])
 
 
 class CommonBatches(OwnBatches):
-    """The gradient of the union of the batches of all ranks of a group; every step is collective over it."""
+    """The gradient of the union of the batches of all ranks of a group.
+
+    Collective: every rank of the group must call each `step`; a missing rank blocks the others.
+    """
 
     def __init__(
         self,
@@ -124,23 +128,23 @@ class CommonBatches(OwnBatches):
         *,
         counts_all: bool = False,
     ) -> None:
-        """Compute gradients with the ranks of `together`, the group that averages.
+        """Compute gradients together with the ranks of the group `together`.
 
         Args:
-            gradient: float32 (n_weights,), to which every step writes.
+            gradient: float32 (n_weights,), written by every step.
             together: None for a group of one rank.
             n_ranks: number of ranks that share all training samples.
-            counts_all: the figures of all ranks of the group count for this worker, instead of its own.
+            counts_all: True if the metrics of all ranks of the group count for this worker, not only its own.
         """
         super().__init__(task, gradient, timeline)
         self._counts_all = counts_all
         self._averaging: Averaging = _Sum(gradient, together)
-        # The largest shard decides; a rank with a smaller shard may be through one step earlier.
+        # The largest shard decides; a rank with a smaller shard may finish one step earlier.
         by_samples = math.ceil(math.ceil(task.n_train / n_ranks) / task.options.batch)
         self._steps_a_pass = task.steps_a_pass or by_samples
-        #: steps made, and samples of this rank trained, in the pass under way
+        #: steps, and trained samples of this rank, in the current pass
         self._n_steps = self._n_samples = 0
-        #: names of the figures, in the order in which their sums travel
+        #: names of the metrics, in the order in which their sums are sent
         self._names: list[str] = []
 
     def step(self) -> Step:
@@ -150,14 +154,14 @@ class CommonBatches(OwnBatches):
         is_through = self._n_steps >= self._steps_a_pass
         if is_through:
             self._n_steps = self._n_samples = 0
-        # If the end is wanted the pass is not over, and may be resumed from the position.
+        # On a requested end the pass is not over, and may be resumed from the position.
         end_of_pass = is_through or bool(wants_end)
         if self._counts_all:
             own = Metrics(int(n_samples), dict(zip(self._names, sums, strict=True)))
         return Step(own, int(n_samples), end_of_pass, bool(has_failed))
 
     def _exchange(self) -> tuple[Metrics, Sequence[float]]:
-        """Compute and average; return own metrics, and the sums over all ranks of the numbers beside the gradients."""
+        """Compute and average; return own metrics, and the sums over all ranks of the numbers sent with gradients."""
         own, failure = Metrics(), self._failure
         try:
             if failure is None and self._n_samples < self._task.n_shard:
@@ -195,7 +199,7 @@ class CommonBatches(OwnBatches):
 
 
 class _Sum:
-    """Averaging by one sum over the group of all gradients, with the numbers beside them."""
+    """Averaging by one collective sum of gradients and the numbers sent with them."""
 
     def __init__(self, gradient: np.ndarray, together: Collective | None) -> None:
         self.gradient = gradient

@@ -1,4 +1,4 @@
-"""Workers in step: the same model before the first round, one update of each worker in every round."""
+"""Synchronous rounds: equal models at first, one update of each worker in every round."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,24 +10,24 @@ from nnlo_opt.core.comm import messages as msg
 
 
 class SynchronousRounds:
-    """The rounds of one epoch, in which every worker passes over its shard once."""
+    """Rounds of one epoch, in which every worker passes once over its shard."""
 
     def __init__(self, workers: Iterable[int]) -> None:
         #: workers that still train in this epoch
         self.training = set(workers)
-        #: workers among them with an update in the round under way
+        #: those with an update in the current round
         self._here: set[int] = set()
-        #: workers among these with no other update in the epoch
+        #: those whose update is the last in the epoch
         self._through: set[int] = set()
 
     def take(self, worker: int, *, is_last: bool) -> tuple[int, ...]:
-        """Take note of the update of `worker`.
+        """Record that `worker` has pushed an update.
 
         Args:
-            is_last: the worker makes no other update in this epoch.
+            is_last: True if it is the worker's last update in this epoch.
 
         Returns:
-            The workers whose updates make the round, ascending; empty until the round is complete.
+            The workers with updates in the round, ascending; empty until the round is complete.
         """
         self._here.add(worker)
         if is_last:
@@ -42,14 +42,14 @@ class SynchronousRounds:
 
 
 class HeldUpdates:
-    """Copies of updates, kept until their round is complete; then the answers to them, if the rule writes these."""
+    """Copies of updates, kept until their round is complete; afterwards the answers, if the rule writes them."""
 
     def __init__(self) -> None:
         #: worker -> (samples, update)
         self._held: dict[int, tuple[int, np.ndarray]] = {}
 
     def keep(self, worker: int, n_samples: int, update: np.ndarray) -> None:
-        """Copy the update of `worker`, float32 (n_weights,); a later one takes its place."""
+        """Copy the update of `worker`, float32 (n_weights,), replacing an earlier one."""
         _, buffer = self._held.get(worker, (0, None))
         buffer = aligned_empty(len(update)) if buffer is None else buffer
         np.copyto(buffer, update)
@@ -60,12 +60,12 @@ class HeldUpdates:
         return [self._held[worker] for worker in workers if worker in self._held]
 
     def answer_to(self, worker: int) -> np.ndarray:
-        """Return what the last round has made of the update of `worker`."""
+        """Return the answer that the last round has written into the update of `worker`."""
         return self._held[worker][1]
 
 
 def check_same_model(worker: int, ready: msg.WorkerReady, others: msg.WorkerReady) -> None:
-    """Raise TrialError if `worker` has built another model than the `others`, or sees other data."""
+    """Raise TrialError if the model or the data of `worker` differ from the `others`."""
     own, other = ((r.n_weights, r.n_state, r.n_train, *r.steps.values()) for r in (ready, others))
     if own != other:
         raise TrialError(

@@ -1,12 +1,11 @@
-"""Allreduce steps in memory of the node, where each rank makes the part of its own weights.
+"""Allreduce steps in shared memory, where each rank updates its part of the weights.
 
-Every rank writes its gradient to memory that all ranks see. When all have written, each averages one n-th of the
-gradients and makes that part of the optimizer's step; when all parts are made, every rank reads all the weights. So
-nothing is sent, and n ranks make one step of the optimizer instead of n: stage 1 of ZeRO (Rajbhandari et al.,
-arXiv:1910.02054), on the reduce-scatter and the gather that an allreduce is made of. The result is the same as if every
-rank averaged all gradients.
+Every rank writes its gradient to shared memory. Then each averages one n-th of all gradients and applies that part of
+the optimizer's step; when all parts are done, every rank reads all weights. So nothing is sent, and n ranks compute one
+optimizer step instead of n: stage 1 of ZeRO (Rajbhandari et al., arXiv:1910.02054), with the reduce-scatter and the
+gather of an allreduce. The result is the same as if every rank averaged all gradients.
 
-Every rank calls the same methods in the same order, unless a method says otherwise.
+Collective: every rank must call the same methods in the same order, unless stated otherwise.
 """
 
 import os
@@ -22,39 +21,39 @@ from nnlo_opt.core.comm.transport import Collective, SharedMemory
 from nnlo_opt.core.update_rules.optimizers import Optimizer
 from nnlo_opt.core.update_rules.vectors import block_size, scratch_for
 
-#: numbers of a rank about a step, behind the number of its meetings: int64 each, in a cache line of its own
+#: int64 numbers of a rank, in its own cache line: the count of its barriers, then numbers about a step
 _LINE = ALIGNMENT_BYTES // 8
-#: a rank that waits looks without a pause for so long, then with these pauses; it looks for deaths this often; seconds
+#: seconds: a waiting rank spins for this long, then checks with these pauses; interval of checks for dead ranks
 _SPIN_S, _PAUSE_S, _CHECK_S = 2e-3, 1e-4, 1e-2
-#: the smallest part of the weights that a rank takes, in numbers: no two ranks share a cache line
+#: granularity of the parts of the weights, in numbers, so that no two ranks share a cache line
 _GRAIN = ALIGNMENT_BYTES // 4
 
 
 class Averaging(Protocol):
-    """A way to average the gradients of the ranks of a group."""
+    """Averages the gradients of the ranks of a group."""
 
-    #: this rank's gradient, to be written before `average`, float32 (n_weights,)
+    #: this rank's gradient, float32 (n_weights,); write it before `average`
     gradient: np.ndarray
 
     def average(self, numbers: Sequence[float]) -> Sequence[float]:
         """Sum `numbers` over all ranks; average the gradients, weighted by the first number, the samples.
 
-        It blocks until all ranks have called it; RanksLost if a rank cannot.
+        Collective: every rank must call it. Blocks until all have; RanksLost if a rank has died.
         """
 
 
 class SharedStep:
-    """The memory of the steps of one assignment, as one of its ranks holds it."""
+    """One rank's view of the shared memory for the steps of an assignment."""
 
     def __init__(
         self, memory: SharedMemory, optimizer: Optimizer, n_weights: int, rank: int, n_ranks: int, together: Collective
     ) -> None:
-        """Keep the slots of `optimizer` in `memory` from now on; `rank` counts from 0. For each rank by itself."""
+        """Store the slots of `optimizer` in `memory` from now on; `rank` counts from 0. Not collective."""
         self._optimizer = optimizer
         self._rank = rank
         self._together = together
         at = iter(_starts(n_weights, len(optimizer.slots), n_ranks)[:-1])
-        #: a line for each rank
+        #: one line per rank
         self._lines = memory.bytes[next(at) :][: ALIGNMENT_BYTES * n_ranks].data.cast("q")
         self._mine = self._lines[_LINE * rank : _LINE * (rank + 1)]
         self._n_met = 0
@@ -68,7 +67,7 @@ class SharedStep:
         self.gradient = vectors[rank]
         first, last = (min(n_weights, _cut(n_weights, part, n_ranks)) for part in (rank, rank + 1))
         size = block_size(n_weights)
-        #: the part of this rank, in blocks; for each block the gradients of all ranks
+        #: this rank's part, in blocks; for each block the gradients of all ranks
         self._part = [slice(start, min(start + size, last)) for start in range(first, last, size)]
         self._gradients = [[vector[block] for vector in vectors] for block in self._part]
         self._scratch = scratch_for(n_weights)
@@ -76,11 +75,11 @@ class SharedStep:
 
     @staticmethod
     def n_bytes(optimizer: Optimizer, n_weights: int, n_ranks: int) -> int:
-        """Return the size of the memory for `n_ranks`, which holds zeros at the beginning."""
+        """Return the size of the memory for `n_ranks`; it must be zeroed."""
         return _starts(n_weights, len(optimizer.slots), n_ranks)[-1]
 
     def average(self, numbers: Sequence[float]) -> Sequence[float]:
-        """Sum at most 7 whole numbers over all ranks, as `Averaging` says; `apply` averages the gradients."""
+        """Sum at most 7 whole numbers over all ranks, as in `Averaging`; `apply` averages the gradients."""
         for i, number in enumerate(numbers, 1):
             self._mine[i] = int(number)
         self._meet()
@@ -89,10 +88,10 @@ class SharedStep:
         return [sum(of_rank) for of_rank in of_ranks]
 
     def apply(self) -> None:
-        """Make this rank's part of the step along the average; return when `weights` have all parts."""
+        """Apply this rank's part of the step along the average; return when `weights` has all parts."""
         try:
             self._optimizer.at_step(self._optimizer.n_steps + 1)
-            # Numbers that are not finite stay visible in the weights.
+            # Non-finite numbers stay visible in the weights.
             with np.errstate(all="ignore"):
                 for block, gradients in zip(self._part, self._gradients, strict=True):
                     self._average(gradients)
@@ -109,7 +108,7 @@ class SharedStep:
                     mean += gradient
             mean *= 1 / len(n_samples)
             return
-        # A rank without samples has written no gradient.
+        # A rank without samples has not written a gradient.
         if n_samples[self._rank]:
             mean *= n_samples[self._rank]
         else:
@@ -122,7 +121,7 @@ class SharedStep:
         mean *= 1 / sum(n_samples)
 
     def _meet(self) -> None:
-        """Wait until all ranks are here; after it all ranks see all writes from before it."""
+        """Barrier: wait for all ranks; afterwards all ranks see all earlier writes."""
         self._n_met += 1
         self._order()
         self._mine[0] = self._n_met
@@ -146,14 +145,14 @@ class SharedStep:
         return all(lines[other] >= n_met for other in self._others)
 
     def _order(self) -> None:
-        """Keep processors from moving reads and writes from one side of this call to the other."""
+        """Memory fence: no reads or writes are reordered across this call."""
         for _ in range(2):
             with self._fence:
                 pass
 
 
 def _starts(n_weights: int, n_vectors: int, n_ranks: int) -> list[int]:
-    """Return the first bytes of lines, weights, the optimizer's vectors, and gradients; the end of all."""
+    """Return the offsets of lines, weights, the optimizer's vectors and gradients, and the end."""
     return offsets([ALIGNMENT_BYTES * n_ranks] + [4 * n_weights] * (1 + n_vectors + n_ranks))
 
 

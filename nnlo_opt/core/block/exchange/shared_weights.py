@@ -1,15 +1,15 @@
-"""Central weights in memory of the node, which workers move themselves: an exchange without a message.
+"""Central weights in shared memory, updated directly by the workers: an exchange without messages.
 
-If all workers of a team share memory with their master, and do not wait for each other, the master hands them its
-weights and the memory of its update rule. A worker then applies its update itself, and reads the weights back, block by
-block of the vectors, each under a lock of its own. So an update costs as much as without communication; no process is
-woken, and workers are in each other's way only if they meet in a block.
+If all workers of a team share memory with their master and do not wait for each other, the master gives them access to
+its weights and the memory of its update rule. A worker then applies its update itself and reads the weights back, block
+by block, each under its own lock. So an update costs as much as without communication; no process is woken, and workers
+contend only if they meet in a block.
 
-The update rules (Downpour, EASGD, GEM) and their order of versions are the same as at the master. Between blocks
-another worker may come first, so that a reader may find blocks of neighbouring versions, as the workers of Dean et al.,
-"Large Scale Distributed Deep Networks" (NIPS 2012), do with their parameter server shards (section 4.1).
+The update rules (Downpour, EASGD, GEM) and their order of versions are the same as at the master. Another worker may
+get in between two blocks, so a reader may get blocks of neighbouring versions, like the workers of Dean et al., "Large
+Scale Distributed Deep Networks" (NIPS 2012), do with their parameter server shards (section 4.1).
 
-Platoon (Lamblin et al., 2016) shares weights so between the processes of a node, under one lock for all.
+Platoon (Lamblin et al., 2016) shares weights between the processes of a node in this way, under a single lock.
 """
 
 from typing import NamedTuple
@@ -22,22 +22,22 @@ from nnlo_opt.core.training.schedules import LearningRates
 from nnlo_opt.core.update_rules.rule import Answer, MasterHalf
 from nnlo_opt.core.update_rules.staleness import StalenessPolicy, StalenessStatistics
 
-#: numbers in front of the vectors, int64 each, for the process that holds the lock of the first block
+#: int64 numbers before the vectors. Access them only while holding the lock of the first block
 _VERSION, _N_SAMPLES, _N_APPLIED, _FULL_AT, _N_STEPS, _N_UPDATES, _STALENESS, _N_NUMBERS = range(8)
 
 
 class Exchanged(NamedTuple):
-    """The outcome of an update."""
+    """Result of an update."""
 
-    #: the version that was read back, and training samples of all workers behind it
+    #: the version read back, and training samples of all workers behind it
     version: int
     n_samples: int
-    #: the workers have trained all samples of the epoch: no worker begins another batch
+    #: True if the workers have trained all samples of the epoch: no worker begins another batch
     is_full: bool
 
 
 class SharedWeights:
-    """The central weights of one assignment, as the master and each of its workers hold them."""
+    """One process's view of the shared central weights of an assignment, at the master or a worker."""
 
     def __init__(
         self,
@@ -48,29 +48,29 @@ class SharedWeights:
         policy: StalenessPolicy = StalenessPolicy(),  # noqa: B008  (immutable)
         rates: LearningRates | None = None,
     ) -> None:
-        """Hold the weights in `memory`; the vectors of `rule`, this process's own, are there from now on.
+        """Use the weights in `memory`, and store the vectors of this process's `rule` there from now on.
 
         Args:
             sizes: number of weights, number of floats of model state.
-            policy: of a worker; decides what an update of some staleness counts.
-            rates: of a worker; None: the learning rate does not change.
+            policy: for a worker; weights of updates by staleness.
+            rates: for a worker; None if the learning rate does not change.
         """
         n_weights, n_state = sizes
         self._memory = memory
         self._rule = rule
         self._numbers = memory.bytes[: 8 * _N_NUMBERS].data.cast("q")
-        #: True if no other process touches the weights while a worker does; the master is at rest then
+        #: True if there is only one worker, so that no lock is needed: the master is idle meanwhile
         self._is_alone = n_workers == 1
-        # Of many workers most shall find a block that is free, even if the model is small.
+        # With many workers most should find a free block, even for a small model.
         self._first, *self._others = rule.blocks(n_weights, n_workers // 2)
         self._policy, self._rates = policy, rates
-        #: staleness of the updates made here, since `take_applied`
+        #: staleness of the updates by this process since `take_applied`
         self._applied = StalenessStatistics()
         starts = _starts(n_weights, n_state, len(rule.vectors))[1:-1]
         central, *vectors = (memory.bytes[start:].view(np.float32)[: n_weights + n_state] for start in starts)
         #: central weights, then float model state (n_weights + n_state,)
         self.central = central
-        #: of these the weights (n_weights,)
+        #: the weights in it (n_weights,)
         self.weights = central[:n_weights]
         rule.live_in([vector[:n_weights] for vector in vectors])
 
@@ -80,7 +80,7 @@ class SharedWeights:
     ) -> "SharedWeights | None":
         """Return shared weights with the values of `central` (n_weights + n_state,) and the memory of `rule`.
 
-        None if the ends of `block` share no memory.
+        Returns None if the ends of `block` do not share memory.
         """
         n_state, before, n_steps = len(central) - n_weights, rule.vectors, rule.n_steps
         memory = block.share(_starts(n_weights, n_state, len(before))[-1])
@@ -100,12 +100,12 @@ class SharedWeights:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Handle by which the workers join the memory."""
+        """Handle for workers to join the memory."""
         return self._memory.place
 
     @property
     def version(self) -> int:
-        """Number of updates of all workers, without dropped ones."""
+        """Number of updates of all workers, except dropped ones."""
         return self._numbers[_VERSION]
 
     @property
@@ -115,13 +115,13 @@ class SharedWeights:
 
     @property
     def is_trained(self) -> bool:
-        """True if the workers have trained all samples of the epoch, and were not recalled before."""
+        """True if the workers have trained all samples of the epoch without being recalled."""
         return 0 < self._numbers[_FULL_AT] <= self._numbers[_N_SAMPLES]
 
     def begin(self, version: int, n_samples: int, full_at: int, staleness: StalenessStatistics) -> None:
-        """Have the workers train until together they have `full_at` samples. For the master, before they begin.
+        """Let the workers train until they have `full_at` samples together. Called by the master, before they begin.
 
-        `staleness`: of all updates so far.
+        `staleness`: staleness of all updates so far.
         """
         numbers = self._numbers
         numbers[_VERSION], numbers[_N_SAMPLES], numbers[_N_APPLIED] = version, n_samples, n_samples
@@ -129,18 +129,18 @@ class SharedWeights:
         numbers[_N_UPDATES], numbers[_STALENESS] = staleness.n_updates, staleness.total
 
     def recall(self) -> None:
-        """Make the next update of each worker its last. For the master."""
+        """Make the next update of each worker its last. Called by the master."""
         self._numbers[_FULL_AT] = 0  # without the lock, which a worker that stands still may have
 
     def settle(self) -> MasterHalf:
-        """Return the rule as all updates have left it. For the master, when the workers are at rest."""
+        """Return the rule after all updates. Called by the master, and only while no worker trains."""
         self._rule.at_step(self._numbers[_N_STEPS])
         return self._rule
 
     def exchange(self, update: np.ndarray, answer: np.ndarray, n_samples: int, base_version: int) -> Exchanged:
         """Apply the `update` (n_weights,) of a worker, and write the vector to adopt into `answer` (n_weights,).
 
-        `update` may be spoilt. For a worker.
+        `update` may be overwritten. Called by a worker.
         """
         numbers, rule, central = self._numbers, self._rule, self.weights
         rates = self._rates
@@ -174,7 +174,7 @@ class SharedWeights:
         return Exchanged(version, trained, is_full)
 
     def take_applied(self) -> dict[str, int]:
-        """Return the staleness of the updates made here since the last call, as `StalenessStatistics` in JSON."""
+        """Return the staleness of this process's updates since the last call, as JSON of `StalenessStatistics`."""
         applied, self._applied = self._applied, StalenessStatistics()
         return applied.to_json()
 
@@ -188,5 +188,5 @@ class SharedWeights:
 
 
 def _starts(n_weights: int, n_state: int, n_vectors: int) -> list[int]:
-    """Return the first bytes of the numbers, the central weights and the rule's vectors; the end of all."""
+    """Return the offsets of the numbers, the central weights and the rule's vectors, and the end."""
     return offsets([8 * _N_NUMBERS] + [4 * (n_weights + n_state)] * (1 + n_vectors))

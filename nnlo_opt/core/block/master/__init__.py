@@ -1,1 +1,1 @@
-"""The master of a team: it decides, owns the central weights, speaks to the coordinator."""
+"""The master of a team: decides, owns the central weights, and talks to the coordinator."""

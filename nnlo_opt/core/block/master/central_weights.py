@@ -1,7 +1,7 @@
 """The central weights of an assignment at its master, with the update rule that moves them.
 
-The rule stands in `update_rules`. If workers share memory with the master and the rule has use for it, the weights lie
-there (`exchange.shared_weights`), or the workers' steps do (`exchange.shared_step`).
+If workers share memory with the master and the rule supports it, the weights are there (`exchange.shared_weights`), or
+the workers' steps are (`exchange.shared_step`).
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from nnlo_opt.core.trials.checkpoint import Checkpoint
 from nnlo_opt.core.update_rules.layers import layers_of
 from nnlo_opt.core.update_rules.rule import Answer, MasterHalf
 
-#: before the names of the update rule's vectors among the arrays of a checkpoint
+#: prefix of the update rule's vectors among the arrays of a checkpoint
 _OF_RULE = "rule."
 
 
@@ -31,8 +31,8 @@ class CentralWeights:
     """Weights and float model state of one assignment, with the update rule that moves them."""
 
     def __init__(self, state: MasterState, ends: WorkerEndpoints, rate_factor: float = 1.0) -> None:
-        """Hold no weights until the first worker is ready; `state` moves on before the weights do."""
-        #: of the trial; other ones for a model that trains itself
+        """Start without weights, until the first worker is ready; `state` changes before the weights do."""
+        #: options of the trial; replaced for a model that trains itself
         self._options = state.plan.options
         self._state = state
         self._ends = ends
@@ -40,29 +40,29 @@ class CentralWeights:
         #: central weights, then float model state, float32
         self.central = aligned_empty(0)
         self.n_weights = 0
-        #: message of the first worker that was ready, with which all must agree; None before one is
+        #: message of the first ready worker, which the others must match; None before that
         self._first_ready: msg.WorkerReady | None = None
         #: None until all workers are ready
         self._rule: MasterHalf | None = None
-        #: the central weights, if the workers move them themselves
+        #: the shared central weights, if the workers update them directly
         self.shared: SharedWeights | None = None
         #: memory for the workers' steps in allreduce, if they share it
         self._steps: SharedMemory | None = None
-        #: updates of the round being collected; after it, the answers to them
+        #: updates of the current round; after it, the answers
         self._held = HeldUpdates()
         #: worker -> float model state handed in at the fence
         self._model_states: dict[int, np.ndarray] = {}
         #: weights and model state of the best epoch; None before there is one
         self._best: np.ndarray | None = None
-        #: training samples behind the central weights, without samples of updates that are held
+        #: training samples behind the central weights, without held updates
         self._n_applied = state.n_samples
-        #: factor of the learning rates that callbacks want
+        #: learning rate factor requested by callbacks
         self.rate_factor = rate_factor
 
     # ------------------------------------------------------------ at the beginning
 
     def take_ready(self, worker: int, ready: msg.WorkerReady, initial: np.ndarray | None) -> None:
-        """Take note that `worker` has built its model; TrialError if it differs from the model of another.
+        """Record that `worker` has built its model; TrialError if it differs from another worker's.
 
         Args:
             initial: initial weights and float model state, from worker 1; else None.
@@ -78,7 +78,7 @@ class CentralWeights:
             np.copyto(self.central, initial)
 
     def initialise(self, resumed: Checkpoint | None, directory: SafePath) -> None:
-        """Begin with the checkpoint `resumed` from `directory`, or with the weights that worker 1 has sent."""
+        """Start from the checkpoint `resumed` in `directory`, or from the weights of worker 1."""
         self._rule = self._new_rule()
         if resumed is not None:
             if resumed.arrays["central"].shape != self.central.shape:
@@ -97,20 +97,20 @@ class CentralWeights:
         self._share(self._rule)
 
     def regroup(self, ends: WorkerEndpoints) -> None:
-        """Continue with the workers at `ends`; the decisions know them already."""
+        """Continue with the workers at `ends`; the state already has them."""
         self._ends = ends
         self._held, self._model_states = HeldUpdates(), {}
         if self._rule is None:
             return
         before = self.rule.state()
-        # In memory of its own again: the ranks that are left may stand on other transports, or be one process.
+        # Move back to private memory: the remaining ranks may have other transports, or be one process.
         self._rule, self.shared = self._new_rule(), None
         self._rule.load_state(before)
         self._share(self._rule)
 
     @property
     def are_initialised(self) -> bool:
-        """True if there are weights that are trained."""
+        """True once there are weights."""
         return self._rule is not None
 
     def _new_rule(self) -> MasterHalf:
@@ -120,7 +120,7 @@ class CentralWeights:
         return rule
 
     def _share(self, rule: MasterHalf) -> None:
-        """Make memory for all workers, if they are on this node and the update rule has use for it."""
+        """Create shared memory for all workers, if they are on this node and the update rule supports it."""
         options, ends, n_workers = self._options, self._ends, len(self._state.workers)
         if ends.groups:
             return
@@ -135,7 +135,7 @@ class CentralWeights:
 
     @property
     def place(self) -> list[int]:
-        """Handle by which workers join the memory; [] if they share none."""
+        """Handle for workers to join the shared memory; [] without it."""
         memory = self.shared or self._steps
         return [] if memory is None else [*memory.place]
 
@@ -143,42 +143,42 @@ class CentralWeights:
 
     @property
     def rule(self) -> MasterHalf:
-        """The master's half of the rule as all updates have left it; ProtocolError before all workers are ready."""
+        """The master's half of the rule after all updates; ProtocolError before all workers are ready."""
         if self._rule is None:
             raise ProtocolError("An update came before the weights.")
         return self._rule if self.shared is None else self.shared.settle()
 
     def open_to_workers(self) -> None:
-        """Let the workers move shared weights until the epoch is full."""
+        """Let the workers update shared weights until the epoch is full."""
         if self.shared is not None:
             state = self._state
             full_at = 0 if state.preempting else (state.epoch + 1) * state.n_train
             self.shared.begin(state.version, state.n_samples, full_at, state.staleness)
 
     def recall(self) -> None:
-        """Make the next update of each worker that moves shared weights its last."""
+        """Make the next update of each worker with shared weights its last."""
         if self.shared is not None:
             self.shared.recall()
 
     def apply(self, received: Received, weight: float) -> None:
-        """Move the weights by the update that has come."""
+        """Apply the received update."""
         self._scale_learning_rate()
         if self._options.momentum_correction:
             self.rule.take_staleness(self._state.staleness.mean)
         self.rule.apply(self.central[: self.n_weights], received.vector, weight)
 
     def hold(self, worker: int, n_samples: int, received: Received) -> None:
-        """Keep the update that has come from `worker` until its round is complete."""
+        """Keep the received update of `worker` until its round is complete."""
         if received.payload is not None:  # allreduce: the weights of one worker are those of all
             self._held.keep(worker, n_samples, received.payload)
 
     def apply_round(self, workers: Sequence[int]) -> None:
-        """Move the weights by the updates held of `workers`, in this order."""
+        """Apply the held updates of `workers`, in this order."""
         self._scale_learning_rate()
         self.rule.apply_round(self.central[: self.n_weights], self._held.of(workers))
 
     def answer_to(self, worker: int, received: Received) -> np.ndarray | None:
-        """Return the difference that the rule has made of the last update of `worker`; None for any other answer."""
+        """Return the answer to the last update of `worker` if it is a difference, else None."""
         if self.rule.answers != Answer.DIFFERENCE or self.shared is not None:
             return None
         return self._held.answer_to(worker) if self._options.waits else received.vector
@@ -196,7 +196,7 @@ class CentralWeights:
     # ------------------------------------------------------------ at the end of an epoch
 
     def hold_state(self, worker: int, received: Received) -> None:
-        """Keep the float model state that `worker` has handed in; the last one makes the central state their mean."""
+        """Keep the float model state of `worker`; after the last one, the central state becomes their mean."""
         self._model_states[worker] = received.vector.copy()
         if len(self._model_states) < len(self._state.workers):
             return
@@ -208,7 +208,7 @@ class CentralWeights:
         self._model_states.clear()
 
     def take_requests(self, received: Received) -> None:
-        """Take over the learning rate of the callbacks, and their weights if they have changed these."""
+        """Adopt the learning rate of the callbacks, and the weights if they changed them."""
         message = received.message
         assert isinstance(message, msg.CalledBack)
         self.rate_factor = message.rate_factor
@@ -220,10 +220,10 @@ class CentralWeights:
         self._best = self.central.copy()
 
     def result(self, *, restore_best: bool) -> np.ndarray:
-        """Return weights and model state of the end or of the best epoch; TrialError unless they are finite."""
+        """Return weights and model state of the last or the best epoch; TrialError unless they are finite."""
         result = self._best if restore_best and self._best is not None else self.central
         if not np.isfinite(result).all():
-            # An update after the last loss has done that: no figure shows it.
+            # Caused by an update after the last loss, so no metric shows it.
             raise TrialError("the weights are not finite after the last update: lower the learning rate")
         return result
 

@@ -27,7 +27,7 @@ class Checkpoints:
     """Writes the checkpoints of one assignment and supplies the positions from which workers resume.
 
     Args:
-        directory: folder that holds the checkpoints of this fold.
+        directory: folder of this fold's checkpoints.
         resumed: checkpoint from which the assignment resumes, or None for a fresh start.
         writes: if False, no checkpoint is written.
     """
@@ -37,13 +37,13 @@ class Checkpoints:
         self._writes = writes
         #: checkpoint from which the assignment resumes; None for a fresh start, or once the workers have resumed
         self.resumed = resumed
-        #: pass with which workers begin that are new in the middle of a training; None once they have begun
+        #: first pass of workers that start within a training; None once they have started
         self._next_pass: int | None = None
         #: worker -> position handed in at the last fence
         self._positions: dict[int, dict[str, Any]] = {}
         #: the folder of the checkpoint that workers write to; None if none is due
         self._writing: SafePath | None = None
-        #: files that the workers have written to it: name -> fingerprint
+        #: name -> fingerprint of the files that workers have written to it
         self._written: dict[str, Any] = {}
 
     # ------------------------------------------------------------ writing
@@ -51,7 +51,7 @@ class Checkpoints:
     def begin(self, epoch: int) -> None:
         """Create the folder to which workers write their state at the fence of `epoch`.
 
-        A folder that cannot be created (disk full, no permission) is logged; training goes on without checkpoint.
+        If it cannot be created (disk full, no permission), this is logged, and training continues without a checkpoint.
         """
         if self._writes and self._writing is None:
             try:
@@ -114,7 +114,7 @@ class Checkpoints:
     # ------------------------------------------------------------ resuming
 
     def resumed_by(self, workers: Sequence[int], ends: WorkerEndpoints) -> Checkpoint | None:
-        """Return the checkpoint from which the assignment resumes, if the same `workers` have made it; else None."""
+        """Return the checkpoint to resume from if the same `workers` wrote it, else None."""
         resumed = self.resumed
         return resumed if resumed is not None and made_by_same_workers(resumed, workers, ends) else None
 
@@ -123,16 +123,16 @@ class Checkpoints:
         resumed = self.resumed
         if resumed is not None and same_workers:
             return {number: dict(resumed.workers[number]) for number in workers}
-        # Another number of workers has other shards, so each begins a pass not yet made.
+        # With another number of workers shards differ, so each starts a new pass.
         next_pass = self._next_pass if resumed is None else _pass_after(resumed.workers, resumed.epoch)
         return None if next_pass is None else {number: {"pass": next_pass, "offset": 0} for number in workers}
 
     def forget_positions(self) -> None:
-        """Forget the positions, as the workers have been sent them."""
+        """Forget the positions once they have been sent to the workers."""
         self.resumed = self._next_pass = None
 
     def regroup(self, epoch: int | None) -> None:
-        """Have new workers continue, in passes not yet made.
+        """Let new workers continue, with passes not yet used.
 
         Args:
             epoch: number of epochs done; None before anything is trained.
@@ -165,11 +165,11 @@ def made_by_same_workers(resumed: Checkpoint, workers: Sequence[int], ends: Work
 
 
 def remembers_all(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEndpoints) -> bool:
-    """Return True if the checkpoint has the memory of the update rule of every worker and of every sub-master."""
+    """Return True if the checkpoint has the update rule's memory of every worker and sub-master."""
     of_groups = {(group.workers[0], group.workers[-1]) for group in ends.groups}
     return set(ends.all_led_by(workers)) <= resumed.remembering and of_groups <= resumed.groups_remembering
 
 
 def _pass_after(positions: Mapping[int, Mapping[str, Any]], epoch: int) -> int:
-    """Return a pass that none of the workers at these `positions` has begun; after `epoch` epochs if there are none."""
+    """Return a pass that no worker at these `positions` has begun; without positions, that after `epoch` epochs."""
     return 1 + max((int(position["pass"]) for position in positions.values()), default=epoch)

@@ -1,4 +1,4 @@
-"""Endpoints of the workers of a master: one end of its transport each, or one for each group behind a sub-master."""
+"""A master's endpoints of its workers: one end of its transport per worker, or per sub-master and its group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from nnlo_opt.core.training.options import TrainingOptions
 class WorkerEndpoints:
     """Endpoints of a team's workers; replaced when the team regroups.
 
-    Workers 1, 2, … stand side by side from end 1 on. In allreduce the last worker is the master's rank itself (end 0),
-    unless it is the only one, which has an end of its own. Each sub-master is one worker here.
+    Workers 1, 2, … have consecutive ends from 1 on. In allreduce the last worker is the master's own rank (end 0),
+    unless it is the only one, which has a separate end. Each sub-master is one worker here.
     """
 
     block: Transport
-    #: ranks of a worker; the master knows the first of them
+    #: ranks per worker; the master only knows the first
     ranks_per_worker: int = 1
-    #: groups, with their sub-masters at the ends 1, 2, … in place of workers; empty without sub-masters
+    #: groups; their sub-masters have the ends 1, 2, … in place of workers; empty without sub-masters
     groups: tuple[Group, ...] = ()
 
     @classmethod
@@ -32,7 +32,7 @@ class WorkerEndpoints:
 
     def n_workers(self, options: TrainingOptions) -> int:
         """Return the number of workers for an assignment."""
-        # A team in one process is a master and workers, each with an end, whatever the rule.
+        # A team in one process is a master and workers with separate ends, whatever the rule.
         together = options.rule.averages_every_batch and self.block.n_processes > 1
         return count_workers(self.block.size, every_rank=together, ranks_per_worker=self._ends_per_worker)
 

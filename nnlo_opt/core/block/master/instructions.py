@@ -1,25 +1,25 @@
-"""Instructions of the decisions in `master` to those that carry them out: plain values, one class for each kind."""
+"""Instructions returned by the state machines in `master`, carried out by their shells: plain values."""
 
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.comm import messages as msg
 
 
 class Instruction(Frozen):
-    """Base of all instructions."""
+    """Base class of all instructions."""
 
 
 # ---------------------------------------------------------------- to a master or a sub-master
 
 
 class HoldUpdate(Instruction):
-    """Keep the update that has just come from `worker` until its round is complete."""
+    """Keep the update just received from `worker` until its round is complete."""
 
     worker: int
     n_samples: int
 
 
 class HoldState(Instruction):
-    """Keep the model state and position that have just come from `worker`."""
+    """Keep the model state and position just received from `worker`."""
 
     worker: int
 
@@ -34,7 +34,7 @@ class Initialise(Instruction):
 
 
 class ApplyUpdate(Instruction):
-    """Apply the update that has just come from `worker`, multiplied by `weight`."""
+    """Apply the update just received from `worker`, multiplied by `weight`."""
 
     worker: int
     weight: float
@@ -57,7 +57,8 @@ class SendWeights(Instruction):
 class SendFence(Instruction):
     """Ask for model state and position at the end of `epoch`.
 
-    `checkpoint`: a checkpoint of the epoch is due. `mid_epoch`: the epoch may not be full, and continues from it later.
+    `checkpoint`: a checkpoint of the epoch is due. `mid_epoch`: the epoch may be incomplete, and resumes from here
+    later.
     """
 
     workers: tuple[int, ...]
@@ -79,7 +80,7 @@ class SendCallBack(Instruction):
 
 
 class TakeRequests(Instruction):
-    """Take over the learning rate that the callbacks have just answered, and their weights if they changed these."""
+    """Adopt the learning rate just requested by the callbacks, and the weights if they changed them."""
 
 
 class KeepBest(Instruction):
@@ -96,7 +97,7 @@ class ReportEpoch(Instruction):
 
 
 class SaveMidEpoch(Instruction):
-    """Write a checkpoint of the epoch under way, with `n_samples` of it trained."""
+    """Write a checkpoint of the current epoch, of which `n_samples` are trained."""
 
     n_samples: int
 
@@ -127,7 +128,7 @@ class SendHalt(Instruction):
 
 
 class End(Instruction):
-    """End the assignment without a result, and send the coordinator `message`, which says why."""
+    """End the assignment without a result, and send the coordinator `message` with the reason."""
 
     message: msg.FoldStopped | msg.FoldPaused | msg.FoldFailed
 
@@ -142,20 +143,20 @@ class SayReady(Instruction):
 
 
 class Adopt(Instruction):
-    """Take in the answer that has just come from the top master."""
+    """Adopt the answer just received from the top master."""
 
     message: msg.Train | msg.Fence
 
 
 class PassDown(Instruction):
-    """Send to these workers, with the vector that has just come."""
+    """Send to these workers, with the vector just received."""
 
     workers: tuple[int, ...]
     message: msg.Message
 
 
 class PassUp(Instruction):
-    """Send up, with the vector that has just come."""
+    """Send up, with the vector just received."""
 
     message: msg.Message
 
@@ -168,13 +169,13 @@ class Answer(Instruction):
 
 
 class PushRound(Instruction):
-    """Make one update of those held of `workers`, in this order, and send it up."""
+    """Combine the held updates of `workers`, in this order, and send the result up."""
 
     workers: tuple[int, ...]
     message: msg.PushUpdate
 
 
 class HandIn(Instruction):
-    """Send up with the mean of the model states held."""
+    """Send up, with the mean of the held model states."""
 
     message: msg.FenceReached

@@ -1,7 +1,7 @@
-"""A master: it takes orders of the coordinator with the messages of its workers, one assignment after another.
+"""The master of a team: handles orders of the coordinator and messages of its workers.
 
-NumPy only. It is reactive, as a worker is: `handle_order` takes a message of the coordinator, `handle` a message of a
-worker; neither waits. A sub-master (`master.submaster`) is one worker to it. `master.state` decides what follows from a
+NumPy only. Like a worker it is reactive: `handle_order` handles a message of the coordinator, `handle` one of a worker;
+neither waits. It treats a sub-master (`master.submaster`) as one worker. `master.state` decides what follows from a
 message, and `MasterAssignment` carries it out.
 """
 
@@ -40,24 +40,24 @@ COORDINATOR = 0
 
 
 class MasterSetup(Frozen):
-    """All that a master is made of."""
+    """Parts of a master."""
 
-    #: leads to the coordinator (end 0)
+    #: transport to the coordinator (end 0)
     orders: Transport
     #: the workers of the team
     endpoints: WorkerEndpoints
-    #: the run directory, in which each fold has a folder
+    #: run directory, with a folder for each fold
     directory: Path
     options: TrainingOptions
     clock: Clock
     timeline: Timeline = NO_TIMELINE
     #: objectives that trials are compared by
     comparison: Comparison = Comparison()
-    #: checkpoints are written at all
+    #: True if checkpoints are written
     writes_checkpoints: bool = True
-    #: checkpoints stay when a fold has ended
+    #: True to keep checkpoints when a fold has ended
     keeps_checkpoints: bool = False
-    #: worker 1 has callbacks of the user
+    #: True if worker 1 has callbacks of the user
     calls_back: bool = False
 
 
@@ -71,15 +71,15 @@ class MasterAssignment:
     weights: CentralWeights
     checkpoints: Checkpoints
     setup: MasterSetup
-    #: seconds for which this team was idle before the order came
+    #: idle seconds of this team before the order
     waited_s: float | None
     #: time at which it began, by the clock, less the seconds trained before the checkpoint
     began_s: float
-    #: True if the workers have begun, and so hold weights of their own if the update rule has any
+    #: True if the workers have begun, and so may have their own weights
     has_begun: bool = False
 
     def start(self) -> None:
-        """Have the workers build the model and load their shards."""
+        """Tell the workers to build the model and load their shards."""
         order, is_alone = self.order, self.ends.block.n_processes == 1
         for worker in self.state.workers:
             start = msg.StartFold(
@@ -94,7 +94,7 @@ class MasterAssignment:
             self.ends.send(worker, start)
 
     def regroup(self, ends: WorkerEndpoints) -> None:
-        """Continue from the central weights as they are, with the workers at `ends`, which have new shards."""
+        """Continue from the current central weights with the workers at `ends`, which get new shards."""
         n_workers, shared = ends.n_workers(self.state.plan.options), self.weights.shared
         self.ends = ends
         if shared is None:
@@ -107,7 +107,7 @@ class MasterAssignment:
         self.start()
 
     def end(self) -> None:
-        """Let the workers go, as the assignment is over."""
+        """Tell the workers that the assignment is over."""
         for worker in self.state.workers:
             self.ends.send(worker, msg.EndFold(assignment=self.order.assignment))
         self.checkpoints.abandon()
@@ -297,7 +297,7 @@ class MasterAssignment:
 
 
 def _values(comparison: Comparison, finish: ins.FinishFold, n_weights: int, train_s: float) -> dict[str, float]:
-    """Return the values that trials are compared by; TrialError for one that is not measured."""
+    """Return the values to compare trials by; TrialError if one is not measured."""
     values = {
         **finish.metrics,
         "figure_of_merit": finish.figure_of_merit,
@@ -315,7 +315,7 @@ class Master:
     def __init__(self, setup: MasterSetup) -> None:
         self._setup = setup
         self._endpoints = setup.endpoints
-        #: the assignment under way; None when idle
+        #: current assignment; None when idle
         self._assignment: MasterAssignment | None = None
         #: time at which the last assignment ended, by the clock; None before the first
         self._idle_since_s: float | None = None
@@ -329,7 +329,7 @@ class Master:
     # ------------------------------------------------------------ messages of the coordinator
 
     def handle_order(self, message: msg.Message) -> None:
-        """Take in one message of the coordinator."""
+        """Handle one message of the coordinator."""
         match message:
             case msg.RunFold():
                 self._run(message)
@@ -409,11 +409,11 @@ class Master:
                 self._end(assignment, ending)
 
     def regroup(self, block: Transport, team: Team | None) -> int:
-        """Continue with the ranks of the `team` that are left after deaths, on the transport `block` that joins them.
+        """Continue with the ranks of `team` that are left after deaths, on their new transport `block`.
 
-        An assignment whose workers wait for each other is repeated from its last checkpoint, since a step in which only
-        some of them have taken part is no step of it. Any other continues from the central weights as they are, with
-        new shards; only updates that workers had not pushed are lost.
+        An assignment whose workers wait for each other is repeated from its last checkpoint, because a step with only
+        some of them would be wrong. Any other continues from the current central weights with new shards; only updates
+        not yet pushed are lost.
 
         Args:
             team: None if too few ranks are left to train.
@@ -437,7 +437,7 @@ class Master:
     # ------------------------------------------------------------ messages of the workers
 
     def handle(self, received: Received) -> None:
-        """Take in one message of a worker and carry out what follows from it."""
+        """Handle one message of a worker, and carry out what follows from it."""
         assignment = self._assignment
         message = received.message
         if assignment is None or getattr(message, "assignment", None) != assignment.order.assignment:
@@ -456,10 +456,10 @@ class Master:
                         self._end(assignment, ending)
 
     def _end(self, assignment: MasterAssignment, message: msg.Message) -> None:
-        """Let go of an assignment that is over, and send the coordinator `message`."""
+        """Clean up an ended assignment, and send the coordinator `message`."""
         order = assignment.order
         if not isinstance(message, msg.FoldPaused):
-            # The checkpoints of a paused assignment stay when the journal has this end.
+            # The checkpoints of a paused assignment are kept even when the journal has its end.
             self._unrecorded[order.assignment] = assignment.checkpoints.directory
         if isinstance(message, msg.FoldFinished):
             self.results.add(order, message)

@@ -3,20 +3,19 @@
 `MasterState.handle` takes the messages of the workers and returns instructions for `master.master`, which owns the
 vectors. An assignment goes through these phases:
 
-    STARTING     workers build the model and load their shards
-    TRAINING     updates come in; asynchronously each is applied at once, synchronously a round at a time; or workers
-                 make theirs themselves, and come in once they have to stop
+    STARTING     workers build the model and load their shards TRAINING     updates arrive; asynchronously each is
+    applied at once, synchronously round by round; or workers
+                 apply theirs themselves, and report once they have to stop
     FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state; one that
                  overlaps has another update computed by then, which it pushes before
-    VALIDATING   every worker validates the same version on its share
-    JUDGING      the user's figure of merit, if there is one, is called on worker 1 when all epochs are trained
-    CALLING_BACK the user's callbacks, if there are any, run on worker 1 before the first epoch and after each
-    AWAITING     the epoch is reported; the decision of the coordinator about the trial is awaited
-    HALTING      allreduce: the assignment is stopped; the workers end the step under way together, as none may miss it
-    OVER         finished, failed, paused or stopped
+    VALIDATING   every worker validates the same version on its share JUDGING      the user's figure of merit, if there
+    is one, is called on worker 1 when all epochs are trained CALLING_BACK the user's callbacks, if there are any, run
+    on worker 1 before the first epoch and after each AWAITING     the epoch is reported, and the coordinator's decision
+    about the trial is awaited HALTING      allreduce: the assignment is stopped; the workers finish the current step
+    together, as all must take part OVER         finished, failed, paused or stopped
 
-Preempted, an assignment ends at a fence in the middle of an epoch: from TRAINING to FENCING as soon as no worker waits
-for others, and from there to OVER. It resumes with that very epoch.
+A preempted assignment ends at a fence within an epoch: from TRAINING to FENCING as soon as no worker waits for others,
+and from there to OVER. It resumes within that epoch.
 
 An epoch is full when the workers together have trained as many samples as the training set has. Synchronously every
 worker passes over its shard exactly once an epoch; a worker that is through waits at the fence.
@@ -29,6 +28,7 @@ from typing import Any
 
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.block.exchange.rounds import SynchronousRounds
 from nnlo_opt.core.block.master import instructions as ins
 from nnlo_opt.core.comm import messages as msg
@@ -40,35 +40,35 @@ from nnlo_opt.core.update_rules.staleness import StalenessStatistics
 
 
 class FoldPlan(Frozen):
-    """Plan of one assignment: its length, its checkpoints, the reasons to end it."""
+    """Plan of one assignment: length, checkpoints, stopping rules."""
 
     order: msg.RunFold
     n_workers: int
-    #: of the trial
+    #: options of the trial
     options: TrainingOptions
     #: worker 1 has callbacks of the user
     calls_back: bool = False
-    #: what the trial is compared by
+    #: how trials are compared
     comparison: Comparison = Comparison()
-    #: the workers can be brought to a fence in the middle of an epoch; synchronous groups cannot, as a group may have a
-    #: worker that has passed over its shard, and only its sub-master knows
+    #: True if a fence within an epoch is possible; not for synchronous groups, which may have a worker that has
+    #: finished its shard, known only to its sub-master
     can_stop_mid_epoch: bool = True
 
     def checkpoint_due(self, epoch: int) -> bool:
-        """Return True if `epoch` has a checkpoint even if it is not the last."""
+        """Return True if `epoch` needs a checkpoint even if it is not the last."""
         return epoch % self.options.checkpoint_interval == 0 or epoch in self.order.pause_epochs
 
     def reason_to_end(self, history: FoldHistory) -> str:
-        """Return why the fold is trained, after at least one epoch; "" while it is not."""
+        """Return why the fold has finished, after at least one epoch; "" if it has not."""
         target, stopping = self.options.target, self.options.stopping
         if target and target.reached(history.values(target.metric)[-1]):
-            return f"{target.metric} is past its target of {target.value:g} (`--target-metric`)"
+            return f"{target.metric} is past its target of {target.value:g} (`{spelled('target_metric')}`)"
         if stopping and stopping.reached(values := history.values(stopping.metric)):
-            return f"{stopping.why(values)} (`--early-stopping {stopping}`)"
+            return f"{stopping.why(values)} (`{spelled('early_stopping', stopping)}`)"
         return "all epochs are done" if history.n_epochs >= self.options.epochs else ""
 
     def best_index(self, history: FoldHistory) -> int | None:
-        """Return the index of the best epoch so far, whose weights are kept; None if the last weights are."""
+        """Return the index of the best epoch so far, whose weights are kept; None if the last weights are kept."""
         stopping = self.options.stopping
         if self.comparison.epoch == "best":
             return best_epoch(self.comparison.objectives[0], history.epochs)
@@ -89,7 +89,7 @@ class Phase(Enum):
     OVER = auto()
 
 
-#: phases in which workers may be exchanged, as long as they do not wait for each other
+#: phases in which workers may be replaced, if they do not wait for each other
 REGROUPING = frozenset({Phase.STARTING, Phase.TRAINING, Phase.FENCING, Phase.VALIDATING})
 
 
@@ -121,25 +121,25 @@ class MasterState:
         self.has_validation = False
         #: all worker numbers, from 1
         self.workers: tuple[int, ...] = tuple(range(1, plan.n_workers + 1))
-        #: workers whose answer to the current phase is still to come
+        #: workers that have not answered in the current phase
         self.waiting_for: set[int] = set(self.workers)
         #: workers that were sent weights to train on and have not yet pushed
         self.computing: set[int] = set()
         #: workers that were sent a fence and have not yet reached it
         self.fenced: set[int] = set()
-        #: synchronous: rounds of the epoch under way
+        #: synchronous: rounds of the current epoch
         self.rounds = SynchronousRounds(self.workers)
         #: True if the last fence writes a checkpoint; before the first fence, all training is in a checkpoint
         self.checkpoints = True
         #: True if the assignment ends at the next fence that writes a checkpoint
         self.preempting = False
-        #: samples of the epoch under way in the checkpoint it was resumed from; 0 for a whole epoch
+        #: samples of the current epoch in the checkpoint it was resumed from; 0 for a whole epoch
         self.n_samples_inside = 0
-        #: True if new workers start in the middle of a training, as ranks have died
+        #: True if new workers start within a training, because ranks have died
         self._is_midway = False
-        #: metrics of the epoch that the callbacks were called with, None at the beginning; why it was the last, or ""
+        #: metrics passed to the callbacks, None before the first epoch; why it was the last epoch, or ""
         self._called_with: tuple[dict[str, float] | None, str] = None, ""
-        #: result of the fold, but for its figure of merit; None before it is trained
+        #: result of the fold without its figure of merit; None until it has finished
         self._finished: ins.FinishFold | None = None
 
     @property
@@ -148,18 +148,18 @@ class MasterState:
         return self.history.n_epochs
 
     def resume_epoch(self, n_samples_inside: int, under_way: Mapping[str, Any]) -> None:
-        """Resume in the middle of an epoch, with the history of what was `under_way`."""
+        """Resume within an epoch, with the history of its part `under_way`."""
         self.n_samples_inside = n_samples_inside
         self.history.resume_epoch(under_way)
 
     def begin_epoch_anew(self) -> None:
-        """Forget the part of the epoch that earlier workers have done, whose passes these workers cannot continue."""
+        """Discard the part of the epoch done by earlier workers, whose passes these workers cannot continue."""
         if self.plan.options.waits:
             self.n_samples -= self.n_samples_inside
             self.history.resume_epoch({})
 
     def handle(self, worker: int, message: msg.Message) -> list[ins.Instruction]:
-        """Take in a message of `worker`; ProtocolError, without a change, for one that the phase does not take."""
+        """Handle a message of `worker`; ProtocolError, without a change, if the phase does not allow it."""
         phases, take_in = _HANDLERS.get(type(message), (frozenset(), None))
         if take_in is None or self.phase not in phases:
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
@@ -175,28 +175,28 @@ class MasterState:
         return self._stopped()
 
     def go_on(self) -> list[ins.Instruction]:
-        """Begin the next epoch, as the coordinator has decided."""
+        """Begin the next epoch, as decided by the coordinator."""
         self._heard()
         return self._begin_epoch()
 
     def pause(self) -> list[ins.Instruction]:
-        """End the assignment, to be resumed later, as the coordinator has decided."""
+        """End the assignment, to be resumed later, as decided by the coordinator."""
         self._heard()
         return self._end(msg.FoldPaused(assignment=self.plan.order.assignment, epoch=self.epoch))
 
     @property
     def can_regroup(self) -> bool:
-        """True if new workers can continue from the central weights as they are; else from the last checkpoint only."""
+        """True if new workers can continue from the current central weights; else only from the last checkpoint."""
         return not self.plan.options.waits and self.phase in REGROUPING
 
     def regroup(self, n_workers: int, n_samples: int | None = None, version: int | None = None) -> None:
         """Continue the training with `n_workers` new workers; updates that were not pushed are lost.
 
-        A fence under way is left: the epoch is full, so the first update of each worker leads to it again.
+        A pending fence is dropped: the epoch is full, so the first update of each worker leads to it again.
 
         Args:
-            n_samples: training samples so far, if the earlier workers made updates in shared memory; else None.
-            version: updates so far, in the same case.
+            n_samples: training samples so far, if earlier workers updated shared memory; else None.
+            version: updates so far, in that case.
         """
         if not self.can_regroup:
             raise ProtocolError(f"New workers cannot continue in phase {self.phase.name}.")
@@ -218,7 +218,7 @@ class MasterState:
     def preempt(self) -> list[ins.Instruction]:
         """End the assignment without a result, but with a checkpoint: at once before it has begun, else at a fence.
 
-        If the workers are at a fence already that writes no checkpoint, it is the next fence.
+        If the workers already are at a fence without a checkpoint, the next fence is used.
         """
         self.preempting = True
         if self.phase is Phase.AWAITING and not self.checkpoints:
@@ -243,7 +243,7 @@ class MasterState:
         if self.epoch and not self.n_samples_inside and (reason := self.plan.reason_to_end(self.history)):
             return [*out, *self._finish(reason)]
         if self.epoch and self.plan.order.waits_for_decision:
-            # The coordinator may have died before it had the report, or before it had sent its decision.
+            # The coordinator may have died before receiving the report or sending its decision.
             self.phase = Phase.AWAITING
             metrics = self.history.epochs[self.epoch - 1]
             return [*out, ins.ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=False, waits=True)]
@@ -276,7 +276,7 @@ class MasterState:
         out = [] if message.applied else self._apply(worker, staleness)
         if worker in self.fenced:
             return out
-        # A worker that makes its updates itself stops when all together have trained enough, or it was called back.
+        # A worker that applies its updates itself stops when all together have trained enough, or it was recalled.
         if self.phase is Phase.TRAINING and (self.preempting or self._is_full or message.applied):
             self._begin_fence()
         if self.phase is Phase.FENCING:
@@ -300,7 +300,7 @@ class MasterState:
         out.append(ins.ApplyRound(workers=complete))
         self.version += 1
         training = self.rounds.training
-        # A worker that has passed over its shard must not begin another pass: then the epoch's own fence is near.
+        # A worker that has finished its shard must not begin another pass: then the epoch's regular fence is near.
         stops_here = self.preempting and self.plan.can_stop_mid_epoch and training == set(self.workers)
         if training and not stops_here:
             self.computing = set(training)
@@ -367,7 +367,7 @@ class MasterState:
         return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
 
     def _go_on(self, metrics: dict[str, float], reason: str) -> list[ins.Instruction]:
-        """Close the epoch; then finish for `reason`, wait for a decision, stop if preempted, or begin the next."""
+        """End the epoch; then finish for `reason`, wait for a decision, stop if preempted, or begin the next."""
         waits = self.plan.order.waits_for_decision and not reason and not self.preempting
         report = ins.ReportEpoch(
             epoch=self.epoch, metrics=metrics, checkpoint=self.checkpoints or bool(reason), waits=waits
@@ -435,7 +435,7 @@ class MasterState:
         self.waiting_for.remove(worker)
 
 
-#: message of a worker -> phases that take it, and the method that does; in any other phase it is a bug of this package
+#: message of a worker -> phases that allow it, and the handler; in any other phase it is a bug of this package
 _HANDLERS: dict[type[msg.Message], tuple[Set[Phase], Callable[[MasterState, int, Any], list[ins.Instruction]]]] = {
     msg.WorkerReady: ({Phase.STARTING}, MasterState._ready),
     msg.PushUpdate: ({Phase.TRAINING, Phase.FENCING, Phase.HALTING}, MasterState._push),

@@ -1,8 +1,7 @@
-"""A sub-master (`--n-masters`), which leads a group of workers as one worker of the top master.
+"""A sub-master (`--n-masters`) leads a group of workers and acts as one worker of the top master.
 
-NumPy only, and reactive as masters and workers are. To its workers it speaks as their master does, to the top master
-as a worker: neither side knows of it. Its decisions stand in `master.submaster_state`; `update_rules` has the group's
-half of each update rule.
+NumPy only, and reactive like masters and workers. Its workers see a master, and the top master sees a worker.
+`master.submaster_state` has its decisions, `update_rules` the group's half of each update rule.
 """
 
 import logging
@@ -35,7 +34,7 @@ TOP = 0
 
 @dataclass(slots=True, kw_only=True)
 class _Fold:
-    """The assignment under way."""
+    """The current assignment."""
 
     assignment: int
     options: TrainingOptions
@@ -45,23 +44,23 @@ class _Fold:
     #: None until all workers are ready
     rule: GroupHalf | None = None
     n_weights: int = 0
-    #: updates of the last round; after it, if the rule writes these, the answers to them
+    #: updates of the current round; afterwards the answers, if the rule writes them
     held: HeldUpdates = field(default_factory=HeldUpdates)
     #: worker -> float model state handed in at the fence
     model_states: dict[int, np.ndarray] = field(default_factory=dict)
-    #: files written to the checkpoint under way: file name -> fingerprint
+    #: file name -> fingerprint of the files written to the current checkpoint
     written: dict[str, Any] = field(default_factory=dict)
 
 
 class SubMasterSetup(Frozen):
-    """All that a sub-master is made of.
+    """Parts of a sub-master.
 
-    The ranks of its workers stand at the ends 1, 2, … of `below`, ranks of one worker side by side.
+    The ranks of its workers have the ends 1, 2, … of `below`, with consecutive ends for the ranks of one worker.
     """
 
-    #: leads to the top master (end 0); this end has the number of the group
+    #: transport to the top master (end 0); this end has the number of the group
     above: Transport
-    #: leads to the workers of the group
+    #: transport to the workers of the group
     below: Transport
     team: Team
     options: TrainingOptions
@@ -79,16 +78,16 @@ class SubMaster:
         self._options, self._world_rank, self._timeline = setup.options, setup.world_rank, setup.timeline
         self._group = setup.team.groups[setup.above.rank - 1]
         self._n_workers = setup.team.n_workers
-        #: the assignment under way; None between assignments and after a failure, when messages about it are dropped
+        #: current assignment; None between assignments and after a failure, when its messages are dropped
         self._fold: _Fold | None = None
 
     @property
     def is_busy(self) -> bool:
-        """True if an assignment is under way here."""
+        """True if this rank has an assignment."""
         return self._fold is not None
 
     def handle(self, received: Received) -> None:
-        """Take in one message, of either side; failures of the trial are answered, not raised."""
+        """Handle one message from either side; failures of the trial are reported, not raised."""
         message, fold = received.message, self._fold
         if isinstance(message, msg.StartFold):
             self._end()
@@ -115,7 +114,7 @@ class SubMaster:
         state = GroupState(self._group.workers, synchronous=options.waits)
         self._fold = _Fold(assignment=start.assignment, options=options, state=state)
         for worker in self._group.workers:
-            # Shards are those of all workers of the team, as without sub-masters.
+            # Shards are over all workers of the team, as without sub-masters.
             self._send(worker, start.replaced(worker=worker, n_workers=self._n_workers))
 
     def _take(self, fold: _Fold, received: Received) -> None:
@@ -150,7 +149,7 @@ class SubMaster:
             case ins.PassUp(message=message):
                 self._above.send(TOP, message, received.payload)
             case ins.Answer(workers=workers, message=message):
-                # Each adopts the vector made of its own update, or the one from above.
+                # Each adopts the answer to its own update, or the vector from above.
                 is_own = _opened(fold.rule).answers == Answer.DIFFERENCE
                 for worker in workers:
                     self._send(worker, message, fold.held.answer_to(worker) if is_own else received.payload)

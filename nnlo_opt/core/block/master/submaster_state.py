@@ -1,8 +1,8 @@
 """Decisions of a sub-master about one assignment: pure, synchronous, without arrays.
 
-`GroupState.order` takes the messages of the top master, `hear` messages of the workers; both return instructions for
-`master.submaster`, which owns the vectors. A group trains in rounds: every worker pushes once, the sub-master
-makes one update of these and pushes that, and the answer goes to all workers. The phases of an assignment:
+`GroupState.order` handles messages of the top master, `hear` those of the workers; both return instructions for
+`master.submaster`, which owns the vectors. A group trains in rounds: every worker pushes once, the sub-master combines
+these updates into one and pushes it, and the answer goes to all workers. The phases of an assignment:
 
     STARTING      the workers build the model and load their shards
     LISTENING     the next message comes from the top master
@@ -11,7 +11,8 @@ makes one update of these and pushes that, and the answer goes to all workers. T
     VALIDATING    they validate the same version on their shares
     ASKING        worker 1 runs the user's callbacks, or figure of merit
 
-Synchronously a worker that has passed over its shard waits at the fence; the group is through when all its workers are.
+In synchronous training a worker that has finished its shard waits at the fence; the group has finished when all its
+workers have.
 """
 
 from enum import Enum
@@ -25,9 +26,9 @@ from nnlo_opt.core.training.history import Metrics
 
 
 class Phase(Enum):
-    """Phases of an assignment (see the top of the module), each with the messages of a worker that it takes.
+    """Phases of an assignment (see the module's docstring), and the worker messages that each allows.
 
-    The top master's messages come while LISTENING.
+    Messages of the top master are allowed while LISTENING.
     """
 
     STARTING = (msg.WorkerReady,)
@@ -46,19 +47,19 @@ class GroupState:
         self.workers = tuple(workers)
         self._synchronous = synchronous
         self.phase = Phase.STARTING
-        #: answers of the workers in this phase; updates are in `_round`
+        #: answers of the workers in this phase, except updates, which are in `_round`
         self._answers: dict[int, Any] = {}
-        #: updates of the round under way
+        #: updates of the current round
         self._round: dict[int, msg.PushUpdate] = {}
-        #: workers of the rounds of this epoch; none between two epochs
+        #: rounds of this epoch; without workers between two epochs
         self._rounds = SynchronousRounds(())
-        #: worker -> metrics that it has pushed in this epoch
+        #: worker -> metrics pushed in this epoch
         self._pushed: dict[int, Metrics] = {}
 
     # ------------------------------------------------------------ messages of the top master
 
     def order(self, message: msg.Message) -> list[ins.Instruction]:
-        """Take in a message of the top master; ProtocolError, without a change, for one that must not come now."""
+        """Handle a message of the top master; ProtocolError, without a change, if it is not allowed now."""
         if self.phase is not Phase.LISTENING:
             raise ProtocolError(f"The top master sent {type(message).__name__} in phase {self.phase.name}.")
         match message:
@@ -126,7 +127,7 @@ class GroupState:
         return [held, self._push_round()]
 
     def _push_round(self) -> ins.PushRound:
-        """Return one update for the round, as old as its oldest part; it ends the pass if no worker continues."""
+        """Return one update for the round, as stale as its oldest part; it ends the pass if no worker continues."""
         pushes = [self._round[worker] for worker in sorted(self._round)]
         message = msg.PushUpdate(
             assignment=pushes[0].assignment,
@@ -172,7 +173,7 @@ class GroupState:
         )
 
     def _with_pushed(self, worker: int, message: msg.PushUpdate | msg.FenceReached) -> Metrics:
-        """Return the metrics of a message added to what its worker has pushed before."""
+        """Return the metrics of a message plus those its worker has pushed before."""
         return self._pushed.get(worker, Metrics()).merge(Metrics(message.n_samples, message.sums))
 
     def _validated(self, answers: list[msg.Validated]) -> msg.Validated:

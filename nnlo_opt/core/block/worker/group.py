@@ -1,10 +1,9 @@
-"""A worker group (`--n-processes`): a leader, which the master knows as a worker, with the members behind it.
+"""A worker group (`--n-processes`): a leader, which is a worker to the master, and its members.
 
-For each of its steps the leader tells the members to compute (`GroupStep`), and all ranks of the group average their
-gradients in one collective sum. If they are on one node, the members read the weights where the leader has them, in
-memory that the group shares; else the leader sends them with the step, if they have moved since the last one. The
-leader passes on what the master asks of a worker, and answers when the members have answered. Members are reactive too:
-they know their leader only.
+For each step the leader tells the members to compute (`GroupStep`), and all ranks of the group average their gradients
+in one collective sum. On one node the members read the leader's weights in shared memory; otherwise the leader sends
+them with the step, if they have changed. The leader forwards the master's requests, and answers when the members have
+answered. Members are reactive, too, and only know their leader.
 """
 
 from collections.abc import Callable
@@ -28,12 +27,12 @@ Then = Callable[[list[Received]], None]
 
 
 class WorkerGroup:
-    """A worker group as its leader sees it: the members, the answers of theirs that are awaited.
+    """The leader's view of a worker group: the members and their pending answers.
 
     Args:
-        block: transport on which the members stand at the `n_ranks` - 1 ends behind the leader's own.
+        block: transport on which the members have the `n_ranks` - 1 ends after the leader's.
         together: sums over all ranks of the group.
-        n_ranks: number of ranks, the leader included.
+        n_ranks: number of ranks, including the leader.
     """
 
     def __init__(self, block: Transport, together: Collective, n_ranks: int) -> None:
@@ -46,7 +45,7 @@ class WorkerGroup:
         self._then: Then | None = None
 
     def start(self, start: msg.StartFold) -> msg.StartFold:
-        """Have the members open their shards; return the leader's own order, with its number among all ranks."""
+        """Tell the members to open their shards; return the leader's own order, with its number among all ranks."""
         n_all, first = start.n_workers * self._n_ranks, (start.worker - 1) * self._n_ranks + 1
         self.n_all = n_all
         for i, end in enumerate(self._ends, 1):
@@ -58,11 +57,11 @@ class WorkerGroup:
         return self._block.share(n_bytes, self._ends)
 
     def pass_on(self, train: msg.Train, state: np.ndarray | None, place: list[int]) -> None:
-        """Send the members what they need of `train`, if there is anything.
+        """Send the members the parts of `train` that they need, if any.
 
         Args:
-            state: averaged model state (n_state,) that has come with it, or None.
-            place: memory that holds the weights from now on, [] as before.
+            state: averaged model state (n_state,) that came with it, or None.
+            place: handle of the memory with the weights from now on; [] for no change.
         """
         positions = (train.position or {}).get("followers") or [None] * len(self._ends)
         if state is None and not place and not any(positions):
@@ -77,11 +76,11 @@ class WorkerGroup:
             self._block.send(end, message, payload)
 
     def expect(self, then: Then) -> None:
-        """Call `then` with an answer of every member, in their order, when all have come."""
+        """Call `then` with the answers of all members, in order, when all have arrived."""
         self._answers, self._then = {}, then
 
     def hear(self, received: Received) -> None:
-        """Take in the answer of a member."""
+        """Handle the answer of a member."""
         if self._then is None:
             raise ProtocolError(f"A leader expects no {type(received.message).__name__} now.")
         payload = None if received.payload is None else received.payload.copy()
@@ -92,7 +91,7 @@ class WorkerGroup:
 
 
 class GroupBatches(CommonBatches):
-    """The leader's gradients, averaged over the whole group, all of whose samples count for this worker."""
+    """The leader's gradients, averaged over the group; the samples of all its ranks count for this worker."""
 
     def __init__(
         self, task: FoldTask, gradient: np.ndarray, group: WorkerGroup, assignment: int, timeline: Timeline
@@ -100,9 +99,9 @@ class GroupBatches(CommonBatches):
         super().__init__(task, gradient, group.together, group.n_all, timeline, counts_all=True)
         self._group = group
         self._message = msg.GroupStep(assignment=assignment)
-        #: where the next gradient is wanted, if the members have not been sent it
+        #: weights for the next gradient, if not yet sent to the members
         self._unsent: np.ndarray | None = None
-        #: memory of the group and the weights in it (n_weights,); None if its ranks share none
+        #: shared memory of the group, and the weights in it (n_weights,); None without shared memory
         self._memory: SharedMemory | None = None
         self._shared: np.ndarray | None = None
 
@@ -115,7 +114,7 @@ class GroupBatches(CommonBatches):
         return [*self._memory.place]
 
     def at(self, weights: np.ndarray) -> None:
-        # The members are through with the last weights: they have given their gradients.
+        # The members no longer need the last weights: they have contributed their gradients.
         super().at(weights)
         if self._shared is None:
             self._unsent = weights
@@ -129,7 +128,7 @@ class GroupBatches(CommonBatches):
 
 
 class MemberSetup(Frozen):
-    """All that a member of a worker group is made of."""
+    """Parts of a member of a worker group."""
 
     block: Transport
     #: the leader's end of `block`
@@ -151,7 +150,7 @@ class WorkerGroupMember:
         self._assignment: int | None = None
         self._task: FoldTask | None = None
         self._batches: CommonBatches | None = None
-        #: memory of the group, and the leader's weights in it; None if they come with the steps
+        #: shared memory of the group, and the leader's weights in it; None if they come with the steps
         self._memory: SharedMemory | None = None
         self._weights: np.ndarray | None = None
 
@@ -161,7 +160,7 @@ class WorkerGroupMember:
         return self._assignment is not None
 
     def handle(self, received: Received) -> None:
-        """Take in one message of the leader and answer it; failures of the trial are answered, not raised."""
+        """Handle one message of the leader and answer it; failures of the trial are reported, not raised."""
         message, payload = received.message, received.payload
         if isinstance(message, msg.StartFold):
             self.abandon()
@@ -200,7 +199,7 @@ class WorkerGroupMember:
 
     def _go_on(self, train: msg.Train, payload: np.ndarray | None) -> None:
         task, batches = self._opened()
-        # The other ranks are on their way to the next step: a rank that fails here must not be missing there.
+        # The other ranks are about to enter the next step: a rank that fails here must still take part, or they hang.
         with batches.fails_in_next_step:
             if train.shared:
                 self._memory = self._setup.block.join(self._setup.leader, (train.shared[0], train.shared[1]))
@@ -226,7 +225,7 @@ class WorkerGroupMember:
         self._timeline.flush()
 
     def abandon(self) -> None:
-        """Let go of the assignment, if there is one: it is over, or ranks of the team have died."""
+        """Drop the assignment, if any: it is over, or ranks of the team have died."""
         was_open, self._assignment, self._task, self._batches = self._assignment is not None, None, None, None
         self._memory = self._weights = None
         if was_open:
@@ -242,7 +241,7 @@ class WorkerGroupMember:
 
 
 def check_members(own: msg.WorkerReady, members: list[Received]) -> None:
-    """Raise TrialError if a member has built another model than the leader."""
+    """Raise TrialError if a member's model differs from the leader's."""
     for received in members:
         member = received.message
         assert isinstance(member, msg.WorkerReady)

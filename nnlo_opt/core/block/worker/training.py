@@ -1,8 +1,8 @@
 """Training of one assignment by a worker: batch by batch, in sync periods, from one message of the master to the next.
 
-`LocalTraining` has what `worker.worker` needs of an assignment as long as it is open: model and data (`FoldTask`), the
-worker's half of the update rule (`update_rules`), the gradients (`exchange.gradients`). It pushes its updates to the
-master, or makes them itself if the central weights are shared (`exchange.shared_weights`).
+`LocalTraining` contains an open assignment of `worker.worker`: model and data (`FoldTask`), the worker's half of the
+update rule (`update_rules`), the gradients (`exchange.gradients`). It pushes its updates to the master, or applies them
+itself if the central weights are shared (`exchange.shared_weights`).
 """
 
 import math
@@ -27,7 +27,7 @@ from nnlo_opt.core.update_rules.rule import Answer
 
 #: end of the master on the transport of a team
 MASTER = 0
-#: the float model state of a worker, beside the memory of its update rule
+#: key of a worker's float model state, beside the memory of its update rule
 _MODEL_STATE = "model_state"
 
 
@@ -54,11 +54,11 @@ class Period:
 
 
 class LocalTraining:
-    """One assignment at a worker, from the model that is built to the end.
+    """One assignment at a worker, from the built model to the end.
 
     Args:
-        block: leads to the master (end 0).
-        start: the order; a worker group among `partners` has begun with it.
+        block: transport to the master (end 0).
+        start: the order; a worker group in `partners` has already started on it.
     """
 
     def __init__(
@@ -72,36 +72,36 @@ class LocalTraining:
         self._start = start
         self._rule = task.options.rule.worker_half(task.options, task.adapter.n_weights)
         self._rule.take_layers(task.layers)
-        #: True if all workers make every step together
+        #: True if all workers take every step together
         self._together = task.options.rule.averages_every_batch
         #: source of the gradients of its steps
         self.gradients = self._gradients()
-        #: True if the master has sent something to train on, and no fence since
+        #: True if the master has sent weights or an answer to train on, and no fence since
         self.is_running = False
-        #: True if another rank has failed in a step with this one: nothing more is trained of this assignment
+        #: True if another rank has failed in a common step: this assignment trains no more
         self._is_deserted = False
-        #: True if the master has given weights to begin with
+        #: True once the master has sent the initial weights
         self.has_begun = False
         #: version of the central weights adopted last
         self._version = 0
-        #: the central weights, if this worker moves them itself; None if the master does
+        #: the shared central weights, if this worker updates them itself; None if the master does
         self._shared: SharedWeights | None = None
-        #: learning rates of the steps made here
+        #: learning rates of the steps taken here
         self._rates = LearningRates(task.options.schedule, task.n_train, task.options.epochs)
-        #: training samples of all workers behind the next step, as far as is known: between two answers of the master
-        #: all workers are taken to be as fast as this one
+        #: estimated training samples of all workers before the next step: between two answers of the master all workers
+        #: are assumed to be as fast as this one
         self._n_trained = 0
         #: training since the last update
         self._period = Period()
-        #: batches after which an update is due; in allreduce the end of a pass alone
+        #: batches per update; infinite in allreduce, where only the end of a pass counts
         self._sync_every = math.inf if self._together else task.options.sync_every
-        #: training that the master does not know of
+        #: training not yet reported to the master
         self._untold = Metrics()
         #: True if the period is over and waits to be pushed
         self._is_due = False
-        #: True if a push is not yet answered
+        #: True if a push has not been answered yet
         self.is_outstanding = False
-        #: True if the next batch may be trained before the answer
+        #: True if the next batch may be trained before the answer arrives
         self._may_run_ahead = False
 
     def _gradients(self) -> OwnBatches:
@@ -116,23 +116,23 @@ class LocalTraining:
 
     @property
     def can_train(self) -> bool:
-        """True if there is a batch to be trained now."""
+        """True if there is a batch to train now."""
         return self.is_running and not self._is_due and (not self.is_outstanding or self._may_run_ahead)
 
     @property
     def is_undisturbed(self) -> bool:
-        """True if the next batch needs no message: the updates of all workers are made in memory or together."""
+        """True if the next batch needs no message: updates are in shared memory or collective."""
         return self.can_train and (self._together or self._shared is not None)
 
     def train_batch(self) -> None:
-        """Train one batch; if it ends the period, push the update or make it."""
+        """Train one batch; if it ends the period, push or apply the update."""
         period = self._period
         if not period.n_batches:
             period.base_version = self._version
         step = self.gradients.step()
         if step.has_failed:
-            # The rank that failed says why. An answer of the master that comes before must not begin another step,
-            # which no other rank would make.
+            # The failed rank reports why. An earlier answer of the master must not start another step, which no other
+            # rank would join.
             self.is_running, self._is_deserted = False, True
             return
         if self._together and not step.end_of_pass:
@@ -144,9 +144,9 @@ class LocalTraining:
         period.n_samples += step.metrics.n_samples
         period.n_batches += 1
         self._may_run_ahead = False
-        # A sync period does not reach over the end of a pass: synchronous workers meet there, and a period longer
-        # than a pass would train more than the epochs that were asked for. Nor does it continue when other workers
-        # have trained the last samples of an epoch: they would wait for half a period in the mean.
+        # A sync period does not extend beyond the end of a pass: synchronous workers meet there, and a longer period
+        # would train more epochs than requested. Nor does it continue when other workers have trained the last samples
+        # of an epoch: they would wait for half a period on average.
         is_over = step.end_of_pass or period.n_batches >= self._sync_every
         if is_over or (self._shared is not None and self._shared.is_trained):
             period.end_of_pass = step.end_of_pass
@@ -157,9 +157,9 @@ class LocalTraining:
                 self._push()
 
     def _step(self, step: Step) -> None:
-        """Have the rule take in the gradient."""
+        """Pass the gradient to the rule."""
         if self._rates.vary:
-            # At the learning rate of this point of the training.
+            # At the learning rate of the current progress.
             n_of_all = step.n_samples if self._together else step.n_samples * self._start.n_workers
             before, self._n_trained = self._n_trained, self._n_trained + n_of_all
             self._rule.scale_learning_rate(self._rates.factor(before, self._n_trained))
@@ -185,16 +185,16 @@ class LocalTraining:
         period = self._period
         push = self._update(base_version=period.base_version)
         with self._timeline.span("push", "message"):
-            # In allreduce all workers have the same weights: those of one are enough.
+            # In allreduce all workers have the same weights, so those of one are enough.
             is_one_of_many = self._together and self._start.worker > 1
             self._block.send(MASTER, push, None if is_one_of_many else self._rule.finish())
-        # Behind the end of a pass lies the next epoch, which a lone worker must not begin before the fence.
+        # After the end of a pass a lone worker must not begin the next epoch before the fence.
         self._may_run_ahead = self._start.overlap and not period.end_of_pass
         self.is_outstanding, self._is_due = True, False
         self._period = Period()
 
     def _update(self, base_version: int, applied: dict[str, int] | None = None) -> msg.PushUpdate:
-        """Return the message with the figures of all batches that the master does not know of."""
+        """Return the message with the metrics of all unreported batches."""
         trained = self._take_untold()
         return msg.PushUpdate(
             assignment=self._start.assignment,
@@ -212,7 +212,7 @@ class LocalTraining:
     # ------------------------------------------------------------ messages of the master
 
     def go_on(self, train: msg.Train, payload: np.ndarray | None, memory: dict[str, Any] | None) -> None:
-        """Train on what the master sends.
+        """Continue training with the master's answer.
 
         Args:
             payload: vector that came with `train`.
@@ -221,8 +221,8 @@ class LocalTraining:
         task, start = self.task, self._start
         if train.shared:
             self._join((train.shared[0], train.shared[1]))
-        # The other ranks of a group are on their way to the next step: a rank that fails here must not be missing
-        # there.
+        # The other ranks of a group are about to enter the next step: a rank that fails here must still take part, or
+        # they hang.
         with self.gradients.fails_in_next_step:
             place = [] if self.has_begun else self.gradients.share_weights(self._rule)
             kept = load_state(of_message(train.restore), start.worker) if train.restore else memory
@@ -231,7 +231,7 @@ class LocalTraining:
                 self._rule.load_state(kept)
             is_midway = train.mid_epoch
             if kept and "weights" in kept and train.adopt == Answer.WEIGHTS and payload is not None:
-                # It has outlived other ranks, and continues with the weights of its own that the update rule has.
+                # It has survived other ranks, and continues with its own weights of the update rule.
                 train, is_midway = train.replaced(adopt=Answer.NOTHING), True
                 payload = payload[task.adapter.n_weights :]
             state_given = self._adopt(train.adopt, payload)
@@ -251,13 +251,13 @@ class LocalTraining:
             self._push()
 
     def _join(self, place: tuple[int, int]) -> None:
-        """Work in the memory that the master has made, from now on."""
+        """Use the master's shared memory from now on."""
         options, adapter, start = self.task.options, self.task.adapter, self._start
         try:
             memory = self._block.join(MASTER, place)
         except OSError as error:
             if self._together:
-                # The other workers wait in memory for this rank, and notice its death alone.
+                # The other workers wait in shared memory for this rank, and only notice its death.
                 raise ProtocolError(f"The memory of the workers' steps cannot be joined: {error}.") from error
             raise
         if self._together:
@@ -276,7 +276,7 @@ class LocalTraining:
             self._rule.own(self._shared.weights)
 
     def _adopt(self, kind: Answer, payload: np.ndarray | None) -> np.ndarray | None:
-        """Take in the master's answer and the averaged model state; return the latter, None if it did not come."""
+        """Apply the master's answer and the averaged model state; return the latter, or None."""
         adapter = self.task.adapter
         n_answer = 0 if kind == Answer.NOTHING else adapter.n_weights
         n_given = 0 if payload is None else len(payload)
@@ -292,25 +292,25 @@ class LocalTraining:
     # ------------------------------------------------------------ at a fence
 
     def stop(self, fence: msg.Fence, payload: np.ndarray | None) -> Metrics:
-        """Train no more until `go_on`; return the training that has not been pushed."""
+        """Stop training until `go_on`; return the metrics that have not been pushed."""
         self.is_outstanding = self.is_running = False
         self._adopt(fence.adopt, payload)
         if self._period.n_batches and self._rule.drains:
             self._push()
         self.is_outstanding = False
-        # The rest of a period has no update of its own in this epoch, but its samples were trained in it.
+        # The rest of a period has no update in this epoch, but its samples were trained in it.
         self._period.n_samples = 0
         return self._take_untold()
 
     def save(self, fence: msg.Fence, model_state: np.ndarray) -> dict[str, Any]:
-        """Write to the checkpoint, if there is one, what exists nowhere else; return file names with fingerprints."""
+        """Write this worker's own state to the checkpoint, if one is due; return file name -> fingerprint."""
         if not fence.checkpoint:
             return {}
-        # The ranks of a worker group have one state each, which are averaged, as at the end of an epoch.
+        # The states of a worker group's ranks are averaged, as at the end of an epoch.
         keeps_own = fence.mid_epoch and len(model_state) and self._partners.group is None
         own = {_MODEL_STATE: model_state} if keeps_own else {}
         return save_state(of_message(fence.checkpoint), self._start.worker, {**self._rule.state(), **own})
 
     def remembered(self) -> dict[str, Any]:
-        """Return the memory of the update rule with the float model state, for the worker of this rank after deaths."""
+        """Return the update rule's memory and the float model state, for this rank's next worker after deaths."""
         return {**self._rule.state(), _MODEL_STATE: self.task.model_state()}

@@ -1,8 +1,8 @@
-"""A worker, which computes true gradients on its shard for its master.
+"""A worker: computes gradients on its shard for its master.
 
-It is reactive: `handle` takes one message of the master, `work` trains one batch; neither waits. So a worker is
-never stuck because a peer failed, and master and worker can share a process. Allreduce alone is a collective call. The
-training itself stands in `worker.training`.
+It is reactive: `handle` handles one message of the master, `work` trains one batch; neither waits. So a worker never
+hangs because a peer failed, and master and worker can share a process. Only allreduce is a collective call.
+`worker.training` has the training itself.
 """
 
 import logging
@@ -33,37 +33,37 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of a worker when ranks of its team died, for the worker that its rank is after that."""
+    """State of a worker at the death of ranks of its team, for the next worker of its rank."""
 
     assignment: int
-    #: memory of its update rule, and float model state, as a checkpoint in the middle of an epoch has them
+    #: memory of its update rule, and float model state, as in a checkpoint within an epoch
     state: dict[str, Any]
 
 
 class LoadMonitor(Protocol):
-    """Measures what this process takes of its machine, epoch by epoch."""
+    """Measures the load of this process, epoch by epoch."""
 
     def start(self) -> None:
-        """Begin an epoch."""
+        """Start the first epoch."""
 
     def end_epoch(self) -> dict[str, float]:
-        """Return the figures of the epoch, and begin another one."""
+        """Return the load in the epoch, and start the next one."""
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
 
 
 class WorkerSetup(Frozen):
-    """All that a worker is made of."""
+    """Parts of a worker."""
 
-    #: leads to the master (end 0)
+    #: transport to the master (end 0)
     block: Transport
     tasks: TaskFactory
     world_rank: int
-    #: ranks with which it computes gradients
+    #: ranks that it computes gradients with
     partners: Partners = Partners()
     timeline: Timeline = NO_TIMELINE
-    #: measures what this process takes of its machine, for the history; None if that is not wanted
+    #: measures the load of this process for the history; None to not measure it
     monitor: LoadMonitor | None = None
     #: callbacks of the user, if this is worker 1
     callbacks: EpochCallbacks | None = None
@@ -76,21 +76,21 @@ class WorkerSetup(Frozen):
 class Worker:
     """One worker; serves one assignment after another.
 
-    Between messages it works: `work` trains one batch if `can_work` is true. A worker that overlaps may be one batch
-    ahead of the master's answer; that batch comes before the answer is read (`works_first`), so that the order of
-    events does not depend on which rank is faster.
+    Between messages `work` trains one batch, if `can_work`. A worker that overlaps may be one batch ahead of the
+    master's answer; it trains that batch before reading the answer (`works_first`), so that the order of events does
+    not depend on which rank is faster.
     """
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
         self._block, self._timeline = setup.block, setup.timeline
-        #: the ranks of this worker; None if it is the only one
+        #: ranks of this worker; None if it has only one
         self._group = setup.partners.group
-        #: memory of an assignment that may continue, until it does
+        #: memory of an assignment that may continue; None once it has
         self._memory = setup.memory
-        #: assignment served; None between assignments and after a failure, when messages about it are dropped
+        #: current assignment; None between assignments and after a failure, when its messages are dropped
         self._assignment: int | None = None
-        #: the training of that assignment; None while it is opened, and without an assignment
+        #: training of that assignment; None while it is being opened, and without one
         self._training: LocalTraining | None = None
         self._answers_failures = failures_to(self._fail)
 
@@ -107,12 +107,12 @@ class Worker:
 
     @property
     def works_first(self) -> bool:
-        """True if that batch comes before any message."""
+        """True if that batch must be trained before handling any message."""
         training = self._training
         return training is not None and training.is_outstanding and training.can_train
 
     def handle(self, received: Received) -> None:
-        """Take in one message of the master and answer it; failures of the trial are answered, not raised."""
+        """Handle one message of the master and answer it; failures of the trial are reported, not raised."""
         message = received.message
         assignment = getattr(message, "assignment", None)
         if isinstance(message, msg.StartFold):
@@ -125,7 +125,7 @@ class Worker:
             self._dispatch(message, received.payload)
 
     def handle_follower(self, received: Received) -> None:
-        """Take in an answer of a member of this worker's group."""
+        """Handle an answer of a member of this worker's group."""
         message = received.message
         if self._group is None or getattr(message, "assignment", None) != self._assignment:
             logger.debug("dropped a late %s of a member", type(message).__name__)
@@ -137,9 +137,9 @@ class Worker:
                 self._group.hear(received)
 
     def work(self, undisturbed_s: float = 0.0) -> None:
-        """Train one batch, and more within so many seconds if these need no message.
+        """Train one batch, and more for `undisturbed_s` seconds while no message is needed.
 
-        Failures of the trial are answered, not raised.
+        Failures of the trial are reported, not raised.
         """
         training = self._opened()
         until_s = time.perf_counter() + undisturbed_s
@@ -196,10 +196,10 @@ class Worker:
         return None if memory is None else memory.state
 
     def abandon(self) -> Memory | None:
-        """Let go of an assignment, as ranks of the team have died; this worker is not used again.
+        """Drop the assignment, because ranks of the team have died. Do not use this worker afterwards.
 
         Returns:
-            The `memory` of the worker that follows.
+            The `memory` for the next worker.
         """
         memory = self._memory
         if self._assignment is not None and self._training is not None and self._training.has_begun:
@@ -209,7 +209,7 @@ class Worker:
         return memory
 
     def _end(self) -> None:
-        # Also after an `open` that failed half way: it may have left a model behind.
+        # Also after a failed `open`, which may have left a model behind.
         was_open = self._assignment is not None
         if self._setup.monitor is not None:
             self._setup.monitor.stop()
@@ -297,7 +297,7 @@ class Worker:
         with PULSE.unwatched():
             wishes = callbacks.call(task.adapter, message.epoch, message.metrics, rate, is_last=message.is_last)
         changed = task.read_model() if wishes.has_changed else None
-        # Left alone, the factor stays as it is to the last bit.
+        # If unchanged, the factor keeps its exact bits.
         factor = message.rate_factor if wishes.learning_rate == rate else wishes.learning_rate / base
         answer = msg.CalledBack(assignment=message.assignment, rate_factor=factor, stop=wishes.stop)
         self._block.send(MASTER, answer, changed)

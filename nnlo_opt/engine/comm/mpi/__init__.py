@@ -1,4 +1,4 @@
-"""MPI by mpi4py, which only this package imports. The import of any of its modules initialises MPI."""
+"""MPI by mpi4py, which only this package imports. Importing any of its modules initialises MPI."""
 
 import atexit
 import sys
@@ -11,7 +11,7 @@ from nnlo_opt.engine.runtime.process import only_here
 # call `allreduce` from threads of their own.
 mpi4py.rc.thread_level = "serialized"
 if mpi4py.rc.finalize is None and "mpi4py.MPI" not in sys.modules:
-    # mpi4py would finalize MPI at the end of forked processes as well, which would wait for ever.
+    # mpi4py would also finalize MPI at the end of forked processes, which would hang.
     mpi4py.rc.finalize = False
     from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""Collective calls over MPI that all ranks of a user's program have agreed on; `core.comm.calls` says how."""
+"""Collective calls over MPI after an agreement of all ranks of a user's program (`core.comm.calls`)."""
 
 import os
 import time
@@ -20,14 +20,14 @@ _OPERATIONS = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PR
 
 
 class AgreedCalls:
-    """Collective calls of the ranks of a communicator, which carries nothing else; one thread at a time calls."""
+    """Collective calls of the ranks of a communicator. Nothing else may use `comm`, and only one thread at a time."""
 
     def __init__(self, comm: MPI.Comm) -> None:
-        """Take over `comm`. Collective: every rank of it."""
+        """Take over `comm`. Collective: every rank of it must call it."""
         self._comm = comm
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
-        #: error of the last call: a framework hands on another one
+        #: error of the last call; a framework may raise another one instead
         self.failure: NnloError | None = None
 
     def average(
@@ -40,7 +40,7 @@ class AgreedCalls:
             n_samples: samples of this rank.
             step: what the vector is for.
             kind: sum, or one of `HALVES` for a sum that travels in 16 bits.
-            sums: True for the mean times the number of ranks that take part.
+            sums: True for the mean times the number of participating ranks.
 
         Collective: every rank.
         """
@@ -68,7 +68,7 @@ class AgreedCalls:
         Args:
             array: real numbers. Small integers, bool and 16 bits are computed in the next dtype that MPI knows.
             operation: sum, average, min, max or product.
-            name: a name on which ranks have to agree.
+            name: name that must be equal on all ranks.
 
         Raises:
             ConfigurationError: it holds no real numbers, or the mean of integers is no integer.
@@ -101,7 +101,7 @@ class AgreedCalls:
         return np.asarray(numbers, array.dtype)
 
     def gather(self, array: np.ndarray, name: str | None = None) -> np.ndarray:
-        """Return the rows of all ranks, one rank after the other. Collective: every rank."""
+        """Concatenate the rows of all ranks, in rank order. Collective: every rank."""
         given = np.atleast_1d(_native(array))  # a number becomes a row
         numbers = _numbers(given)
         n_in_row = int(np.prod(given.shape[1:], dtype=int)) * (given.itemsize // numbers.itemsize)
@@ -120,17 +120,17 @@ class AgreedCalls:
         return np.asarray(given, array.dtype)
 
     def barrier(self) -> None:
-        """Return when all ranks that have not joined have called it. Collective: every rank."""
+        """Wait until all ranks that have not joined have called it. Collective: every rank."""
         self._agree(Call("sum", "uint8", 0, words="a barrier"), 1)
         self._reduce(np.empty(0, np.uint8), "sum")
 
     def join(self) -> int:
-        """Take part in the calls of the other ranks until all have joined; return the last rank that has joined."""
+        """Take part in the calls of the other ranks until all have joined; return the last rank to join."""
         n_calls = self._serve(calls.idle_head(), lambda agreement: agreement.n_active == 0)
         return self._last(self.rank if n_calls == 0 else -1)
 
     def leave(self) -> None:
-        """Return when all ranks have left their programs; ranks that make further calls raise."""
+        """Wait until all ranks have left their programs; ranks that make further calls raise."""
         self._serve(calls.idle_head(self.rank), lambda agreement: agreement.n_left == self.size)
 
     def _last(self, rank: int) -> int:
@@ -183,7 +183,7 @@ class AgreedCalls:
         return calls.refusal(agreement, gather_rows(self._comm, line[:, None]).tobytes().decode().split("\n"))
 
     def _take_part(self, call: Call) -> None:
-        """Make the same calls to MPI as the ranks that make `call`, with nothing of this rank."""
+        """Make the same MPI calls as the ranks that make `call`, without contributing."""
         if call.kind == "gather":
             gather_rows(self._comm, np.empty((0, call.n_numbers), call.dtype))
             return

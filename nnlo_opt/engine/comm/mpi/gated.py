@@ -1,4 +1,4 @@
-"""Communicator of an objective, whose blocking calls can be given up if another rank has raised."""
+"""Communicator of an objective, whose blocking calls raise if another rank has raised."""
 
 import functools
 import inspect
@@ -12,16 +12,16 @@ from nnlo_opt.core.comm.transport import wait_until
 
 
 class GatedComm(MPI.Intracomm):
-    """Communicator whose blocking calls can be given up if another rank has raised.
+    """Communicator whose blocking calls raise if another rank has raised; the `comm` of objectives.
 
     It is a duplicate of a team's communicator, for a user's objective. Before a collective call every rank calls
     `meet`, which returns when all ranks are at the same call. Sends and receives poll, and look out for failures. So a
-    rank that waits for a rank that has raised raises, too, instead of waiting for ever. Communicators made from it
-    (`Split`, `Dup`) are ordinary ones, without this protection, and without its cost of some 0.1 ms a collective call.
+    rank that waits for one that has raised also raises instead of hanging. Communicators made from it (`Split`, `Dup`)
+    are ordinary ones, without this protection and its cost of about 0.1 ms per collective call.
     """
 
     _gate: "Gate"
-    #: communicators that the objective has made from this one
+    #: communicators that the objective has created from this one
     _made: list[MPI.Comm]
 
     def __new__(cls, comm: MPI.Comm, gate: "Gate") -> "GatedComm":
@@ -42,11 +42,11 @@ class GatedComm(MPI.Intracomm):
             self.Free()
 
     def meet(self, name: str) -> None:
-        """Return when every rank is about to make the collective call `name`."""
+        """Wait until every rank is about to make the collective call `name`."""
         self._gate.meet(name)
 
     def wait_for(self, done: Callable[[], Any]) -> None:
-        """Return when `done()` is true; raise if the call of the objective has failed."""
+        """Wait until `done()` is True; raise if the call of the objective has failed."""
 
         def look() -> bool:
             if done():
@@ -58,7 +58,7 @@ class GatedComm(MPI.Intracomm):
 
 
 class Gate(Protocol):
-    """Source from which a `GatedComm` hears of the other ranks."""
+    """Informs a `GatedComm` about the other ranks."""
 
     def meet(self, name: str) -> object:
         """Return when every rank has called `meet` with the same name; raise if the call has failed."""

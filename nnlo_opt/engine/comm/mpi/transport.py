@@ -1,10 +1,10 @@
 """Transport over MPI: the ranks of a communicator as ends.
 
-Messages travel point to point, one MPI message each, on a communicator of their own. A rank waits by Improbe, never by
-a blocking call, so that a rank that fails blocks no other rank.
+Messages are sent point to point, one MPI message each, on a separate communicator. A rank waits by Improbe, never by a
+blocking call, so that a failed rank blocks no other.
 
-If MPI lets ranks outlive ranks that die (`ulfm`), a dead rank shows as an error of MPI. The transport notes which ranks
-are lost, and raises `RanksLost` to its owner.
+If ranks survive the death of others (`ulfm`), a dead rank shows as an MPI error. The transport records the lost ranks,
+and raises `RanksLost` to its owner.
 """
 
 import logging
@@ -48,7 +48,7 @@ NOTICE_S = 3.0
 
 
 class MpiTransport(Transport):
-    """Transport between the ranks of a communicator, which carries nothing else.
+    """Transport between the ranks of a communicator. Nothing else may use the communicator.
 
     Between ranks of one node payloads stay in shared memory if possible (`engine.comm.node`).
     """
@@ -57,7 +57,7 @@ class MpiTransport(Transport):
     open_transports: ClassVar[list["MpiTransport"]] = []
 
     def __init__(self, comm: MPI.Comm, vital: Collection[int] | None = None) -> None:
-        """Join the ranks of `comm`. Collective: every rank. `vital`: ends without which this one cannot continue."""
+        """Connect the ranks of `comm`. Collective: every rank. `vital`: ends that this one cannot continue without."""
         self.open_transports.append(self)
         self._vital = frozenset(range(comm.Get_size()) if vital is None else vital)
         self._lost: set[int] = set()
@@ -107,7 +107,7 @@ class MpiTransport(Transport):
         return self._is_broken
 
     def _take_losses(self, error: MPI.Exception) -> None:
-        """Learn from an error of MPI which ranks are lost; without ULFM raise the error."""
+        """Determine the lost ranks from an MPI error; without ULFM raise the error."""
         if not IS_ON:
             raise error
         self._lost |= acknowledge(self.comm)
@@ -233,7 +233,7 @@ class MpiTransport(Transport):
             time.sleep(1e-4)
 
     def drain(self) -> bool:
-        """Drop all messages that have come, and return True if a message sent from here is not received yet."""
+        """Drop all received messages; return True if a message sent from here has not been received yet."""
         while self.poll() is not None:
             pass
         return bool(self._sending)
@@ -287,7 +287,7 @@ def _neighbours(comm: MPI.Comm, bell: Bell | None) -> tuple[dict[int, Neighbour]
 
 
 class MpiCollective(Collective):
-    """Collective of all ranks of a communicator, which carries nothing else."""
+    """Collective of all ranks of a communicator. Nothing else may use the communicator."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
@@ -303,7 +303,7 @@ class MpiCollective(Collective):
 
 
 def _leave_mpi(pid: int = os.getpid()) -> None:
-    """Have the first use of MPI end this process, which code of a user has forked from process `pid`."""
+    """Make the first use of MPI exit this process, which user code has forked from process `pid`."""
     for kind in (MpiTransport, MpiCollective):
         kind.__getattribute__ = lambda *_: end_if_forked(pid)  # type: ignore[method-assign]
 

@@ -1,4 +1,4 @@
-"""User-level failure mitigation (ULFM): ranks that outlive ranks that die.
+"""User-level failure mitigation (ULFM): ranks survive the death of other ranks.
 
 Open MPI 5 has it under `mpirun --with-ft ulfm`. Bland, Bouteiller, Herault, Bosilca, Dongarra, "Post-failure recovery
 of MPI communication capability" (IJHPCA 2013): an operation with a dead rank raises; `Ack_failed` lets a receive from
@@ -26,14 +26,14 @@ from nnlo_opt.engine.runtime.process import only_here
 
 logger = logging.getLogger(__name__)
 
-#: True if ranks of this job outlive ranks that die
+#: True if ranks of this job survive the death of others
 IS_ON = ranks_outlive_others()
 #: ends this process with an exit code, without the notice of other ranks
 plain_exit = os._exit
 
 
 def die_by_signal() -> None:
-    """Let `os._exit` kill this process by a signal if ranks outlive ranks that die.
+    """Make `os._exit` kill this process by a signal under ULFM.
 
     Other ranks notice a death by a signal, and no exit: they would wait for a rank that its watchdog, or a user's code,
     has ended by `os._exit`. A process forked from this one exits as usual.
@@ -50,7 +50,7 @@ class Losses:
 
 
 def acknowledge(comm: MPI.Comm) -> set[int]:
-    """Continue without the ranks of `comm` that have died, and return these ranks, as far as they are known."""
+    """Continue without the dead ranks of `comm`, and return those that are known."""
     Losses.any = True
     with suppress(MPI.Exception):
         comm.Ack_failed()
@@ -67,7 +67,7 @@ def is_revoked(comm: MPI.Comm) -> bool:
 
 @contextmanager
 def losing_ranks() -> Iterator[None]:
-    """Turn errors of MPI inside into RanksLost if ranks outlive ranks that die."""
+    """Turn MPI errors inside into RanksLost under ULFM."""
     try:
         yield
     except MPI.Exception as error:

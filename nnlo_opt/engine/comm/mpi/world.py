@@ -1,4 +1,4 @@
-"""World of all ranks, as one process sees it."""
+"""One process's view of the world of all ranks."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def library() -> str:
 
 
 class World:
-    """Place of this process in the MPI world, with the communicators that are made from the world.
+    """Place of this process in the MPI world, and the communicators created from it.
 
     Args:
         comm: another world than the one of all ranks.
@@ -97,7 +97,7 @@ class World:
         return MPI.COMM_SELF
 
     def abort(self, exit_code: int) -> None:
-        """End all ranks at once, as soon as everything that this rank has written has been read.
+        """Abort all ranks, as soon as this rank's output has been read.
 
         If ranks outlive ranks that die (ULFM), this rank dies; the other ranks continue without it, or end, too, if
         this rank coordinates. With ULFM `Abort` ended this rank only, and no other rank noticed.

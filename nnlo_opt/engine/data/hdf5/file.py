@@ -17,6 +17,7 @@ import h5py
 
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.engine.data.lists import looked_in
 
 #: bytes that a data set may declare beyond what is stored of it, besides as many as its file has: HDF5 fills them with
@@ -26,7 +27,7 @@ UNWRITTEN_BYTES = 256 << 20
 _MOST_STEPS = 64
 #: first `/` of an absolute path, and the names of a path
 _STEP = re.compile(rb"^/|(?!\.(?:/|$))[^/]+")
-_LEADS_OUT = "it leads to another file, or may do so; only data are read so, and only with `--external-data`"
+_LEADS_OUT = "it leads to another file, or may do so; only data are read so, and only with"
 
 
 class DataFile(h5py.File):
@@ -59,7 +60,7 @@ class DataFile(h5py.File):
         for _ in range(_MOST_STEPS):
             if not steps:
                 if isinstance(place, h5py.Dataset) and (place.external or place.is_virtual):
-                    raise ValueError(_LEADS_OUT)
+                    raise ValueError(f"{_LEADS_OUT} `{spelled('external_data', True)}`")
                 return place
             step = steps.popleft()
             if step == b"/":
@@ -71,7 +72,7 @@ class DataFile(h5py.File):
             elif kind == h5py.h5l.TYPE_HARD:
                 place = place[step]
             else:
-                raise ValueError(_LEADS_OUT)
+                raise ValueError(f"{_LEADS_OUT} `{spelled('external_data', True)}`")
         return None
 
     def need(self, name: str, start: h5py.Group | None = None, kind: type = h5py.Dataset) -> Any:

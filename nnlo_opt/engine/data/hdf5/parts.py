@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Arrays, Shapes, leaves, map_tree, shapes_of
 from nnlo_opt.core.data.ragged import Ragged, concatenate, take
 from nnlo_opt.core.data.source import Indices, NotFiniteError, Shape, dtype_as_read, first_not_finite
@@ -283,7 +284,7 @@ class Part:
         names = [name.strip() for name in self.name.split(",")]
         if not all(names):
             raise ConfigurationError(
-                f"`--{self.role}-name` must name a data set or group, or several separated by commas. "
+                f"`{spelled(f'{self.role}_name')}` must name a data set or group, or several separated by commas. "
                 f"Received: {self.name!r}."
             )
         branches = [self._branch(file, name, path, alone=True) for name in names]

@@ -38,7 +38,7 @@ class Hdf5Source:
         ConfigurationError: naming the file, if it is not HDF5, lacks a data set, or does not fit the other files.
     """
 
-    def __init__(  # noqa: PLR0913  (two of them are settings by keyword)
+    def __init__(
         self,
         paths: Sequence[Path | str],
         features_name: str,

@@ -10,9 +10,10 @@ import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models import losses
-from nnlo_opt.engine.models.compiled import BY_FIGURE, Compiled
+from nnlo_opt.engine.models.compiled import Compiled, by_figure
 from nnlo_opt.engine.models.losses import VariedLoss
 
 #: optimizers that are another one with an argument more
@@ -20,7 +21,7 @@ _VARIANTS = {"adamw": "adam"}
 #: methods of a model that `fit` and `evaluate` call, with what does the same
 _METHODS = {
     "compute_loss": "Give the function of each sample by `get_loss`, and add penalties by `add_loss`",
-    "compute_metrics": "In a search, `--figure-of-merit` names a function that computes a figure of the trained model",
+    "compute_metrics": "Leave it out: {figure}",
     **dict.fromkeys(
         ("train_step", "test_step", "make_train_function", "make_test_function", "fit"),
         "Give the loss by `get_loss`, or search an objective that calls `fit` itself",
@@ -40,7 +41,8 @@ def refuse_own_methods(model: Any) -> None:
         if name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name):
             raise ConfigurationError(
                 f"A model is trained by gradients of its loss, and not by methods of its own. Received: "
-                f"{type(model).__name__} with its own `{name}`, which nothing would call. {remedy}."
+                f"{type(model).__name__} with its own `{name}`, which nothing would call. "
+                f"{remedy.format(figure=by_figure())}."
             )
 
 
@@ -59,7 +61,7 @@ def arguments_of(model: Any) -> Compiled:
     optimizer, steps, unused_steps = _optimizer(model.optimizer)
     unused = []
     if weighted := ", ".join(_metrics(asked.get("weighted_metrics"))):
-        unused.append(f"weighted metrics {weighted} ({BY_FIGURE})")
+        unused.append(f"weighted metrics {weighted} ({by_figure()})")
     if asked.get("jit_compile") and not model._resolve_auto_jit_compile():
         unused.append("jit_compile=True (write `get_model.jit_compile = True`)")
     if asked.get("run_eagerly"):
@@ -139,7 +141,7 @@ def _optimizer(optimizer: Any) -> tuple[str, dict[str, Any], list[str]]:
     instead = f", which trains as {name}" * (kind.__name__.lower() in _VARIANTS)
     unused = [f"{' and '.join(others)} of {kind.__name__}{instead}"] if others else []
     if schedule:
-        unused.append(f"{schedule} of its learning rate (`--lr-schedule`)")
+        unused.append(f"{schedule} of its learning rate (`{spelled('lr_schedule')}`)")
     chosen = {key: value for key, value in changed.items() if key in parameters}
     return text, {"optimizer": name, "learning_rate": rate, "optimizer_params": chosen}, unused
 

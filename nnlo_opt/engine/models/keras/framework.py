@@ -11,6 +11,7 @@ from typing import Any
 
 from nnlo_opt.core.base.errors import ConfigurationError, require_package
 from nnlo_opt.core.base.files import atomic_path, regular
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Shapes, leaves
 from nnlo_opt.core.models.adapter import refusal_of_samples
 from nnlo_opt.engine.models import losses
@@ -207,10 +208,11 @@ def save_mean(models: Sequence[Any], weights: Sequence[float], path: Path) -> No
 def _check_backend(backend: str) -> None:
     if backend not in ENGINES:
         raise ConfigurationError(
-            f"`--keras-backend` (or KERAS_BACKEND) must be one of {', '.join(ENGINES)}. Received: {backend!r}."
+            f"`{spelled('keras_backend')}` (or KERAS_BACKEND) must be one of {', '.join(ENGINES)}. Received: "
+            f"{backend!r}."
         )
     for package, extra in (("keras", "keras"), (backend, "keras" if backend == "tensorflow" else backend)):
-        require_package(f"Keras on {backend}", package, extra, "choose another `--keras-backend`")
+        require_package(f"Keras on {backend}", package, extra, f"choose another `{spelled('keras_backend')}`")
     keras = sys.modules.get("keras")
     if keras is not None and keras.backend.backend() != backend:
         raise ConfigurationError(

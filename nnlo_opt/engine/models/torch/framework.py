@@ -19,6 +19,7 @@ import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.files import atomic_path, regular
+from nnlo_opt.core.base.spelling import either
 from nnlo_opt.core.base.trees import Shapes, leaves
 from nnlo_opt.core.models.adapter import FrameworkAdapter, first_line, in_words, refusal_of_samples
 from nnlo_opt.engine.models.compiled import Compiled
@@ -230,7 +231,7 @@ def save_files(model: Any, architecture: Path, weights: Path) -> None:
     """
     import torch
 
-    script = _scripted(model, "Give its Python file to `--model` instead")
+    script = _scripted(model, f"Give its Python file to `{either('--model', 'target')}` instead")
     with atomic_path(architecture) as temporary:
         script.save(str(temporary))
     with atomic_path(weights) as temporary:

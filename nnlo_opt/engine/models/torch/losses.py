@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.losses import SPARSE, AccuracyKind, InferredLoss, Labels, Loss, Output, Shape
 
@@ -47,8 +48,8 @@ def check_loss(name: str) -> str:
     needs = {losses.fold(loss): inputs for loss, inputs in _REFUSED.items()}.get(losses.fold(name))
     if needs:
         raise ConfigurationError(
-            f"`--loss` must name a loss of outputs and labels. Received: {name!r}, which takes {needs}. Give "
-            "a function (y_true, y_pred) as `get_loss()` of the model module."
+            f"`{spelled('loss')}` must name a loss of outputs and labels. Received: {name!r}, which takes {needs}. "
+            "Give a function (y_true, y_pred) as `get_loss()` of the model module."
         )
     return losses.check_loss(name, TORCH_LOSSES)
 

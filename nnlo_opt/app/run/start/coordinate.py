@@ -1,0 +1,167 @@
+"""Second part of a start: the coordinator works until the search is over."""
+
+import sys
+from functools import partial
+
+from nnlo_opt.app.reporting.follow import Reporter
+from nnlo_opt.app.reporting.status_lines import bottom_line
+from nnlo_opt.app.run.start.driver import Driver
+from nnlo_opt.app.run.start.inbox import Inbox
+from nnlo_opt.app.run.start.script_folders import changed_text
+from nnlo_opt.app.run.start.serving_ranks import ASKED, PREEMPTED
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.comm.transport import wait_until
+from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
+from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan
+from nnlo_opt.core.coordinator.state import CoordinatorState
+from nnlo_opt.core.trials import unrecorded
+from nnlo_opt.core.trials.deaths import first_by_team, read_notes, remove_notes
+from nnlo_opt.core.trials.events import AssignmentFailed, Event, TrialFailed
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import RunDirectory
+from nnlo_opt.engine.runtime.process import code_of_user
+
+#: seconds that trials under way are given to end in a search that ends with a failure
+LONG_S = 1e7
+#: reason of a search that its user has interrupted
+INTERRUPTED = "interrupted"
+
+
+class RunningSearch:
+    """Open run whose coordinator is at work; the first assignments are given out when it is made.
+
+    Args:
+        driver: of the start.
+        directory: of the run.
+        findings: about model and data.
+        search: makes the points.
+        plan: of the search.
+    """
+
+    def __init__(
+        self, driver: Driver, directory: RunDirectory, findings: Findings, search: Search, plan: SearchPlan
+    ) -> None:
+        self.directory, self.findings = directory, findings
+        self._host, self._ranks = driver.host, driver.ranks
+        self._preemption, self._timeline = driver.context.preemption, driver.context.timeline
+        self._asked_because = PREEMPTED if driver.context.exit_code_file is None else ASKED
+        #: error of the coordinator within a call of the user's code; raised after that call
+        self._raised: Exception | None = None
+        #: the first trial that has failed, for a search that ends with it; empty before
+        self._failure = ""
+        #: traceback of the last failure; empty if it was no exception of the user's code
+        self._traceback = ""
+        options, say = driver.options, driver.say
+        state = CoordinatorState(plan, driver.topology, directory.ledger, driver.pruner)
+        self._inbox = inbox = Inbox(directory.path, driver.space_of(findings), directory.ledger, options.grace_s, say)
+        self.coordinator = coordinator = Coordinator(
+            CoordinatorSetup(
+                state=state,
+                journal=directory.journal,
+                ranks=self._ranks.transport,
+                search=search,
+                clock=driver.clock,
+                observers=[*self._host.listeners(partial(driver.lines, state)), inbox, self],
+                on_preemption=self._preemption.ask,
+                on_shared=lambda changed: say(changed_text(changed)),
+                requests=lambda: [*inbox(), *self._host.requests()],
+                on_declined=inbox.decline,
+            )
+        )
+        if (left_s := self._preemption.left_s) is not None:
+            coordinator.preempt(self._asked_because, left_s)
+        coordinator.begin(_last_end(directory), unrecorded.read(directory.path))
+        unrecorded.forget(directory.path)
+        ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
+        driver.console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
+        #: None if the run is not kept
+        self.reporter: Reporter | None = None
+        if not options.run.is_temporary:
+            inbox.start()
+            self.reporter = Reporter(directory.path)
+        #: for other tools
+        self.mirrors = [driver.context.mirrors.start(directory.path, tool) for tool in options.mirror]
+
+    def coordinate(self) -> None:
+        """Return when the search is over; TrialError if it has ended with a failure."""
+        while not self.coordinator.finished_because:
+            # Wait anew after every message: its answer may come at once.
+            wait_until(self.turn, transport=self._ranks.transport)
+        if self._failure:
+            self._ranks.have_stopped()
+            raise self._failed()
+
+    def turn(self) -> bool:
+        """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
+        if self._raised is not None:
+            raise self._raised
+        if self._host.is_interrupted():
+            self.coordinator.preempt(INTERRUPTED, 0.0)
+        try:
+            # The ranks of this process work only while the coordinator has nothing to do.
+            with code_of_user():
+                return self._step() or self._ranks.work()
+        except KeyboardInterrupt:
+            if not self._host.takes_interrupt():
+                raise
+            return True
+
+    def work_within_call(self) -> bool:
+        """Let the coordinator work within a call of the user's code, which must not get its errors.
+
+        Return False if it has failed.
+        """
+        try:
+            self._step()
+        except Exception as error:
+            self._raised = self._raised or error
+        return self._raised is None
+
+    def observe(self, event: Event, ledger: Ledger) -> None:
+        """Note the trial whose failure ends the search; raise TrialError if no other rank may be at work."""
+        if isinstance(event, AssignmentFailed):
+            self._traceback = event.traceback
+        if not isinstance(event, TrialFailed) or self._failure or self._host.catches(ledger, self._traceback):
+            return
+        self._failure = f"trial {event.trial} has failed: {event.reason}"
+        if self._ranks.can_leave_work:
+            raise self._failed()
+
+    def _failed(self) -> TrialError:
+        """Return the error of the trial whose failure ends the search."""
+        error = TrialError(self._failure)
+        if self._traceback and self._traceback not in self._failure:
+            error.add_note(self._traceback)
+        return error
+
+    def _step(self) -> bool:
+        """Let the coordinator work; return True if there was anything to do, or the search is over."""
+        PULSE.ticks += 1
+        if (left_s := self._preemption.left_s) is not None:
+            self.coordinator.preempt(self._asked_because, left_s)
+        if self._failure:
+            self.coordinator.preempt(self._failure, LONG_S)  # what is under way ends as well
+        if self.coordinator.finished_because:
+            return True
+        since = self._timeline.now()
+        if stepped := self.coordinator.step():
+            self._timeline.add("step", since, track="coordinator", category="coordinator")
+            self._timeline.flush()
+        return stepped
+
+    def close(self) -> None:
+        """Let go of the run directory."""
+        self._inbox.close()
+        if self.reporter is not None:
+            self._host.leave(self.reporter, self.directory)
+        self.directory.close()
+
+
+def _last_end(directory: RunDirectory) -> LastEnd:
+    """Return how the last start has ended, and remove its notes before anything begins that they are not about."""
+    deaths = read_notes(directory.path)
+    is_unexplained = bool(deaths) and all(death.world_rank is None for death in deaths)
+    remove_notes(directory.path)
+    return LastEnd(died=first_by_team(deaths), unexplained=is_unexplained)
