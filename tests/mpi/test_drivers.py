@@ -56,6 +56,49 @@ def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits, n_ra
     assert not list(run.glob("trials/0000/fold0/checkpoint-*"))
 
 
+COMPILED = """
+def get_model():
+    import keras
+    model = keras.Sequential(
+        [keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10, activation="softmax")]
+    )
+    optimizer = keras.optimizers.SGD(0.0625, momentum=0.5, clipnorm=1.0)
+    model.compile(optimizer, "categorical_hinge", metrics=["accuracy", "AUC"])
+    return model
+"""
+
+
+@pytest.mark.keras
+def test_a_compiled_model_trains_as_its_options_would_and_no_argument_is_dropped_in_silence(tmp_path, digits):
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    (tmp_path / "plain.py").write_text(COMPILED.replace("model.compile", "''.format"))
+    options = [
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "0.0625",
+        "--optimizer-params",
+        "{'momentum': 0.5}",
+        "--loss",
+        "categorical_hinge",
+    ]
+    outs = []
+    for name, given in (("compiled", []), ("plain", options)):
+        command = ["TrainingDriver", "--model", f"{name}.py", "--mode", "allreduce", "--trial-name", name, *given]
+        outs.append(launcher.run(2, [*command, "--epochs", "1", *data_of(digits)], tmp_path).out)
+    assert "allreduce, sgd." in outs[0]
+    assert "Taken from `compile`: sgd (learning_rate=0.0625, momentum=0.5), loss categorical_hinge, acc" in outs[0]
+    assert "Not taken from `compile`: clipnorm=1.0 of SGD; metrics AUC (" in outs[0]
+    histories = [load_run(tmp_path / "checkpoints" / name).trials[0].folds[0] for name in ("compiled", "plain")]
+    assert histories[0].metrics == histories[1].metrics
+    again = ["TrainingDriver", "--model", "compiled.py", "--mode", "allreduce", "--trial-name", "compiled"]
+    resumed = launcher.run(2, [*again, "--epochs", "2", "--restore", *data_of(digits)], tmp_path).out
+    assert "Taken from `compile`: sgd" in resumed
+    assert "Trained 2 epochs" in resumed
+    given = launcher.run(2, [*again[:-1], "given", "--optimizer", "adam", *data_of(digits)], tmp_path).out
+    assert "allreduce, adam. In place of what `compile` said: `--optimizer adam` for SGD(" in given
+
+
 @pytest.mark.proof
 def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "2"]

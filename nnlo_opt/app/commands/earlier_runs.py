@@ -60,6 +60,7 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
         training=options.training.with_point(point),
         data=replace(options.data, pooled=pooled),
         point=model_parameters(point),
+        follows_compile="compiled" in ledger.identity.plain,
         with_tuples=ledger.identity.with_tuples,
         remarks=(
             *options.remarks,
@@ -83,7 +84,8 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, ModuleWorkload]:
         raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
     given = without_code(_given(run, ledger), run) | ({"model": model} if model else {})
     options = training_options(given) if ledger.is_training else optimization_options(given)
-    options = replace(options, model_sha256=None if model else ledger.identity.model.sha256)
+    follows, sha256 = "compiled" in ledger.identity.plain, None if model else ledger.identity.model.sha256
+    options = replace(options, model_sha256=sha256, follows_compile=follows)
     searches, tuples = not ledger.is_training, ledger.identity.tuples
     workload = ModuleWorkload(options, ProcessContext(), searches=searches, tuples=tuples)
     prepare(workload, run, ledger)

@@ -2,15 +2,15 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.core.base.errors import ProtocolError, TrialError
 from nnlo_opt.core.base.pulse import PULSE, SLOW
-from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.records import Frozen, field
 from nnlo_opt.core.base.timeline import Timeline
 from nnlo_opt.core.base.trees import Arrays
 from nnlo_opt.core.base.vectors import aligned_empty
@@ -44,6 +44,8 @@ class FoldTask(Frozen):
     steps_a_pass: int | None = None
     #: yields all validation samples in parts, in order; None if they cannot be read here
     all_validation: Callable[[], Iterator[Samples]] | None = None
+    #: training options that the model brings, which are in `options`; see `TrainingOptions.with_steps`
+    steps: Mapping[str, Any] = field(default_factory=dict)
 
     def ready(self, assignment: int) -> WorkerReady:
         """Return the message that model and data are ready."""
@@ -55,6 +57,7 @@ class FoldTask(Frozen):
             n_shard=self.n_shard,
             has_validation=self.n_validation > 0,
             trains_itself=self.adapter.trains_itself,
+            steps=dict(self.steps),
             layers=[[spec.name, [*spec.shape]] for spec in self.adapter.layout.specs],
         )
 

@@ -177,6 +177,8 @@ class WorkerReady(AssignmentMessage):
     has_validation: bool
     #: True if the model trains itself: updates are differences of its weights
     trains_itself: bool = False
+    #: training options that the model itself brings, for `TrainingOptions.with_steps`
+    steps: dict[str, Json] = field(default_factory=dict)
     #: (name, shape) of each array of the model, in the order of the vector of weights
     layers: list[Json] = field(default_factory=list)
 

@@ -41,20 +41,23 @@ class Shutdown(Message):
 class Check(Message):
     """Check model, space and data before a framework is imported; answered by Inspected.
 
-    `space`: as for Inspect.
+    `space` and `follows_compile`: as for Inspect.
     """
 
     space: Json = None
+    follows_compile: bool = True
 
 
 class Inspect(Message):
     """Load the model module and the data. `report`: send the findings (one rank only); otherwise only get ready.
 
-    `space`: search space, if it does not come from the model module.
+    `space`: search space, if it does not come from the model module. `follows_compile`: False for a run begun by a
+    version that took nothing from the `compile` of a model.
     """
 
     report: bool
     space: Json = None
+    follows_compile: bool = True
 
 
 class Prepared(Message):

@@ -76,6 +76,8 @@ class TrainingOptions:
     shuffle: bool = True
     #: mode -> update rule; the only table that contains custom rules
     rules: Mapping[str, UpdateRule] = field(default_factory=lambda: RULES, compare=False, repr=False)
+    #: names of the options that were given or searched, which a model does not change
+    given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "TrainingOptions":
@@ -220,17 +222,31 @@ class TrainingOptions:
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
         """Return these options with the `train.*` parameters of `point`; ConfigurationError for an unknown one."""
         changes: dict[str, Any] = {}
+        given = set(self.given)
         for name, value in point.items():
             if not name.startswith(TRAIN_PREFIX):
                 continue
             option, _, parameter = searchable(name).partition(".")
+            given.add(option)
             if option in self.of_rules:
                 option, parameter = "of_rules", option
             if parameter:
                 changes[option] = {**changes.get(option, getattr(self, option)), parameter: value}
             else:
                 changes[option] = value
-        return replace(self, **changes)
+        return replace(self, **changes, given=frozenset(given))
+
+    def with_steps(self, steps: Mapping[str, Any]) -> "TrainingOptions":
+        """Return the options with the optimizer of a model, as far as they do not choose another.
+
+        Args:
+            steps: optimizer, learning_rate and optimizer_params of the model; empty if it brings none.
+        """
+        if not steps or "optimizer" in self.given:
+            return self
+        rate = self.learning_rate if "learning_rate" in self.given else steps["learning_rate"]
+        parameters = {**steps["optimizer_params"], **self.optimizer_params}
+        return replace(self, optimizer=steps["optimizer"], learning_rate=rate, optimizer_params=parameters)
 
     def for_updates(self) -> "TrainingOptions":
         """Return the options of the update rule for a model that trains itself: weight differences are added.
@@ -247,7 +263,7 @@ class TrainingOptions:
     def to_json(self) -> dict[str, Any]:
         """Return name -> plain data, options of single update rules included."""
         plain: dict[str, Any] = {}
-        for name in (option.name for option in fields(self) if option.name != "rules"):
+        for name in (option.name for option in fields(self) if option.name not in ("rules", "given")):
             value = copy.deepcopy(getattr(self, name))
             plain |= value if name == "of_rules" else {name: value}
         return plain

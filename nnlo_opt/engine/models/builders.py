@@ -345,7 +345,7 @@ class TrialDefinition:
             paths = value if isinstance(value, list | tuple) else [value]
             return bool(paths) and all(isinstance(path, str | os.PathLike) for path in paths)
 
-        value = self._read(function, holds, "a list of paths, or the path of a list file")
+        value = self._read(function, holds, "a list of paths, or the path of a list file", _remedy_for_samples)
         if value is None:
             return None
         return tuple(map(Path, value)) if isinstance(value, list | tuple) else Path(value)
@@ -364,15 +364,47 @@ class TrialDefinition:
         value = self._read(function, holds, "a name, or (name, function)")
         return (value, None) if isinstance(value, str) else value
 
-    def _read(self, function: str, holds: Callable[[Any], bool], rule: str) -> Any:
+    def _read(
+        self, function: str, holds: Callable[[Any], bool], rule: str, remedy_for: Callable[[Any], str] = lambda _: ""
+    ) -> Any:
+        """Return what a function of the module returns, None without it; `remedy_for` knows what wrong values mean."""
         if function not in self.functions:
             return None
         value = _call(self.functions, function, self.source)
         if not holds(value):
             raise ConfigurationError(
-                f"`{function}` of {self.source} must return {rule}. Received: {value!r}. Correct the module."
+                f"`{function}` of {self.source} must return {rule}. Received: {_shown(value)}. "
+                f"{remedy_for(value) or 'Correct the module'}."
             )
         return value
+
+
+def _shown(value: Any) -> str:
+    """Return a value in words; of samples the type and the shape, as their text is long and says nothing."""
+    if hasattr(value, "shape"):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list | dict) and not _is_plain(value):
+        parts = value.values() if isinstance(value, dict) else value
+        return f"a {type(value).__name__} of {', '.join(map(_shown, parts))}"
+    return repr(value) if _is_plain(value) else type(value).__name__
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True for a value whose text says what it is."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return isinstance(value, str | os.PathLike | tuple | list | dict | int | float | None) and all(
+        map(_is_plain, parts)
+    )
+
+
+def _remedy_for_samples(value: Any) -> str:
+    """Return what to do about samples in place of the files that hold them; empty if `value` is something else."""
+    if _is_plain(value):
+        return ""
+    return (
+        "Write the samples as files once, by `np.save` and `GetData from-arrays X.npy Y.npy --name mine --split 0.2`, "
+        "and return `data/mine/train_mine.list` from `get_train`, `data/mine/test_mine.list` from `get_val`"
+    )
 
 
 def _holds_all(value: Any, holds: Callable[[Any], bool]) -> bool:

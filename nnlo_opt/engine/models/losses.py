@@ -79,6 +79,20 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
+class VariedLoss:
+    """A named loss with other arguments: the function of each sample, by the name in `LOSSES` whose labels it takes."""
+
+    function: Callable[[Any, Any], Any]
+    name: str
+    #: name with arguments, for messages
+    text: str
+
+    def __call__(self, y_true: Any, y_pred: Any) -> Any:
+        """Return the loss of each sample."""
+        return self.function(y_true, y_pred)
+
+
+@dataclass(frozen=True, slots=True)
 class LossTerm:
     """Loss of one output, with the way its accuracy is counted."""
 
@@ -91,7 +105,7 @@ class LossTerm:
     @property
     def loss_name(self) -> str:
         """Name of the loss for messages."""
-        return self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", "a function of the module")
+        return request_in_words(self.loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +227,18 @@ def split_losses(text: str) -> str | list[str]:
     return names if len(names) > 1 else names[0]
 
 
+def request_in_words(request: LossRequest) -> str:
+    """Return a requested loss, or several, in words."""
+    if isinstance(request, str):
+        return request
+    if isinstance(request, VariedLoss):
+        return request.text
+    if isinstance(request, Mapping | Sequence):
+        values = request.values() if isinstance(request, Mapping) else request
+        return ",".join(map(request_in_words, values))
+    return getattr(request, "__name__", "a function of the module")
+
+
 def losses_in_words(terms: Sequence[LossTerm]) -> str:
     """Return the losses as `--loss` would name them."""
     return ",".join(term.loss_name for term in terms)
@@ -263,14 +289,15 @@ def _term(output: Output, labels: Labels, loss: Loss | None, rules: LossRules, p
     if mismatch := rules.label_mismatch(None, output.shape, labels.shape):
         raise ConfigurationError(prefix + mismatch)
     inferred = rules.infer_loss(output, labels)
-    if callable(loss):
+    if callable(loss) and not isinstance(loss, VariedLoss):
         # Classes are counted as for the loss that would fit.
         return LossTerm(output.name, loss, accuracy=rules.metric_for(inferred.name, output.activation)), ""
-    name = inferred.name if loss is None else rules.check_loss(loss)
+    name = inferred.name if loss is None else loss.name if isinstance(loss, VariedLoss) else rules.check_loss(loss)
     if mismatch := rules.label_mismatch(name, output.shape, labels.shape):
         raise ConfigurationError(prefix + mismatch)
     accuracy = rules.metric_for(name, output.activation)
-    return LossTerm(output.name, name, accuracy=accuracy), inferred.why if loss is None else ""
+    used = loss if isinstance(loss, VariedLoss) else name
+    return LossTerm(output.name, used, accuracy=accuracy), inferred.why if loss is None else ""
 
 
 def _per_output(request: Any, outputs: Sequence[Output], what: str) -> list[Any]:

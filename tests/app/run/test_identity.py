@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.app.commands.driver_options import driver_options
-from nnlo_opt.app.run.start.identity import check_same, identity_of, settings_of
+from nnlo_opt.app.run.start.identity import check_same, follows_compile, identity_of, settings_of
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders
 from nnlo_opt.core.trials.run_directory import RunRequest
@@ -214,3 +214,25 @@ def test_the_settings_of_a_start_name_options_without_effect(arguments, idle, us
     named = settings_of(options, found, ScriptFolders(), "OptimizationDriver")["idle"]
     assert idle <= {*named}
     assert not used & {*named}
+
+
+def test_a_run_of_a_compiled_model_says_so_and_one_that_does_not_goes_on_without(tmp_path):
+    """A run of an earlier version took nothing from `compile`."""
+    asked = identity(compiled=True)
+    run = RunRequest(root=tmp_path, name="a", restore=True)
+    assert follows_compile(run)  # there is none: it begins now
+    (tmp_path / "a").mkdir()
+    for known, follows in ((asked, True), (identity(), False)):
+        (tmp_path / "a/journal.jsonl").write_text(json.dumps({"identity": known.plain}) + "\n")
+        assert follows_compile(run) == follows
+        assert follows_compile(replace(run, restore=False))
+    assert "compiled" not in identity().plain
+    check(identity(), identity())
+
+
+def test_the_journal_has_what_was_said_of_compile():
+    options = driver_options("OptimizationDriver", ["--model", "mnist"])
+    said = {"replaced": "In place.", "taken": "", "unused": "Not taken."}
+    settings = settings_of(options, replace(FINDINGS, **said), ScriptFolders(), "OptimizationDriver")
+    assert settings["compile"] == ["In place.", "Not taken."]
+    assert "compile" not in settings_of(options, FINDINGS, ScriptFolders(), "OptimizationDriver")

@@ -306,6 +306,8 @@ class Unprepared(NothingToDo):
     def __init__(self, error: Exception) -> None:
         self._error = error
 
+    def follow(self, *, compile: bool) -> None: ...
+
     def prepare(self) -> None:
         raise self._error
 

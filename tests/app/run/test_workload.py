@@ -17,9 +17,11 @@ from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.trees import leaves
 from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.comm.messages import StartFold
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.objectives import Comparison
 from nnlo_opt.engine.data.lists import write_sums
+from nnlo_opt.engine.models.losses import SPARSE
 from nnlo_opt.space import Integer, Real, Space
 from tests.helpers.refusals import check_refused
 from tests.helpers.workloads import prepared, workload_of
@@ -230,3 +232,75 @@ def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(wor
     assert made.maker.definition.source.resolve() == here / "model.py"
     assert made.maker.definition.sha256
     assert [path.name for path in (here / "cache").iterdir()]
+
+
+# ---------------------------------------------------------------- compiled models
+
+COMPILED = """
+def get_model(rate=0.5):
+    import keras
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activation="softmax")])
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1.0)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(), metrics=["accuracy", "AUC"])
+    return model
+"""
+SGD = {"optimizer": "sgd", "learning_rate": 0.5, "optimizer_params": {"momentum": 0.9}}
+
+
+def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workplace):
+    findings = workplace(COMPILED, *ONE_OF_EACH).inspect(None)
+    assert findings.compiled
+    assert (findings.loss, findings.steps, findings.replaced) == ("sparse_categorical_crossentropy", SGD, "")
+    assert findings.remarks == (
+        "Taken from `compile`: sgd (learning_rate=0.5, momentum=0.9), loss sparse_categorical_crossentropy, accuracy.",
+        "Not taken from `compile`: clipnorm=1.0 of SGD; metrics AUC (in a search, "
+        "`--figure-of-merit` names a function that computes one).",
+    )
+    assert findings.from_json(findings.to_json()) == findings
+    given = workplace(COMPILED, *ONE_OF_EACH, "--optimizer", "adam", "--loss", SPARSE).inspect(None)
+    assert "`--optimizer adam` for SGD(learning_rate=0.5, clipnorm=1.0, momentum=0.9)" in given.replaced
+    assert f"`--loss {SPARSE}` for the loss {SPARSE}" in given.replaced
+    assert "clipnorm" not in "".join(given.remarks)
+
+
+def test_a_run_that_began_without_compile_goes_on_without(workplace):
+    place = workplace(f"{COMPILED}\ndef get_metrics(): return []", *ONE_OF_EACH)
+    with pytest.raises(ConfigurationError, match="`get_metrics` of"):
+        place.inspect(None)
+    place.follow(compile=False)
+    findings = place.inspect(None)
+    assert not findings.compiled
+    assert (findings.steps, findings.replaced, findings.taken) == ({}, "", "")
+    assert any("Nothing is taken from `compile`" in remark for remark in findings.remarks)
+    assert any(remark.startswith("Loss: sparse_categorical_crossentropy, because") for remark in findings.remarks)
+
+
+def test_each_trial_has_the_optimizer_of_its_own_model(workplace):
+    place = workplace(COMPILED, *ONE_OF_EACH)
+    place.options = replace(place.options, point={"rate": 0.25})
+    for point, expected in (({"rate": 0.25}, 0.25), ({}, 0.5), ({"train.learning_rate": 0.125}, 0.125)):
+        start = StartFold(assignment=1, trial=0, fold=0, point=point, worker=1, n_workers=1)
+        task = place.open_task(start)
+        assert (task.options.optimizer, task.options.learning_rate) == ("sgd", expected)
+        assert task.ready(1).steps == {**SGD, "learning_rate": 0.25 if "rate" in point else 0.5}
+        master = place.options.training.with_point(point).with_steps(task.ready(1).steps)
+        assert master == task.options
+        place.close()
+
+
+def test_an_optimizer_that_contradicts_options_is_refused_before_the_first_batch(workplace):
+    with pytest.raises(ConfigurationError, match="Received: 'beta_1'"):
+        workplace(COMPILED, *ONE_OF_EACH, "--optimizer-params", "{'beta_1': 0.5}").inspect(None)
+
+
+def test_a_model_that_trains_by_itself_is_refused_by_the_name_of_its_method(workplace):
+    source = COMPILED.replace("keras.Sequential(", "type('Mine', (keras.Sequential,), {'train_step': print})(")
+    with pytest.raises(ConfigurationError, match="Mine with its own `train_step`"):
+        workplace(source, *ONE_OF_EACH).inspect(None)
+
+
+@pytest.mark.needs("torch")
+def test_a_torch_module_that_trains_by_itself_is_refused_by_the_name_of_its_method(workplace):
+    source = "import torch\nclass Net(torch.nn.Linear):\n    def configure_optimizers(self): pass\n"
+    with pytest.raises(ConfigurationError, match="Net with `configure_optimizers`"):
+        workplace(f"{source}\ndef get_model(): return Net(6, 3)\n", *ONE_OF_EACH).inspect(None)

@@ -70,6 +70,7 @@ class TrainedModels(ModuleWorkload):
             model_sha256=model.sha256 if named is None else None,
             training=TrainingOptions.of(trained),
             run=RunRequest(root=run.parent, name=None),
+            follows_compile="compiled" in identity.plain,
             data=DataOptions(
                 features_name=identity.features_name,
                 labels_name=identity.labels_name,

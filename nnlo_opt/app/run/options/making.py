@@ -86,7 +86,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         warm_start=tuple(map(_earlier, values.warm_start)),
     )
     return Options(
-        **_common(values, model, command_line),
+        **_common(values, model, given, command_line),
         run=_run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations),
         block_size=values.block_size,
         search=search,
@@ -106,7 +106,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
     """Return the options of TrainingDriver; `given`, `command_line` and errors as for `optimization_options`."""
     values = read(given, TRAINING_OPTIONS)
     return Options(
-        **_common(values, values.model, command_line),
+        **_common(values, values.model, given, command_line),
         run=_run_request(
             values,
             values.restore or values.checkpoint,
@@ -121,7 +121,9 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
     )
 
 
-def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[str]) -> dict[str, Any]:
+def _common(
+    values: SimpleNamespace, model: str | None, given: Mapping[str, object], command_line: Sequence[str]
+) -> dict[str, Any]:
     """Return the fields of `Options` that both drivers have in common."""
     if not model and not getattr(values, "command", None):
         raise ConfigurationError(
@@ -130,6 +132,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
         )
     known = TrainingOptions().to_json()
     training = {name: value for name, value in vars(values).items() if name in known}
+    training["given"] = frozenset(name for name, value in given.items() if name in known and value is not None)
     log_level = "debug" if values.verbose else values.log_level
     return {
         "model": model or "",

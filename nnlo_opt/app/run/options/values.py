@@ -157,6 +157,8 @@ class Options:
     custom_pruner: str | Pruner | None = None
     #: SHA-256 of a model given only by an earlier run (`engine.models.builders.open_model`); None if given by the user
     model_sha256: str | None = None
+    #: False in a run begun by a version that took nothing from the `compile` of a model
+    follows_compile: bool = True
     #: ranks per worker
     n_processes: int = 1
     #: masters per block: the top master and its sub-masters

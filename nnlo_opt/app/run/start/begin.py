@@ -80,12 +80,14 @@ class Beginning:
         ledger = directory.ledger
         try:
             driver.complete_options(findings, ledger)
+            training = driver.options.training.with_steps(findings.steps)
+            driver.options = replace(driver.options, training=training)
             self.directory = directory
             identity = identity_of(driver.options, findings)
             self._check_resumed(directory, identity)
             if self._topology.remark:
                 self._say(self._topology.remark)
-            driver.host.greet(lambda: driver.greet(directory, findings))
+            driver.host.greet(lambda: driver.greet(directory, findings), findings.unused)
             scripts = folders_of(driver.options, directory, self._say)
             plan = driver.plan_for(directory)
             with code_of_user():

@@ -105,8 +105,8 @@ class Host(Frozen):
         """Return what prints lines for a person."""
         return Console(quiet=quiet)
 
-    def greet(self, say: Callable[[], None]) -> None:
-        """Let `say` print what is about to happen."""
+    def greet(self, say: Callable[[], None], warning: str = "") -> None:
+        """Let `say` print what is about to happen; `warning`: the sentence of it that a script must not miss."""
         say()
 
     def listeners(self, lines: Callable[[], Observer]) -> Sequence[Observer]:
@@ -159,7 +159,9 @@ class ScriptHost(Host):
     def console(self, *, quiet: bool) -> Console:
         return Console(prints=False, quiet=quiet, warn=self.warn)
 
-    def greet(self, say: Callable[[], None]) -> None: ...
+    def greet(self, say: Callable[[], None], warning: str = "") -> None:
+        if warning and self.warn is not None:
+            self.warn(warning)
 
     def listeners(self, lines: Callable[[], Observer]) -> Sequence[Observer]:
         return self.observers

@@ -48,6 +48,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         },
         "data": None if findings.data is None else findings.data.to_json(),
         "loss": findings.loss,
+        **({"compiled": True} if findings.compiled else {}),
         "n_fold": options.plan.n_fold,
         "fold_by": options.data.fold_by,
         "features_name": findings.features_name,
@@ -96,6 +97,7 @@ def settings_of(options: Options, findings: Findings, scripts: ScriptFolders, pr
         "scripts": {} if options.command is None else scripts.to_json(),
         "idle": [] if findings.is_objective else idle_names(options.training, findings),
         "hyper_opt_because": options.hyper_opt_because,
+        "compile": [*filter(None, (findings.replaced, findings.taken, findings.unused))],
     }
     return {
         "command_line": [program, *options.command_line],
@@ -149,20 +151,32 @@ def remark_on_command(last: StartSettings, options: Options) -> str:
 
 def refuse_run_of_script(request: RunRequest) -> None:
     """Raise ConfigurationError if a command is to resume a run whose trials are calls of a function of a script."""
-    if not request.restore or request.name is None:
-        return
-    try:
-        with (SafePath(request.place / request.name) / JOURNAL_NAME).open("rb") as journal:
-            model = RunIdentity.of(parse_json(journal.readline(MOST_BYTES))["identity"]).model
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return  # no such run; a damaged journal is refused when it is opened
-    if not model.function:
+    known = _resumed(request)
+    if known is None or not known.model.function:
         return
     raise ConfigurationError(
         f"`{request.restore_option}` resumes runs whose model or objective is in a file. Received: "
-        f"`{request.root / request.name}`, whose trials call `{model.function}` of the script `{model.source}`. "
+        f"`{request.root / (request.name or '')}`, whose trials call `{known.model.function}` of the script "
+        f"`{known.model.source}`. "
         "Resume it there by `opt_restore=True`."
     )
+
+
+def follows_compile(request: RunRequest) -> bool:
+    """Return False if a run is resumed that was begun before the `compile` of a model had an effect."""
+    known = _resumed(request)
+    return known is None or "compiled" in known.plain
+
+
+def _resumed(request: RunRequest) -> RunIdentity | None:
+    """Return the identity of the run that is resumed; None if there is none, or it cannot be read yet."""
+    if not request.restore or request.name is None:
+        return None
+    try:
+        with (SafePath(request.place / request.name) / JOURNAL_NAME).open("rb") as journal:
+            return RunIdentity.of(parse_json(journal.readline(MOST_BYTES))["identity"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None  # no such run; a damaged journal is refused when it is opened
 
 
 def _difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[str]) -> str:

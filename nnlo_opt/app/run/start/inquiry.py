@@ -8,6 +8,7 @@ from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.options.checks import check_momentum, check_shares
 from nnlo_opt.app.run.options.space_checks import idle_options
 from nnlo_opt.app.run.start.driver import Driver
+from nnlo_opt.app.run.start.identity import follows_compile
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.comm.messages import Json
@@ -40,13 +41,15 @@ class Inquiry:
             loaded = driver.load_space()
             space = None if loaded is None else loaded.to_json()
             # Before any rank imports a framework: a sentence comes at once, and no rank is kept by its import then.
-            if early := self._ask(reporter, Check(space=space)):
+            follows = follows_compile(self._options.run)
+            if early := self._ask(reporter, Check(space=space, follows_compile=follows)):
                 self._check(Findings.from_json(early))
             asked += trainers
             for rank in trainers:
                 if rank != reporter:
-                    self._ranks.transport.send(rank, Inspect(report=False, space=space))
-            findings = self._ask(reporter, Inspect(report=True, space=space))
+                    inspect = Inspect(report=False, space=space, follows_compile=follows)
+                    self._ranks.transport.send(rank, inspect)
+            findings = self._ask(reporter, Inspect(report=True, space=space, follows_compile=follows))
         return Findings.from_json(findings)
 
     def _ask(self, reporter: int, question: Check | Inspect) -> dict[str, Json]:

@@ -246,6 +246,7 @@ class OptimizationDriver(Driver):
             f"Run `{directory.shown}`: {n_trials} of {findings.model}"
             f"{f' ({each})' * bool(each)} on {counted(topology.n_blocks, 'block')} of {ranks} "
             f"rank{'s' * (ranks != '1')}, {custom_name(options.search.algorithm)} search{because}, seed {options.seed}."
+            f"{f' {findings.replaced}' * bool(findings.replaced)}"
         )
         if options.plan.objectives:
             self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")

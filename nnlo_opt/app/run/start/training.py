@@ -105,7 +105,7 @@ class TrainingDriver(Driver):
         self.say(
             f"Training {findings.model} in `{directory.shown}`: {training.epochs} "
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
-            f"{', '.join(filter(None, steps))}{each}."
+            f"{', '.join(filter(None, steps))}{each}.{f' {findings.replaced}' * bool(findings.replaced)}"
         )
         self._say_data(findings)
 

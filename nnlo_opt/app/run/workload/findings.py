@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from nnlo_opt.core.base.records import checked
 from nnlo_opt.core.comm.messages import Json
@@ -34,6 +35,15 @@ class Findings:
     optimizers: tuple[str, ...] = ()
     #: False for an objective that takes no `checkpoint`: its trials cannot be paused
     pauses: bool = True
+    #: True if the model is compiled, and what `compile` says holds
+    compiled: bool = False
+    #: training options that a compiled model brings, at the middle of the search space
+    steps: Mapping[str, Any] = field(default_factory=dict)
+    #: sentences about arguments of `compile` in whose place others are chosen, that hold, and that do not; empty if
+    #: there are none
+    replaced: str = ""
+    taken: str = ""
+    unused: str = ""
     #: None in a training
     space: Space | None = None
     #: name of the figure of merit
@@ -72,4 +82,5 @@ class Findings:
         """Inverse of `to_json`."""
         space, data = plain["space"], plain["data"]
         typed = {"space": space and Space.from_json(space), "data": data and checked(data, DataFiles)}
-        return cls(**plain | typed | {"remarks": tuple(plain["remarks"]), "optimizers": tuple(plain["optimizers"])})
+        lists = {name: tuple(plain[name]) for name in ("remarks", "optimizers")}
+        return cls(**plain | typed | lists)

@@ -1,6 +1,6 @@
 """Inspection of model, search space, data before a run: it refuses what cannot be right."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,14 @@ from nnlo_opt.core.trials.identity import DataFiles
 from nnlo_opt.core.trials.objectives import DEFAULT_FIGURE, FIGURE
 from nnlo_opt.core.trials.trial import cause_of
 from nnlo_opt.engine.loading.spaces import finish_space, space_from_dimensions
+from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
 from nnlo_opt.engine.models.composite import CompositeModel
-from nnlo_opt.engine.models.losses import figures_of, losses_in_words
+from nnlo_opt.engine.models.functions import refuse_unread
+from nnlo_opt.engine.models.losses import LossTerm, figures_of, losses_in_words
 from nnlo_opt.engine.objective.signature import objective_of, takes
 
+#: said of a run begun by a version that took nothing from `compile`
+_AS_BEGUN = "Nothing is taken from `compile`, as in the version that began this run; a new run takes it."
 #: points drawn to find one that is new
 _DRAWS_A_POINT = 20
 
@@ -51,20 +55,18 @@ class Inspection:
         findings = self.look(space)
         if findings.is_objective:
             return findings
-        figure, loss, optimizers, remarks = self._inspect_model(findings.space)
         function = self._maker.figure
-        return replace(
+        findings = replace(
             findings,
-            figure=figure,
             figure_function=None if function is None else {"name": function.name, "sha256": function.sha256},
-            loss=loss,
-            optimizers=optimizers,
-            remarks=(*findings.remarks, *remarks),
         )
+        return self._inspect_model(findings)
 
     def look(self, space: Space | None) -> Findings:
         """Return the findings that need no framework; as `inspect`."""
         definition = self._maker.definition
+        if definition.kind == "model" and self._maker.follows_compile:
+            refuse_unread(definition, self._options.comparison.function)
         space = self._space(space)
         findings = Findings(
             model=definition.name,
@@ -181,14 +183,15 @@ class Inspection:
         name = comparison.objectives[0].name
         return "value" if name == FIGURE else name
 
-    def _inspect_model(self, space: Space | None) -> tuple[str, str | None, tuple[str, ...], tuple[str, ...]]:
-        """Return the name of the figure of merit, losses in words, optimizers of parts, and sentences for the user."""
+    def _inspect_model(self, findings: Findings) -> Findings:
+        """Return the findings with those on a model at the middle of the search space."""
+        space = findings.space
         tuples = Tuples(self._options.with_tuples)
         point = space.given(space.middle()) if space else tuples.given(self._options.point)
         options = self._options.training.with_point(point)
         early, target = check_training(options)
         figures: tuple[str, ...] | None = None
-        loss_name, optimizers = options.loss, tuple[str, ...]()
+        findings = replace(findings, loss=options.loss)
         try:
             model = self._maker.new_model(model_parameters(point), seed=0)
         except TrialError as error:
@@ -197,10 +200,13 @@ class Inspection:
         else:
             if isinstance(model, CompositeModel):
                 composite, remarks = self._maker.composite(model, options, 0, self._data)
-                figures, loss_name, optimizers = composite.figures, composite.losses_text, composite.optimizers
+                figures = composite.figures
+                findings = replace(findings, loss=composite.losses_text, optimizers=composite.optimizers)
             else:
                 terms, remarks = self._maker.checked_loss(options, model, self._data)
-                figures, loss_name = figures_of(terms), losses_in_words(terms)
+                figures = figures_of(terms)
+                findings = self._with_compiled(replace(findings, loss=losses_in_words(terms)), model, options, terms)
+                remarks = (*filter(None, (findings.taken, findings.unused)), *remarks)
         figure = DEFAULT_FIGURE
         if figures is not None:
             validates = any(len(fold.validation) for fold in self._data.training.folds)
@@ -217,7 +223,34 @@ class Inspection:
         elif first.name != FIGURE:
             figure = first.name
         self._maker.release()
-        return figure, loss_name, optimizers, remarks
+        return replace(findings, figure=figure, remarks=(*findings.remarks, *remarks))
+
+    def _with_compiled(
+        self, findings: Findings, model: Any, options: TrainingOptions, terms: Sequence[LossTerm]
+    ) -> Findings:
+        """Return the findings with those on what `compile` says of a model; `options` have the values of its point."""
+        if not self._maker.follows_compile:
+            is_compiled = getattr(model, "compiled", False) is True
+            return replace(findings, unused=_AS_BEGUN if is_compiled else "")
+        compiled = self._maker.compiled(model)
+        if compiled == Compiled():
+            return findings
+        options = options.with_steps(compiled.steps)
+        check_training(options)
+        choices = Choices(
+            training=options,
+            searched=() if findings.space is None else findings.space.train_names,
+            functions=self._maker.definition.functions,
+        )
+        outcome = outcome_of(compiled, choices, terms)
+        return replace(
+            findings,
+            compiled=True,
+            steps=compiled.steps,
+            replaced=outcome.replaced,
+            taken=outcome.taken,
+            unused=outcome.unused,
+        )
 
     def refuse_if_alike(self, error: TrialError, point: Point, space: Space | None) -> None:
         """Raise ConfigurationError if the model fails at `--max-failures` points as at `point`, or at all if fewer."""

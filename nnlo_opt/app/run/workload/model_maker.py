@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from nnlo_opt.core.data.source import DataInfo
 from nnlo_opt.core.models.adapter import FrameworkAdapter
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.models.builders import TrialDefinition, model_file, open_model
+from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.engine.models.early import read_early
 from nnlo_opt.engine.models.framework import Framework, framework_for, framework_of
@@ -58,6 +59,10 @@ class ModelMaker:
         #: None until it is asked for
         self._definition = given
         self._framework: Framework | None = None
+        #: False: nothing that a model says by `compile` holds, nor is refused
+        self.follows_compile = options.follows_compile
+        #: training options that the last model brought, for `TrainingOptions.with_steps`
+        self.steps: Mapping[str, Any] = {}
         #: the last model; None before it is built, and after its release
         self._adapter: FrameworkAdapter | None = None
         #: True once the imported objects are hidden from the garbage collector
@@ -136,6 +141,7 @@ class ModelMaker:
         """
         model = self.new_model(parameters, seed)
         try:
+            self.steps = self.compiled(model).steps
             if isinstance(model, CompositeModel):
                 return self.composite(model, options, seed, samples)[0]
             terms, remarks = self.checked_loss(options, model, samples)
@@ -167,17 +173,27 @@ class ModelMaker:
             return self.new_model(parameters, seed)
         return model
 
+    def compiled(self, model: Any) -> Compiled:
+        """Return what a model says of its training; ConfigurationError if it would train in a way that is not here."""
+        # A framework of another package need not know.
+        look: Callable[[Any], Compiled] | None = getattr(self.framework, "compiled_of", None)
+        if not self.follows_compile or look is None or isinstance(model, CompositeModel):
+            return Compiled()
+        return look(model)
+
     def checked_loss(
         self, options: TrainingOptions, model: Any, samples: KnownSamples
     ) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
         """Return the losses, and sentences about inferred ones; ConfigurationError if model, data, losses disagree."""
         info = samples.info
         outputs = self.framework.describe_outputs(model, info.feature_shape)
-        request = split_losses(options.loss) if options.loss else self.definition.loss()
+        compiled, own_weights = self.compiled(model), self.definition.loss_weights()
+        request = split_losses(options.loss) if options.loss else self.definition.loss() or compiled.loss
+        weights = compiled.loss_weights if own_weights is None else own_weights
         shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
         values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
-        return make_terms(request, self.definition.loss_weights(), outputs, labels, self.framework.RULES)
+        return make_terms(request, weights, outputs, labels, self.framework.RULES)
 
     def composite(
         self, model: CompositeModel, options: TrainingOptions, seed: int, samples: KnownSamples

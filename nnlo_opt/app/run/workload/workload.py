@@ -5,6 +5,7 @@ from typing import Any, cast, overload
 
 import numpy as np
 
+from nnlo_opt.app.run.options.space_checks import check_training
 from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.workload.findings import Findings
@@ -98,6 +99,10 @@ class ModuleWorkload:
         """Return the definition of the model or the objective; the first call executes the user's module."""
         return self.maker.definition
 
+    def follow(self, *, compile: bool) -> None:
+        """Take what models say by `compile`, or nothing of it (`Options.follows_compile`)."""
+        self.maker.follows_compile = compile and self.options.follows_compile
+
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
         self.maker.prepare()
@@ -152,7 +157,11 @@ class ModuleWorkload:
         self._tasks.close()  # the thread of the last task must not read while a model is built
         options = self.options.training.with_point(start.point)
         adapter = self.build(model_parameters(start.point), options, model_seed(self.options.seed, start))
-        return self._tasks.task(start, adapter, options)
+        steps = self.maker.steps
+        options = options.with_steps(steps)
+        if steps:
+            check_training(options)
+        return self._tasks.task(start, adapter, options).replaced(steps=steps)
 
     def open_program(self, start: CallObjective) -> UserObjective:
         """Return what calls the user's program; ConfigurationError if it cannot be called."""

@@ -66,11 +66,12 @@ class HeldUpdates:
 
 def check_same_model(worker: int, ready: msg.WorkerReady, others: msg.WorkerReady) -> None:
     """Raise TrialError if the model or the data of `worker` differ from the `others`."""
-    own, other = ((r.n_weights, r.n_state, r.n_train) for r in (ready, others))
+    own, other = ((r.n_weights, r.n_state, r.n_train, *r.steps.values()) for r in (ready, others))
     if own != other:
         raise TrialError(
             "`get_model` must build the same model on every worker, and all must see the same data; worker "
-            f"{worker} has (weights, state, training samples) {own}, another has {other}"
+            f"{worker} has (weights, state, training samples{', optimizer' * bool(ready.steps)}) {own}, another has "
+            f"{other}"
         )
 
 

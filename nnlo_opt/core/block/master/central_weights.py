@@ -70,6 +70,7 @@ class CentralWeights:
         self._first_ready = self._first_ready or ready
         check_same_model(self._ends.led_by(worker)[0], ready, self._first_ready)
         self.n_weights = ready.n_weights
+        self._options = self._options.with_steps(ready.steps)
         if ready.trains_itself:
             self._options = self._options.for_updates()
         if initial is not None and self._rule is None:  # otherwise ranks have died, and these are old

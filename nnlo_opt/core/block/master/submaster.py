@@ -135,7 +135,8 @@ class SubMaster:
         match instruction:
             case ins.SayReady(message=message):
                 fold.n_weights = message.n_weights
-                options = fold.options.for_updates() if message.trains_itself else fold.options
+                options = fold.options.with_steps(message.steps)
+                options = options.for_updates() if message.trains_itself else options
                 fold.rule = options.rule.group_half(options, message.n_weights, len(self._group.workers))
                 fold.rule.take_layers(layers_of(message.layers))
                 self._above.send(TOP, message, fold.initial)

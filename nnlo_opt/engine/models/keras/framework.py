@@ -15,11 +15,13 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Shapes, leaves
 from nnlo_opt.core.models.adapter import refusal_of_samples
 from nnlo_opt.engine.models import losses
+from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.composite import CompositeModel
 from nnlo_opt.engine.models.keras.adapter import ENGINES, KerasAdapter, forget_models
+from nnlo_opt.engine.models.keras.compiled import arguments_of, compile_as_saved, note_unread, refuse_own_methods
 from nnlo_opt.engine.models.keras.graph import packed
 from nnlo_opt.engine.models.legacy.architecture import read_architecture
-from nnlo_opt.engine.models.legacy.weight_files import read_saved_architecture
+from nnlo_opt.engine.models.legacy.weight_files import is_compiled, read_saved_architecture
 from nnlo_opt.engine.models.legacy.weights import load_legacy_weights
 from nnlo_opt.engine.models.losses import LossTerm, Output, Shape
 
@@ -125,6 +127,8 @@ def saved_model(path: Path, *, fresh: bool) -> Any:
         model = model_from_architecture(read_saved_architecture(path), str(path))
         if not fresh:
             load_legacy_weights(model, path)
+        if is_compiled(path):
+            note_unread(model, f"all that `{path}` has of it (save the model as `.keras`)")
         return model
     try:
         model = keras.saving.load_model(str(regular(path)), compile=False, safe_mode=True)
@@ -133,7 +137,10 @@ def saved_model(path: Path, *, fresh: bool) -> Any:
             f"A saved model must be one that Keras can load without executing code. Received: {path}, "
             f"{_innermost(error)}. Give a Python module with `get_model` instead."
         ) from error
-    return keras.models.clone_model(model) if fresh else model
+    if fresh:
+        model = keras.models.clone_model(model)
+    compile_as_saved(model, path)
+    return model
 
 
 def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
@@ -157,6 +164,12 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
         Output(name, tuple(tensor.shape[1:]), activation)
         for name, tensor, activation in zip(names, tensors, activations, strict=True)
     ]
+
+
+def compiled_of(model: Any) -> Compiled:
+    """Return what a model says of its training; ConfigurationError if it would train by methods of its own."""
+    refuse_own_methods(model)
+    return arguments_of(model)
 
 
 def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> KerasAdapter:

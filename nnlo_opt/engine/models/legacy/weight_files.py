@@ -53,6 +53,12 @@ def read_saved_architecture(path: Path) -> str:
     return text
 
 
+def is_compiled(path: Path) -> bool:
+    """Return True if the model that Keras has saved whole was compiled."""
+    with _opened(path, "saved model", "Save it again") as file:
+        return "training_config" in file.attrs
+
+
 def write_saved_weights(path: Path, layers: Mapping[str, Sequence[tuple[str, np.ndarray]]]) -> None:
     """Write the named arrays of layers as Keras 2 on TensorFlow did, completely or not at all."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:

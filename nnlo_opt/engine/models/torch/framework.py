@@ -22,6 +22,7 @@ from nnlo_opt.core.base.files import atomic_path, regular
 from nnlo_opt.core.base.spelling import either
 from nnlo_opt.core.base.trees import Shapes, leaves
 from nnlo_opt.core.models.adapter import FrameworkAdapter, first_line, in_words, refusal_of_samples
+from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.keras.on_torch import use_threads
 from nnlo_opt.engine.models.losses import LossTerm, Output
 from nnlo_opt.engine.models.torch import losses as torch_losses
@@ -108,6 +109,18 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
                 "wrong size, or a Linear layer of a fixed size: LazyLinear takes any size."
             )
     return [Output(name, tuple(tensor.shape[1:]), activation_of(tensor)) for name, tensor in named]
+
+
+def compiled_of(model: Any) -> Compiled:
+    """Return that a module says nothing of its training; ConfigurationError for one that trains by its own methods."""
+    for name in ("training_step", "validation_step", "configure_optimizers"):
+        if hasattr(model, name):
+            raise ConfigurationError(
+                f"A module is trained by gradients of its loss, and not by methods of its own. Received: "
+                f"{type(model).__name__} with `{name}`, which nothing would call. Return the `torch.nn.Module` inside, "
+                "or search an objective with a trainer of its own and `nnlo_opt.integrations.lightning`."
+            )
+    return Compiled()
 
 
 def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> FrameworkAdapter:

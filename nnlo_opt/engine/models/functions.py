@@ -1,0 +1,105 @@
+"""Functions `get_*` of a model module: those that are read, and the refusal of any other that is written for nothing.
+
+A function that the module itself calls is a helper. One that nobody calls looks as if it had an effect.
+"""
+
+import ast
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
+from nnlo_opt.core.base.spelling import spelled
+from nnlo_opt.engine.models.builders import TrialDefinition, builtin_names, model_file
+from nnlo_opt.engine.models.framework import syntax_tree
+
+#: functions that are read; `engine.models.builders` describes them
+READ = (
+    "get_model",
+    "get_name",
+    "get_train",
+    "get_val",
+    "get_features",
+    "get_labels",
+    "get_loss",
+    "get_loss_weights",
+    "get_custom_objects",
+)
+_METRICS = "In a search, {figure_of_merit} names a function that computes a figure of the trained model"
+_OPTIMIZER = "{optimizer}, {learning_rate} and {optimizer_params} choose the optimizer"
+_SCHEDULE = "{lr_schedule} and {warmup_epochs} choose the schedule"
+_CALLBACKS = "{early_stopping}, {target_metric}, {lr_schedule} and {checkpoint_interval} do what most callbacks do"
+_SPACE = "Name the parameters by `get_model.parameter_range`"
+#: other functions that people write, with what does the same; names in braces are those of options
+_INSTEAD = {
+    **dict.fromkeys(("get_metrics", "get_metric"), _METRICS),
+    **dict.fromkeys(("get_optimizer", "get_optimizers", "get_optim", "get_learning_rate"), _OPTIMIZER),
+    **dict.fromkeys(("get_scheduler", "get_schedule", "get_lr_scheduler", "get_lr_schedule"), _SCHEDULE),
+    **dict.fromkeys(("get_callbacks", "get_callback"), _CALLBACKS),
+    **dict.fromkeys(("get_space", "get_search_space", "get_parameter_range", "get_parameters"), _SPACE),
+    **dict.fromkeys(("get_data", "get_dataset", "get_datasets"), "Name data files by `get_train` and `get_val`"),
+    **dict.fromkeys(("get_train_data", "get_training_data", "get_train_dataset"), "Call it `get_train`"),
+    **dict.fromkeys(("get_val_data", "get_validation", "get_validation_data", "get_valid"), "Call it `get_val`"),
+    **dict.fromkeys(("get_test", "get_test_data"), "`--test-data` names test data"),
+    "get_epochs": "{epochs} sets it",
+    "get_batch_size": "{batch} sets it",
+    "get_class_weights": "{class_weights} sets them",
+    "get_sample_weights": "{sample_weights_name} names their data set",
+}
+
+
+def refuse_unread(definition: TrialDefinition, figure: str | None = None) -> None:
+    """Raise ConfigurationError if the module of a model defines a function `get_*` that nobody reads or calls.
+
+    `figure`: value of `--figure-of-merit`, which may name one of its functions.
+    """
+    if definition.source in map(model_file, builtin_names()):
+        return
+    files = [file for file in (definition.source, definition.beside) if file is not None and file.suffix == ".py"]
+    for file in files:
+        _refuse_unread_in(file, definition.functions, (figure or "").rpartition(":")[2])
+
+
+def _refuse_unread_in(file: Path, functions: Collection[str], figure: str) -> None:
+    tree = syntax_tree(file)
+    called = {name for statement in tree.body if not _is_of_script(statement) for name in _loaded(statement)}
+    for name in _defined(tree):
+        if name in called or name in READ or name == figure or name not in functions:
+            continue
+        instead = re.sub(r"\{(\w+)\}", lambda option: f"`{spelled(option[1])}`", _INSTEAD.get(name, ""))
+        hint = f" {instead}." if instead else did_you_mean(name, READ)
+        raise ConfigurationError(
+            f"A function `get_*` of a model module must be one that is read: {', '.join(READ)}. Received: `{name}` of "
+            f"{file}, which nothing reads.{hint} Remove it, or begin the name of a helper with an underscore."
+        )
+
+
+def _defined(tree: ast.Module) -> list[str]:
+    """Return the names `get_*` that a module defines, and those it imports of which people expect an effect."""
+    names = []
+    for statement in tree.body:
+        match statement:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                names.append(name)
+            case ast.Assign(targets=targets):
+                names += [target.id for target in targets if isinstance(target, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.append(name)
+            case ast.ImportFrom(names=aliases):
+                imported = [alias.asname or alias.name for alias in aliases]
+                names += [name for name in imported if name in _INSTEAD]
+    return [name for name in names if name.startswith("get_")]
+
+
+def _loaded(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement uses; a function that calls itself does not use it."""
+    own = statement.name if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) else None
+    loads = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    return {node.id for node in loads} - {own}
+
+
+def _is_of_script(statement: ast.stmt) -> bool:
+    """Return True for what the file does only as a script."""
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    )

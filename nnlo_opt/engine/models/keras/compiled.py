@@ -1,0 +1,228 @@
+"""Arguments of `compile` of a Keras model, and its own methods of training, which nothing here calls."""
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.files import regular
+from nnlo_opt.core.base.spelling import spelled
+from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
+from nnlo_opt.engine.models import losses
+from nnlo_opt.engine.models.compiled import Compiled, by_figure
+from nnlo_opt.engine.models.losses import VariedLoss
+
+#: optimizers that are another one with an argument more
+_VARIANTS = {"adamw": "adam"}
+#: methods of a model that `fit` and `evaluate` call, with what does the same
+_METHODS = {
+    "compute_loss": "Give the function of each sample by `get_loss`, and add penalties by `add_loss`",
+    "compute_metrics": "Leave it out: {figure}",
+    **dict.fromkeys(
+        ("train_step", "test_step", "make_train_function", "make_test_function", "fit"),
+        "Give the loss by `get_loss`, or search an objective that calls `fit` itself",
+    ),
+}
+#: attribute of a model from a file, with what cannot be read of its `compile`
+_FAULT = "_nnlo_opt_compile_fault"
+#: reductions that are the mean of a batch
+_MEANS = ("sum_over_batch_size", "mean", "auto", "mean_with_sample_weight")
+
+
+def refuse_own_methods(model: Any) -> None:
+    """Raise ConfigurationError if the model trains or measures by a method of its own."""
+    import keras
+
+    for name, remedy in _METHODS.items():
+        if name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name):
+            raise ConfigurationError(
+                f"A model is trained by gradients of its loss, and not by methods of its own. Received: "
+                f"{type(model).__name__} with its own `{name}`, which nothing would call. "
+                f"{remedy.format(figure=by_figure())}."
+            )
+
+
+def arguments_of(model: Any) -> Compiled:
+    """Return what `compile` said of a model; nothing for one that is not compiled.
+
+    Raises:
+        ConfigurationError: `compile` has a loss that cannot be taken.
+    """
+    # Keras has no public access to the arguments themselves.
+    config = getattr(model, "_compile_config", None)
+    asked: dict[str, Any] = getattr(config, "config", {}) if getattr(model, "compiled", False) else {}
+    if not asked:
+        fault = vars(model).get(_FAULT)
+        return Compiled(unused=() if fault is None else (fault,))
+    optimizer, steps, unused_steps = _optimizer(model.optimizer)
+    unused = []
+    if weighted := ", ".join(_metrics(asked.get("weighted_metrics"))):
+        unused.append(f"weighted metrics {weighted} ({by_figure()})")
+    if asked.get("jit_compile") and not model._resolve_auto_jit_compile():
+        unused.append("jit_compile=True (write `get_model.jit_compile = True`)")
+    if asked.get("run_eagerly"):
+        unused.append("run_eagerly=True (steps are always compiled)")
+    if (n_steps := asked.get("steps_per_execution") or 1) != 1:
+        unused.append(f"steps_per_execution={n_steps} (batches are computed one by one)")
+    weights = asked.get("loss_weights")
+    return Compiled(
+        optimizer=optimizer,
+        steps=steps,
+        unused_steps=tuple(unused_steps),
+        loss=_request(asked.get("loss")),
+        loss_weights=[weights] if isinstance(weights, int | float) else weights,
+        metrics=tuple(_metrics(asked.get("metrics"))),
+        unused=tuple(unused),
+    )
+
+
+def compile_as_saved(model: Any, path: Path) -> None:
+    """Compile a model as it was when Keras saved it as `path`; what cannot be read without code is noted as a fault."""
+    import keras
+
+    with zipfile.ZipFile(regular(path)) as archive:
+        config = json.loads(archive.read("config.json")).get("compile_config")
+    if not config:
+        return
+    try:
+        if foreign := next((name for name in _modules_in(config) if name.partition(".")[0] != "keras"), None):
+            raise ValueError(f"it needs `{foreign}`")
+        model.compile(**keras.saving.deserialize_keras_object(config, safe_mode=True))
+    except Exception as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        note_unread(model, f"all that `{path}` has of it ({reason}; `get_model` of a Python file may compile)")
+
+
+def note_unread(model: Any, what: str) -> None:
+    """Have a model from a file say that something of its `compile` is not read."""
+    setattr(model, _FAULT, what)
+
+
+def _modules_in(config: Any) -> Iterator[str]:
+    """Yield the modules that a saved configuration names."""
+    if isinstance(config, Mapping):
+        if isinstance(name := config.get("module"), str) and "class_name" in config and name != "builtins":
+            yield name
+        for value in config.values():
+            yield from _modules_in(value)
+    elif isinstance(config, list):
+        for value in config:
+            yield from _modules_in(value)
+
+
+# ---------------------------------------------------------------- the optimizer
+
+
+def _optimizer(optimizer: Any) -> tuple[str, dict[str, Any], list[str]]:
+    """Return an optimizer in words, the training options that make its steps, and its arguments without effect."""
+    if optimizer is None:
+        return "", {}, []
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale, which is kept here anyway
+    kind, config = type(optimizer), optimizer.get_config()
+    name = _VARIANTS.get(kind.__name__.lower(), kind.__name__.lower())
+    rate, schedule = _rate(config.get("learning_rate"))
+    is_ours = kind.__module__.partition(".")[0] == "keras" and name in OPTIMIZERS
+    parameters = OPTIMIZERS[name].parameters if is_ours else {}
+    defaults = kind().get_config() if is_ours else config
+    if kind.__name__ == "AdamW":
+        defaults["weight_decay"] = None  # its default decays, too
+    apart = ("name", "learning_rate")
+    changed = {key: value for key, value in config.items() if key not in apart and value != defaults[key]}
+    own = {"learning_rate": rate} if rate is not None else {}
+    shown = ", ".join(f"{key}={value!r}" for key, value in (own | changed).items())
+    text = f"{kind.__name__}({shown})"
+    if not is_ours:
+        return text, {}, []
+    others = [f"{key}={value!r}" for key, value in changed.items() if key not in parameters]
+    instead = f", which trains as {name}" * (kind.__name__.lower() in _VARIANTS)
+    unused = [f"{' and '.join(others)} of {kind.__name__}{instead}"] if others else []
+    if schedule:
+        unused.append(f"{schedule} of its learning rate (`{spelled('lr_schedule')}`)")
+    chosen = {key: value for key, value in changed.items() if key in parameters}
+    return text, {"optimizer": name, "learning_rate": rate, "optimizer_params": chosen}, unused
+
+
+def _rate(value: Any) -> tuple[float | None, str]:
+    """Return a learning rate, the first one of a schedule, None if that is unknown; and the name of the schedule."""
+    if isinstance(value, Mapping):
+        config = value.get("config", {})
+        first = config.get("initial_learning_rate", next(iter(config.get("values", ())), None))
+        return _rate(first)[0], str(value.get("class_name"))
+    # Keras keeps it in float32: 0.1 is 0.1 again.
+    return (float(str(np.float32(value))), "") if isinstance(value, int | float) else (None, "")
+
+
+# ---------------------------------------------------------------- losses and metrics
+
+
+def _request(loss: Any) -> Any:
+    """Return the losses of `compile` as `LossRequest` has them."""
+    if loss is None:
+        return None
+    if isinstance(loss, Mapping):
+        return {name: _loss(one) for name, one in loss.items()}
+    return [_loss(one) for one in loss] if isinstance(loss, list | tuple) else _loss(loss)
+
+
+def _loss(loss: Any) -> Any:
+    import keras
+
+    if isinstance(loss, str):
+        try:
+            return losses.check_loss(loss)
+        except ConfigurationError:
+            return _loss(keras.losses.get(loss))
+    if isinstance(loss, keras.losses.Loss):
+        return _of_object(loss)
+    if callable(loss):
+        name = getattr(loss, "__name__", "")
+        return name if name in losses.LOSSES and getattr(keras.losses, name, None) is loss else loss
+    raise ConfigurationError(
+        f"`compile` must give a loss for every output. Received: {loss!r}. Name all by `get_loss`, with a weight of "
+        "0 by `get_loss_weights` for an output that does not count."
+    )
+
+
+def _of_object(loss: Any) -> Any:
+    """Return a loss object as the function of each sample that it takes the mean of."""
+    if loss.reduction == "sum":
+        return _called(loss, f"{type(loss).__name__}(reduction='sum')")  # one number for a batch, as in Keras
+    if loss.reduction not in _MEANS:
+        raise ConfigurationError(
+            f"A loss must be the mean or the sum of a batch. Received: {type(loss).__name__} with "
+            f"reduction={loss.reduction!r}. Leave the reduction out."
+        )
+    name = getattr(getattr(loss, "fn", None), "__name__", "")
+    if type(loss).__module__.partition(".")[0] != "keras" or name not in losses.LOSSES:
+        return _called(loss.call, type(loss).__name__)
+    # Its configuration has not all of them.
+    defaults = type(loss)()._fn_kwargs
+    changed = [f"{key}={value!r}" for key, value in loss._fn_kwargs.items() if repr(value) != repr(defaults[key])]
+    return VariedLoss(loss.call, name, f"{name}({', '.join(changed)})") if changed else name
+
+
+def _called(function: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
+    """Return a function with a name for messages."""
+
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        return function(y_true, y_pred)
+
+    loss.__name__ = name
+    return loss
+
+
+def _metrics(metrics: Any) -> Iterator[str]:
+    """Yield the names of metrics in lists and dicts of any depth."""
+    if isinstance(metrics, Mapping | list | tuple):
+        for metric in metrics.values() if isinstance(metrics, Mapping) else metrics:
+            yield from _metrics(metric)
+    elif isinstance(metrics, str):
+        yield metrics
+    elif metrics is not None:
+        is_strict = getattr(metrics, "threshold", 0.5) not in (None, 0.5)
+        name = getattr(metrics, "__name__", type(metrics).__name__)
+        yield f"{name}(threshold={metrics.threshold})" if is_strict else name

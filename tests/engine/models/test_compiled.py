@@ -1,0 +1,263 @@
+"""What `compile` says of real Keras models, and which of it holds."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.engine.models.builders import open_model
+from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
+from nnlo_opt.engine.models.keras.adapter import KerasAdapter
+from nnlo_opt.engine.models.losses import Labels, LossTerm, VariedLoss, make_terms
+from tests.helpers.refusals import refusal
+
+keras = pytest.importorskip("keras")
+from nnlo_opt.engine.models.keras import framework  # noqa: E402
+
+pytestmark = pytest.mark.keras
+BINARY = (LossTerm("out", "binary_crossentropy", accuracy="binary"),)
+
+
+def mlp(activation="sigmoid", n=1, kind=None):
+    kind = kind or keras.Sequential
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((3,)), keras.layers.Dense(n, activation=activation)]
+    return kind(layers)
+
+
+def compiled(activation="sigmoid", n=1, **arguments):
+    model = mlp(activation, n)
+    model.compile(**arguments)
+    return model
+
+
+def outcome(model, terms=BINARY, searched=(), functions=(), **options):
+    own = framework.compiled_of(model)
+    training = TrainingOptions(**options, given=frozenset(options)).with_steps(own.steps)
+    return outcome_of(own, Choices(training=training, searched=searched, functions=functions), terms)
+
+
+def test_a_model_that_is_not_compiled_says_nothing():
+    assert framework.compiled_of(mlp()) == Compiled()
+    assert outcome(mlp()) == outcome_of(Compiled(), Choices(training=TrainingOptions()), BINARY)
+    assert not any(vars_of(outcome(mlp())))
+
+
+def vars_of(found):
+    return found.replaced, found.taken, found.unused
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "steps"),
+    [
+        (lambda o: o.SGD(0.5, momentum=0.9, nesterov=True), ("sgd", 0.5, {"momentum": 0.9, "nesterov": True})),
+        (lambda o: o.Adam(), ("adam", 0.001, {})),
+        (lambda o: o.AdamW(1e-4), ("adam", 1e-4, {})),
+        (lambda o: o.RMSprop(0.01, rho=0.8, centered=True), ("rmsprop", 0.01, {"rho": 0.8, "centered": True})),
+        (lambda o: o.Adadelta(1.0), ("adadelta", 1.0, {})),
+        (lambda o: "sgd", ("sgd", 0.01, {})),
+        (lambda o: o.SGD(o.schedules.PiecewiseConstantDecay([10], [0.2, 0.1])), ("sgd", 0.2, {})),
+        (lambda o: o.LossScaleOptimizer(o.SGD(0.1)), ("sgd", 0.1, {})),
+    ],
+)
+def test_an_optimizer_that_options_have_makes_the_steps(optimizer, steps):
+    own = framework.compiled_of(compiled(optimizer=optimizer(keras.optimizers)))
+    assert own.steps == dict(zip(("optimizer", "learning_rate", "optimizer_params"), steps, strict=True))
+
+
+def test_every_argument_that_does_not_hold_is_named():
+    optimizer = keras.optimizers.AdamW(weight_decay=0.01, clipnorm=1.0)
+    found = outcome(
+        compiled(
+            optimizer=optimizer,
+            loss="binary_crossentropy",
+            loss_weights=2.0,
+            metrics=["AUC", "accuracy", keras.metrics.BinaryAccuracy(threshold=0.7)],
+            weighted_metrics=["mae"],
+            steps_per_execution=4,
+        )
+    )
+    assert found.taken == (
+        "Taken from `compile`: adam (learning_rate=0.001), loss binary_crossentropy, loss weights, accuracy."
+    )
+    assert found.replaced == ""
+    for said in (
+        "weight_decay=0.01 and clipnorm=1.0 of AdamW",
+        "metrics AUC, BinaryAccuracy(threshold=0.7) (",
+        "weighted metrics mae",
+        "steps_per_execution=4",
+    ):
+        assert said in found.unused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"optimizer": "lion"}, "Lion(learning_rate=0.001) (adam trains in its place"),
+        ({"optimizer": "sgd", "run_eagerly": True}, "run_eagerly=True"),
+        ({"optimizer": "sgd", "metrics": {"out": [["mse"]]}}, "metrics mse ("),
+    ],
+)
+def test_other_arguments_that_do_not_hold_are_named_too(arguments, said):
+    assert said in outcome(compiled(**arguments)).unused
+
+
+def test_a_schedule_and_averages_of_an_optimizer_are_named():
+    rate = keras.optimizers.schedules.CosineDecay(0.1, 100)
+    found = outcome(compiled(optimizer=keras.optimizers.SGD(rate, use_ema=True)))
+    assert found.taken == "Taken from `compile`: sgd (learning_rate=0.1)."
+    assert "use_ema=True of SGD" in found.unused
+    assert "CosineDecay of its learning rate (`--lr-schedule`)" in found.unused
+
+
+def test_an_option_that_is_given_or_searched_replaces_what_compile_said_and_a_default_does_not():
+    model = compiled(optimizer=keras.optimizers.SGD(0.5), loss="mse", loss_weights=[2.0])
+    assert vars_of(outcome(model)) == (
+        "",
+        "Taken from `compile`: sgd (learning_rate=0.5), loss binary_crossentropy, loss weights.",
+        "",
+    )
+    given = outcome(model, optimizer="adam", loss="mae")
+    assert given.replaced == (
+        "In place of what `compile` said: `--optimizer adam` for SGD(learning_rate=0.5); `--loss mae` for the loss "
+        "mean_squared_error."
+    )
+    rate = outcome(model, learning_rate=0.25)
+    assert "`--learning-rate 0.25` for the learning rate of SGD(learning_rate=0.5)" in rate.replaced
+    assert "sgd (learning_rate=0.25)" in rate.taken
+    searched = outcome(model, searched=["train.optimizer"], functions=["get_loss", "get_loss_weights"])
+    assert "`train.optimizer` for SGD(learning_rate=0.5)" in searched.replaced
+    assert "`get_loss` for the loss mean_squared_error" in searched.replaced
+    assert "`get_loss_weights` for its loss weights" in searched.replaced
+    assert "(the steps are those of gem)" in outcome(model, mode="gem").unused
+    own = outcome(model, mode="easgd", worker_optimizer="adam")
+    assert "`--worker-optimizer adam` for SGD(learning_rate=0.5)" in own.replaced
+
+
+def test_options_with_the_steps_of_a_model():
+    steps = {"optimizer": "sgd", "learning_rate": 0.5, "optimizer_params": {"momentum": 0.9, "nesterov": True}}
+
+    def parts(options):
+        return options.optimizer, options.learning_rate, dict(options.optimizer_params)
+
+    assert parts(TrainingOptions().with_steps(steps)) == ("sgd", 0.5, steps["optimizer_params"])
+    searched = TrainingOptions().with_point({"train.learning_rate": 0.1, "train.optimizer_params.momentum": 0.5})
+    assert parts(searched.with_steps(steps)) == ("sgd", 0.1, {"momentum": 0.5, "nesterov": True})
+    assert parts(TrainingOptions().with_point({"train.optimizer": "adam"}).with_steps(steps)) == ("adam", None, {})
+    assert parts(TrainingOptions(given=frozenset({"optimizer"})).with_steps(steps)) == ("adam", None, {})
+    assert TrainingOptions().with_steps({}) == TrainingOptions()
+    assert "given" not in TrainingOptions(given=frozenset({"optimizer"})).to_json()
+
+
+# ---------------------------------------------------------------- losses
+
+
+def figures_here_and_there(loss, activation, y, metrics=()):
+    """Loss and accuracy of the adapter, and of Keras's own `evaluate`."""
+    n = 1 if y.ndim == 2 else 4
+    model = compiled(activation, n, optimizer="sgd", loss=loss, metrics=[*metrics])
+    x = np.random.default_rng(0).normal(size=(len(y), 3)).astype(np.float32)
+    theirs = model.evaluate(x, y, batch_size=len(y), return_dict=True, verbose=0)
+    outputs = framework.describe_outputs(model, (3,))
+    request = framework.compiled_of(model).loss
+    terms, _ = make_terms(request, None, outputs, [Labels(y.shape[1:], str(y.dtype))], framework.RULES)
+    adapter = KerasAdapter(model, terms)
+    return adapter.evaluate(x, y).means(), theirs
+
+
+@pytest.mark.parametrize(
+    ("loss", "activation", "accuracy"),
+    [
+        (lambda o: "bce", "sigmoid", True),
+        (lambda o: o.BinaryCrossentropy(), "sigmoid", True),
+        (lambda o: o.BinaryCrossentropy(from_logits=True, label_smoothing=0.1), None, True),
+        (lambda o: o.Huber(delta=0.1), None, False),
+        (lambda o: o.mean_squared_error, None, False),
+        (lambda o: o.MeanSquaredError(reduction="sum"), None, False),
+        (lambda o: lambda y, p: keras.ops.mean(keras.ops.abs(y - p) ** 3, axis=-1), None, False),
+        (lambda o: "LogCosh", None, False),
+    ],
+)
+def test_the_loss_of_compile_is_kerass_own(loss, activation, accuracy):
+    y = np.random.default_rng(1).integers(2, size=(16, 1)).astype(np.float32)
+    ours, theirs = figures_here_and_there(loss(keras.losses), activation, y, ["accuracy"] * accuracy)
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
+    assert not accuracy or ours["acc"] == pytest.approx(theirs["accuracy"])
+
+
+def test_classes_of_logits_are_counted():
+    y = np.random.default_rng(1).integers(4, size=16)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    ours, theirs = figures_here_and_there(loss, None, y, ["accuracy"])
+    assert (ours["loss"], ours["acc"]) == pytest.approx((theirs["loss"], theirs["accuracy"]), rel=1e-6)
+
+
+def test_losses_that_are_plain_have_the_name_of_the_option():
+    losses = keras.losses
+    for loss, request in (
+        ("mse", "mean_squared_error"),
+        (losses.MeanSquaredError(name="mine"), "mean_squared_error"),
+        (losses.get("mae"), "mean_absolute_error"),
+        ({"dense": "mse"}, {"dense": "mean_squared_error"}),
+        (["mse"], ["mean_squared_error"]),
+    ):
+        assert framework.compiled_of(compiled(optimizer="sgd", loss=loss)).loss == request
+    varied = framework.compiled_of(compiled(optimizer="sgd", loss=losses.Huber(delta=2))).loss
+    assert isinstance(varied, VariedLoss)
+    assert varied.text == "huber(delta=2)"
+
+
+def test_losses_that_cannot_be_taken_are_refused():
+    loss = keras.losses.MeanSquaredError(reduction=None)
+    refusal(framework.compiled_of, compiled(optimizer="sgd", loss=loss), says=["MeanSquaredError with reduction="])
+    refusal(framework.compiled_of, compiled(optimizer="sgd", loss=[None]), says=["a loss for every output"])
+
+
+# ---------------------------------------------------------------- a training of one's own, files
+
+
+@pytest.mark.parametrize("name", ["train_step", "test_step", "compute_metrics", "compute_loss", "fit"])
+def test_a_method_of_training_that_nothing_would_call_is_refused_by_name(name):
+    kind = type("Mine", (keras.Sequential,), {name: lambda self, *arguments, **more: None})
+    refusal(framework.compiled_of, mlp(kind=kind), says=[f"Mine with its own `{name}`"])
+
+
+def test_other_methods_of_a_subclass_are_its_own_business():
+    kind = type("Mine", (keras.Sequential,), {"predict_step": lambda self, data: None})
+    assert framework.compiled_of(mlp(kind=kind)) == Compiled()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_saved_model_counts_as_compiled(tmp_path, fresh):
+    model = compiled(optimizer=keras.optimizers.SGD(0.5, clipvalue=1.0), loss="mse", metrics=["AUC"])
+    model.save(tmp_path / "m.keras")
+    own = framework.compiled_of(open_model(str(tmp_path / "m.keras"), fresh=fresh).build({}))
+    assert own == framework.compiled_of(model)
+    mlp().save(tmp_path / "plain.keras")
+    assert framework.compiled_of(open_model(str(tmp_path / "plain.keras")).build({})) == Compiled()
+
+
+@pytest.mark.filterwarnings("ignore:.*HDF5:UserWarning")
+def test_what_an_older_file_says_is_named_as_not_read(tmp_path):
+    compiled(optimizer="sgd", loss="mse").save(tmp_path / "m.h5")
+    found = outcome(open_model(str(tmp_path / "m.h5")).build({}))
+    assert (found.replaced, found.taken) == ("", "")
+    assert found.unused.endswith("m.h5` has of it (save the model as `.keras`).")
+
+
+def test_what_a_file_cannot_say_without_code_is_said(tmp_path):
+    model = compiled(optimizer="sgd", loss="mse")
+    model.save(tmp_path / "m.keras")
+    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    config = json.loads(parts["config.json"])
+    config["compile_config"]["loss"] = {"module": "os", "class_name": "function", "config": "system"}
+    parts["config.json"] = json.dumps(config).encode()
+    with zipfile.ZipFile(tmp_path / "foreign.keras", "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    found = outcome(open_model(str(tmp_path / "foreign.keras")).build({}))
+    assert found.unused.startswith("Not taken from `compile`: all that `")
+    assert "it needs `os`" in found.unused

@@ -1,0 +1,84 @@
+"""Functions `get_*` of a model module that nothing reads."""
+
+import pytest
+
+from nnlo_opt.engine.models.builders import TrialDefinition, open_model
+from nnlo_opt.engine.models.functions import READ, refuse_unread
+from tests.helpers.refusals import check_refused, refusal
+
+MODEL = "def get_model(n=3): return [n]\n"
+
+
+@pytest.fixture
+def module(tmp_path):
+    def make(text: str) -> TrialDefinition:
+        (tmp_path / "model.py").write_text(MODEL + text)
+        return open_model(str(tmp_path / "model.py"))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "remedy"),
+    [
+        ("def get_metrics(): return []", "get_metrics", "`--figure-of-merit`"),
+        ("def get_callbacks(): return []", "get_callbacks", "`--early-stopping`"),
+        ("def get_optimizer(): return 'adam'", "get_optimizer", "`--optimizer`"),
+        ("def get_scheduler(optimizer): return None", "get_scheduler", "`--lr-schedule`"),
+        ("def get_featurs(): return 'X'", "get_featurs", "Did you mean `get_features`?"),
+        ("get_losses = lambda: 'mse'", "get_losses", "Did you mean `get_loss`?"),
+        ("def get_dataset(): return 1\nif __name__ == '__main__': get_dataset()", "get_dataset", "`get_train` and"),
+        ("def get_rest(n):\n    return n and get_rest(n - 1)", "get_rest", "begin the name of a helper with"),
+    ],
+)
+def test_a_function_that_nothing_reads_is_refused_by_name(module, text, name, remedy):
+    refusal(refuse_unread, module(text), says=[f"`{name}` of", remedy])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def get_block(n): return n\ndef get_name(): return str(get_block(3))",
+        "def get_width(): return 3\nWIDTH = get_width()",
+        "".join(f"def {name}(): return None\n" for name in READ if name not in ("get_model", "get_name")),
+        "from os import get_terminal_size",
+        "get_rid = 3",
+        "class Net:\n    def get_metrics(self): pass",
+    ],
+)
+def test_what_is_read_called_or_no_function_of_the_module_is_not(module, text):
+    refuse_unread(module(text))
+
+
+def test_a_figure_of_merit_is_read(module):
+    definition = module("def get_figure(fold): return 1.0")
+    refuse_unread(definition, "get_figure")
+    refuse_unread(definition, "model.py:get_figure")
+    refusal(refuse_unread, definition, "other")
+
+
+def test_an_import_from_another_file_counts_if_people_expect_an_effect(module, tmp_path):
+    (tmp_path / "neighbour.py").write_text("def get_metrics(): return []\ndef get_other(): return []\n")
+    refuse_unread(module("from neighbour import get_other"))
+    refusal(refuse_unread, module("from neighbour import get_metrics"), says=["`get_metrics` of"])
+
+
+@pytest.mark.parametrize(
+    ("returned", "received"),
+    [
+        ("np.zeros((5, 2))", "ndarray of shape (5, 2)"),
+        ("(np.zeros((5, 2)), np.zeros(5))", "a tuple of ndarray of shape (5, 2), ndarray of shape (5,)"),
+        ("{'x': np.zeros((5, 2))}", "a dict of ndarray of shape (5, 2)"),
+        ("(row for row in np.zeros(3))", "generator"),
+    ],
+)
+def test_samples_in_place_of_files_are_refused_with_the_command_that_writes_them(module, returned, received):
+    definition = module(f"import numpy as np\ndef get_train(): return {returned}")
+    sentence = check_refused(f"Received: {received}. Write the samples as files", definition.files, "get_train")
+    assert "GetData from-arrays X.npy Y.npy" in sentence
+
+
+def test_other_wrong_values_of_functions_are_shown_as_they_are(module):
+    for returned in ("None", "3", "[3]", "['a', 3]"):
+        definition = module(f"def get_val(): return {returned}")
+        check_refused(f"Received: {returned}. Correct the module.", definition.files, "get_val")
