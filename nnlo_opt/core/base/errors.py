@@ -1,12 +1,14 @@
 """Errors by their cause.
 
-    NnloError ├── ConfigurationError   invalid request: one sentence, exit code 2, nothing was trained ├── TrialError
-    this trial failed: recorded in the journal, and the search continues ├── JournalError         damaged or foreign
-    journal: exit code 2, the file is not changed │   └── UnreadableEventError   an event has a value that is never
-    written ├── CheckpointError      damaged checkpoint: an older one is used, or training starts afresh ├──
-    OutOfTimeError       a preempted job has no time left: exits at once, exit code 75 ├── BrokenProcessError   user
-    code has closed our files: the process exits at once └── ProtocolError        a bug of this package: the job aborts
-    at once
+    NnloError
+    ├── ConfigurationError   invalid request: one sentence, exit code 2, nothing was trained
+    ├── TrialError           this trial failed: recorded in the journal, and the search continues
+    ├── JournalError         damaged or foreign journal: exit code 2, the file is not changed
+    │   └── UnreadableEventError   an event has a value that is never written
+    ├── CheckpointError      damaged checkpoint: an older one is used, or training starts afresh
+    ├── OutOfTimeError       a preempted job has no time left: exits at once, exit code 75
+    ├── BrokenProcessError   user code has closed our files: the process exits at once
+    └── ProtocolError        a bug of this package: the job aborts at once
 
 A message states the rule, the value received and the remedy. Quoted values may come from untrusted files, so control
 characters are escaped.

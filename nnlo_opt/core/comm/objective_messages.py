@@ -1,7 +1,7 @@
 """Messages between ranks that run user code: an objective, or a controller with its workers.
 
-root -> another rank    CallObjective, ObjectiveProceed; FoldFailed if the call can no longer succeed another rank ->
-root    ObjectiveArrived, ObjectiveReturned; FoldFailed if the objective raised
+root -> another rank    CallObjective, ObjectiveProceed; FoldFailed if the call can no longer succeed
+another rank -> root    ObjectiveArrived, ObjectiveReturned; FoldFailed if the objective raised
 
 worker -> controller    ControlRequest, ShareParams, Leave
 controller -> worker    ControlAnswer, ParamsShared, ParamsRefused, Dismissed

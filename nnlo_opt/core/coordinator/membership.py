@@ -2,8 +2,10 @@
 
 A team has one of these states:
 
-    READY    trains, or may be assigned a fold BROKEN   ranks have died; the remaining ones have not yet reported how
-    they continue SPARE    too few ranks are left to train; they stay idle LOST     no rank is left
+    READY    trains, or may be assigned a fold
+    BROKEN   ranks have died; the remaining ones have not yet reported how they continue
+    SPARE    too few ranks are left to train; they stay idle
+    LOST     no rank is left
 
 A team only ever becomes smaller. The lowest rank that is left leads it, so a rank that no longer leads is dead.
 

@@ -1,10 +1,11 @@
 """Checkpoint of a fold, verified as a whole.
 
     checkpoint-3/master.npz     arrays of the master: central weights, model state, optimizer state, best weights
-    checkpoint-3/master.json    everything else of the master: epoch, version, history checkpoint-3/worker-1.json  state
-    of worker 1 at the fence: data position, discrete model state checkpoint-3/worker-1.npz  state of its update rule,
-    if any; written by the worker checkpoint-3/group-1-3.npz  state of the sub-master of workers 1 to 3; written by the
-    sub-master checkpoint-3/manifest.json  names and checksums of the files above (`core.trials.manifest`)
+    checkpoint-3/master.json    everything else of the master: epoch, version, history
+    checkpoint-3/worker-1.json  state of worker 1 at the fence: data position, discrete model state
+    checkpoint-3/worker-1.npz   state of its update rule, if any; written by the worker
+    checkpoint-3/group-1-3.npz  state of the sub-master of workers 1 to 3; written by the sub-master
+    checkpoint-3/manifest.json  names and checksums of the files above (`core.trials.manifest`)
     checkpoint-3-1200/          the same, 1200 samples into the next epoch; `worker-1.npz` also has the model state
 
 The master creates a hidden directory, completes it after the workers have written, and renames it last.

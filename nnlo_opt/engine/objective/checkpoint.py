@@ -1,7 +1,8 @@
 """Checkpoints of a user's objective: every rank of the block saves its part.
 
-trials/0007/fold0/checkpoint-3/rank-0/…      files of rank 0 trials/0007/fold0/checkpoint-3/rank-1/…      files of rank
-1 trials/0007/fold0/checkpoint-3/manifest.json   names and checksums of all these files (`core.trials.manifest`)
+trials/0007/fold0/checkpoint-3/rank-0/…      files of rank 0
+trials/0007/fold0/checkpoint-3/rank-1/…      files of rank 1
+trials/0007/fold0/checkpoint-3/manifest.json   names and checksums of all these files (`core.trials.manifest`)
 """
 
 from collections.abc import Callable

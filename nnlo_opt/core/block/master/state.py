@@ -3,16 +3,18 @@
 `MasterState.handle` takes the messages of the workers and returns instructions for `master.master`, which owns the
 vectors. An assignment goes through these phases:
 
-    STARTING     workers build the model and load their shards TRAINING     updates arrive; asynchronously each is
-    applied at once, synchronously round by round; or workers
-                 apply theirs themselves, and report once they have to stop
+    STARTING     workers build the model and load their shards
+    TRAINING     updates arrive; asynchronously each is applied at once, synchronously round by round; or workers apply
+                 theirs themselves, and report once they have to stop
     FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state; one that
                  overlaps has another update computed by then, which it pushes before
-    VALIDATING   every worker validates the same version on its share JUDGING      the user's figure of merit, if there
-    is one, is called on worker 1 when all epochs are trained CALLING_BACK the user's callbacks, if there are any, run
-    on worker 1 before the first epoch and after each AWAITING     the epoch is reported, and the coordinator's decision
-    about the trial is awaited HALTING      allreduce: the assignment is stopped; the workers finish the current step
-    together, as all must take part OVER         finished, failed, paused or stopped
+    VALIDATING   every worker validates the same version on its share
+    JUDGING      the user's figure of merit, if there is one, is called on worker 1 when all epochs are trained
+    CALLING_BACK the user's callbacks, if there are any, run on worker 1 before the first epoch and after each
+    AWAITING     the epoch is reported, and the coordinator's decision about the trial is awaited
+    HALTING      allreduce: the assignment is stopped; the workers finish the current step together, as all must take
+                 part
+    OVER         finished, failed, paused or stopped
 
 A preempted assignment ends at a fence within an epoch: from TRAINING to FENCING as soon as no worker waits for others,
 and from there to OVER. It resumes within that epoch.
