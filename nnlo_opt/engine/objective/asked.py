@@ -93,7 +93,7 @@ class AskedRank:
             reason = reason_of(error) if isinstance(error, BaseException) else shortened(str(error))
             return msg.FoldFailed(assignment=number, reason=reason)
         try:
-            finished = attempt.finished(value, attempt.checkpoint.n_epochs)
+            finished = attempt.finished(value)
         except MisuseError:
             raise
         except TrialError as failure:

@@ -39,7 +39,9 @@ class Attempt:
         self._began_s = clock.monotonic_s() - (0.0 if saved is None else saved.train_s)
         count = EpochCount(order.first if saved is None else saved.first)
         #: saves of the trial
-        self.checkpoint = TrialCheckpoint(_directory=folder, _last=saved, count=count, **checkpoint)
+        self.checkpoint = TrialCheckpoint(
+            _directory=folder, _last=saved, count=count, _train_s=lambda: self.train_s, **checkpoint
+        )
         #: last report; None before the first
         self.reported: msg.EpochReported | None = None
         #: orders about it that the coordinator has sent
@@ -60,28 +62,25 @@ class Attempt:
         """Seconds that the trial has taken by now."""
         return self._clock.monotonic_s() - self._began_s
 
-    @property
-    def is_saved(self) -> bool:
-        """True if the epoch of the last report is saved."""
-        return self.reported is not None and self.reported.epoch == self.checkpoint.n_epochs
-
     def report(self, epoch: Any, value: Any, figures: Mapping[str, Any]) -> msg.EpochReported:
         """Return the report of an epoch, which is the last one from now on; TrialError unless it is of numbers."""
         assert isinstance(self.order, msg.RunFold)
-        self.reported = epoch_reported(self.order, self._comparison, self.checkpoint.count, epoch, value, figures)
+        reported = epoch_reported(self.order, self._comparison, self.checkpoint.count, epoch, value, figures)
+        n_saved = self.checkpoint.n_epochs
+        self.reported = reported.replaced(checkpointed=n_saved == reported.epoch, can_pause=n_saved > 0)
         return self.reported
 
     def goes_on(self) -> bool:
         """Return False if it has to end with its last report, as orders say that have come."""
         assert self.reported is not None
-        if msg.StopFold in self.heard or (msg.PreemptFold in self.heard and self.is_saved):
+        if msg.StopFold in self.heard or (msg.PreemptFold in self.heard and self.reported.checkpointed):
             self.end = msg.FoldStopped(assignment=self.order.assignment)
         elif msg.PauseFold in self.heard:
             self.end = msg.FoldPaused(assignment=self.order.assignment, epoch=self.reported.epoch)
         return self.end is None
 
-    def finished(self, value: Any, n_saved: int) -> msg.FoldFinished:
-        """Return its result, of `n_saved` epochs if none was reported; TrialError unless `value` is of numbers."""
+    def finished(self, value: Any) -> msg.FoldFinished:
+        """Return its result; TrialError unless `value` is of numbers."""
         last, number = self.reported, self.order.assignment
-        n_epochs = n_saved if last is None else last.epoch
+        n_epochs = self.checkpoint.n_epochs if last is None else last.epoch
         return finished_fold(self._comparison, last, number, value, n_epochs=n_epochs, train_s=self.train_s)

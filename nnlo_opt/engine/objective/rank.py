@@ -272,7 +272,6 @@ class ObjectiveRank:
             self._clock,
             _rank=self._block.rank,
             _meet=self.meet,
-            _train_s=lambda: self._attempt.train_s,
         )
 
     def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned | msg.FoldFailed]:
@@ -364,7 +363,6 @@ class ObjectiveRank:
         """Report to the coordinator; return False if the trial has to stop."""
         attempt = self._attempt
         reported = attempt.report(epoch, value, figures)
-        reported = reported.replaced(checkpointed=attempt.is_saved, can_pause=attempt.checkpoint.n_epochs > 0)
         attempt.heard.discard(msg.GoOn)
         self._orders.send(ROOT, reported)
         if self._setup.coordinate is None or self._setup.coordinate():
@@ -467,8 +465,8 @@ class ObjectiveRank:
             self._block.send(rank, call)
         self._attempt = attempt = self._begun(order, saved)
         waited_s = None if self._idle_since_s is None else self._clock.monotonic_s() - self._idle_since_s
-        n_saved = attempt.checkpoint.n_epochs
-        self._orders.send(ROOT, msg.FoldStarted(assignment=order.assignment, epoch=n_saved, waited_s=waited_s))
+        n_epochs = attempt.checkpoint.n_epochs
+        self._orders.send(ROOT, msg.FoldStarted(assignment=order.assignment, epoch=n_epochs, waited_s=waited_s))
         with Call() as own:
             value, end = self._call(call)
             if isinstance(end, msg.FoldFailed):
@@ -482,7 +480,7 @@ class ObjectiveRank:
 
         came_back = wait_until(all_back, None if attempt.failure is None else GRACE_S, self._block)
         self._idle_since_s = self._clock.monotonic_s()
-        result = attempt.failure or attempt.end or self._result(value, n_saved)
+        result = attempt.failure or attempt.end or self._result(value)
         if isinstance(result, msg.FoldFinished):
             self.results.add(order, result)
         if attempt.failure is None:
@@ -507,9 +505,9 @@ class ObjectiveRank:
         received = self._orders.poll()
         return received is not None and isinstance(received.message, msg.FoldRecorded)
 
-    def _result(self, value: Any, n_saved: int) -> msg.Message:
+    def _result(self, value: Any) -> msg.Message:
         try:
-            return self._attempt.finished(value, n_saved)
+            return self._attempt.finished(value)
         except PASSED_ON:
             raise
         except BaseException as error:  # the value is an object of the user

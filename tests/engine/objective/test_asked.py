@@ -92,8 +92,14 @@ def test_a_value_that_is_not_finite_fails_the_trial_and_one_that_is_no_number_le
 def test_a_trial_goes_on_from_its_last_save(bench):
     bench.begin()
     trial = bench.rank.trial(Space({"x": Real(0, 1)}), 7, lambda epoch, value, **figures: True)
+    bench.clock.advance(2.0)
     trial.checkpoint.save(3, lambda folder: None)
+    assert bench.rank.report(3, 0.5, {}).checkpointed
+    assert not bench.rank.report(4, 0.5, {}).checkpointed
     bench.rank.end(None, ValueError("no"))
     bench.heard()
     bench.order(msg.RunFold(assignment=1, trial=4, fold=0, attempt=2, point={"x": 0.5}))
     assert bench.heard() == [msg.FoldStarted(assignment=1, epoch=3)]
+    bench.rank.end(0.25, None)
+    (finished,) = bench.heard()
+    assert (finished.n_epochs, finished.train_s) == (3, 2.0)

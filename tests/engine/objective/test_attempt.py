@@ -19,8 +19,7 @@ class Trial:
 
     def attempt(self, assignment=0):
         order = msg.RunFold(assignment=assignment, trial=3, fold=0, attempt=1, point={})
-        taken_s = self.clock.monotonic_s
-        return Attempt(order, last_save(self.folder), self.folder, Comparison(), self.clock, _train_s=taken_s)
+        return Attempt(order, last_save(self.folder), self.folder, Comparison(), self.clock)
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_an_attempt_that_has_to_end_does_not_go_on_with_a_further_report(trial):
     attempt.heard.add(msg.PreemptFold)
     assert not attempt.goes_on()
     attempt.report(2, 0.5, {})  # which is not saved
-    assert not attempt.is_saved
+    assert not attempt.reported.checkpointed
     assert not attempt.goes_on()
     assert attempt.end == STOPPED
 
@@ -71,7 +70,7 @@ def test_a_report_of_which_nothing_can_be_made_leaves_the_last_one(trial):
     with pytest.raises(TrialError):
         attempt.report(2, None, {})
     assert attempt.reported is report
-    finished = attempt.finished(0.25, 7)
+    finished = attempt.finished(0.25)
     assert (finished.n_epochs, finished.metrics) == (1, {"loss": 2.0, "value": 0.25})
 
 
@@ -87,4 +86,4 @@ def test_an_attempt_goes_on_from_the_last_save_and_knows_nothing_else_of_the_one
     trial.clock.advance(2.0)
     assert (after.checkpoint.n_epochs, after.checkpoint.count.is_from_0) == (1, True)
     assert (after.reported, after.heard, after.end, after.failure) == (None, set(), None, None)
-    assert (after.finished(1.0, 1).n_epochs, after.finished(1.0, 1).train_s) == (1, 7.0)
+    assert (after.finished(1.0).n_epochs, after.finished(1.0).train_s) == (1, 7.0)
