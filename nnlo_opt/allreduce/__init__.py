@@ -313,7 +313,7 @@ def DistributedOptimizer(
     """
     known.pop("named_parameters", None)
     if hasattr(optimizer, "register_step_pre_hook"):
-        known.pop("backward_passes_per_step", None)  # torch adds up gradients until the step by itself
+        known.pop("backward_passes_per_step", None)  # torch accumulates gradients until the step anyway
     _take("DistributedOptimizer", known)
     return distribute(optimizer, _of("DistributedOptimizer").calls, _wire(compression, op))
 

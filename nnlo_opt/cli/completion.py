@@ -48,7 +48,7 @@ def _script(shell: str) -> str:
     words |= {"nnlo-opt": SUBCOMMANDS, "": ("OptimizationDriver", "TrainingDriver")}
     names = [command for command in (*COMMANDS, "nnlo-opt") if " " not in command]
     cases = [f'"{command} {flag}") words="{" ".join(known)}" ;;' for command, flag, known, _ in _flags() if known]
-    for command in sorted({*COMMANDS, *words}, reverse=True):  # nnlo-opt behind its subcommands
+    for command in sorted({*COMMANDS, *words}, reverse=True):  # nnlo-opt after its subcommands
         known = [*words.get(command, ()), *(flag for name, flag, *_ in _flags() if name == command)]
         cases.append(f'"{command} "*) words="{" ".join(known)}" ;;')
     text = _BASH.format(

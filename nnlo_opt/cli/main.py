@@ -79,7 +79,7 @@ def script(path: str) -> NoReturn:
     name = Path(path).stem
     if name in DRIVERS:
         drive(name)
-    if name.startswith("get_"):  # of one data set, among whose words two may be joined by a comma
+    if name.startswith("get_"):  # for one data set; two words may be joined by a comma
         words = " ".join(sys.argv[1:]).replace(",", " ").split()
         name, sys.argv[1:] = "GetData", [name.removeprefix("get_"), "--out", ".", *words]
     serve(name)
@@ -109,10 +109,10 @@ def _start(program: str) -> "World":
 
     devices.cap_threads()
     check_files()
-    signal.alarm(MPI_START_S if ranks_outlive_others() else 0)  # SIGALRM ends this process if MPI does not start
+    signal.alarm(MPI_START_S if ranks_outlive_others() else 0)  # SIGALRM kills this process if MPI does not start
     try:
-        from nnlo_opt.engine.comm.mpi.world import World  # before anything else that imports it
-    except (ImportError, RuntimeError) as error:  # of mpi4py, which finds no library
+        from nnlo_opt.engine.comm.mpi.world import World  # before anything else imports it
+    except (ImportError, RuntimeError) as error:  # mpi4py finds no library
         what = str(error).partition("\n")[0]
         print(f"`{program}` needs an MPI library. Received: none ({what}). {_NO_MPI}", file=sys.stderr)
         sys.exit(EXIT_WRONG_REQUEST)
@@ -130,7 +130,7 @@ def _start(program: str) -> "World":
 def _refuse_split_world(size: int) -> None:
     """Exit if the launcher has started several processes that do not see each other; rank 0 explains why."""
     launch = split_world(size, pid=os.getpid())
-    os.environ.pop(N_RANKS, None)  # a process that code of a user starts must not have it
+    os.environ.pop(N_RANKS, None)  # not for processes that user code starts
     if launch is None:
         return
     if launch.speaks:
@@ -207,10 +207,10 @@ def _fail(error: BaseException, world: "World", output: "RankOutput") -> int:
     if words:
         output.tell_terminal(words)
     else:
-        time.sleep(1.0)  # rank 0 says why, and then ends the job
+        time.sleep(1.0)  # rank 0 reports it, then aborts the job
     if is_broken:
         wait_until_read(sys.stdout)
-        os._exit(code)  # MPI has lost its files, too, and may wait for ever
+        os._exit(code)  # MPI has lost its files, too, and may hang
     if world.size > 1:
         world.abort(code)
     return code
@@ -248,7 +248,7 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
     from nnlo_opt.engine.runtime.timeline import merge_timelines
 
     is_whole = finalize()  # by then every rank has closed its timeline
-    preemption.end()  # until then another rank may keep this one waiting for longer than the grace
+    preemption.end()  # until then another rank may delay this one beyond the grace period
     if timeline_directory is not None:
         merge_timelines(timeline_directory)
     if not is_whole:
@@ -256,7 +256,7 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
             with suppress(OSError, ValueError):
                 stream.flush()
         plain_exit(exit_code)
-    with suppress(SystemExit), checked_output():  # the run itself has its exit code
+    with suppress(SystemExit), checked_output():  # the run has determined the exit code
         pass
     sys.exit(exit_code)
 

@@ -121,7 +121,7 @@ def main(argv: Sequence[str], program: str = "nnlo-opt") -> int:
         print(fitted(said, sys.stderr), file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        if error.filename is None:  # of standard output
+        if error.filename is None:  # standard output
             raise
         what = f"`{error.filename}` ({error.strerror or error})"
         print(f"A path that a command uses must be readable and writable. Received: {what}.", file=sys.stderr)

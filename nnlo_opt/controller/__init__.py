@@ -10,7 +10,7 @@ from nnlo_opt.engine.runtime.devices import cap_threads
 from nnlo_opt.engine.runtime.launched import is_rank
 
 if is_rank():
-    cap_threads()  # NumPy reads it once
+    cap_threads()  # NumPy reads the variable only once
 
 from nnlo_opt.controller.channel import EASGD, Controller, Worker, is_controller
 

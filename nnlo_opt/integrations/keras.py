@@ -52,7 +52,7 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
             )
         if self._saved is None:
             return
-        if not self.model.optimizer.built:  # it would leave out its part of the file
+        if not self.model.optimizer.built:  # otherwise it is missing from the file
             self.model.optimizer.build(self.model.trainable_variables)
         # Each rank has its own seeds; a rank without a part of the save uses the first one.
         part = self._trial.checkpoint.folder or self._saved
@@ -61,7 +61,7 @@ class TrialCallback(TrialReporter, keras.callbacks.Callback):
             for seed, name in zip(self._seeds(), saved.files, strict=True):
                 seed.assign(saved[name])
         self._begin_random()
-        self._saved = None  # a second `fit` goes on with what the first one has left
+        self._saved = None  # a second `fit` continues from the first
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.model.stop_training |= not self._end_epoch(epoch + 1, logs or {}, self._write)

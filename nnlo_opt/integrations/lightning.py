@@ -56,7 +56,7 @@ class TrialCallback(TrialReporter, Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Collective: block rank 0 writes.
         def write(folder: Path) -> None:
-            trainer.save_checkpoint(folder / _CHECKPOINT, False)  # not the weights alone
+            trainer.save_checkpoint(folder / _CHECKPOINT, False)  # not only the weights
 
         goes_on = self._end_epoch(trainer.current_epoch + 1, trainer.callback_metrics, write, trainer.train_dataloader)
         trainer.should_stop |= not goes_on

@@ -104,7 +104,7 @@ def _stateful(holder: Any, seen: set[int] | None = None) -> Iterator[Any]:
             yield from _stateful(one, seen)
     elif isinstance(holder, random.Random | np.random.Generator | np.random.RandomState) or _is_torch(holder):
         yield holder
-    elif hasattr(holder, "sampler") or not hasattr(holder, "set_epoch"):  # else its order follows from seed and epoch
+    elif hasattr(holder, "sampler") or not hasattr(holder, "set_epoch"):  # else seed and epoch give its order
         # A stateful loader is left to the framework, which also restores its position.
         if hasattr(holder, "load_state_dict") and not hasattr(holder, "sampler"):
             yield holder

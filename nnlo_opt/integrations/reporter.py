@@ -64,7 +64,7 @@ class TrialReporter:
         Args:
             loader: data loader of the framework, or several.
         """
-        part, self._part = self._part, None  # a second training goes on with what the first one has left
+        part, self._part = self._part, None  # a second training continues from the first
         load_random_state(part, self._random, loader)
 
     def _end_epoch(
@@ -97,7 +97,7 @@ class TrialReporter:
         self.figures = found
 
         def write_all(folder: Path) -> None:
-            save_random_state(folder, self._random, loader)  # first, as `write` may draw a number
+            save_random_state(folder, self._random, loader)  # first, because `write` may draw numbers
             write(folder)
             (folder / _FIGURES).write_text(json.dumps(found))
 

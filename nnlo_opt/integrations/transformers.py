@@ -69,7 +69,7 @@ class TrialCallback(TrialReporter, TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self._is_due:
-            return  # a save of the user's own, between two epochs
+            return  # the user's own save, between two epochs
         self._is_due = False
         written = Path(f"{args.output_dir}/checkpoint-{state.global_step}")
 

@@ -2,7 +2,7 @@
 
 import sys
 
-if "pytest" in sys.modules:  # failed assertions show their values
+if "pytest" in sys.modules:  # so that failed assertions show their values
     suites = (
         "model_conformance",
         "pruner_conformance",

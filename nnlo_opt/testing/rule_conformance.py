@@ -119,7 +119,7 @@ class RuleTeam:
         for worker, half in enumerate(self.workers):
             if self._ahead[worker] and half.drains:
                 self.master.apply(self.central, self._update_of(worker), 1.0)
-        if self.way == "together":  # the master hears once an epoch
+        if self.way == "together":  # one message to the master per epoch
             self.master.apply_round(self.central, [(_N_SAMPLES[0], self._update_of(0))])
         return self
 

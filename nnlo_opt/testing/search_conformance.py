@@ -266,7 +266,7 @@ class SearchConformance:
         assert TrialState.PRUNED not in settled.states
         for state, value, point in zip(history.states, settled.values.tolist(), history.points, strict=True):
             assert value == pytest.approx(float(point["x"]) ** 2 + float(point["y"]) ** 2), state  # type: ignore[arg-type]
-        if self.leaves_failed_regions:  # then it learns
+        if self.leaves_failed_regions:  # only then it learns
             assert sum(state is TrialState.COMPLETE for state in history.states[20:]) >= 12
 
     def test_a_constraint_that_begins_to_refuse_everything_is_reported(self) -> None:

@@ -243,7 +243,7 @@ for one, other in zip(*finals, strict=True):
 
 #: framework -> marks of the tests that need it
 MARKS = {
-    "keras": pytest.mark.keras,
+    "keras": (pytest.mark.keras, pytest.mark.proof),
     "lightning": pytest.mark.needs("torch", "lightning"),
     "transformers": pytest.mark.needs("torch", "transformers"),
     "plain torch": pytest.mark.needs("torch"),

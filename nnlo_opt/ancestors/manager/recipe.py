@@ -110,7 +110,7 @@ def _framework_of(builder: Any) -> Framework:
     """Return the framework that a builder declares, or else the one that its class or script imports."""
     asked, source = builder.get_backend_name(), Path()
     name = _ALIASES.get(asked, asked)
-    with suppress(TypeError, OSError):  # if it has been typed into a console
+    with suppress(TypeError, OSError):  # if it was typed into a console
         source = Path(inspect.getsourcefile(type(builder)) or "")
         # A script may contain builders of several frameworks.
         name = name or imported_in(dedent(inspect.getsource(type(builder))))
@@ -197,7 +197,7 @@ class GeneratedWorkload(ManagerWorkload):
                 f"{start.n_workers}. Take fewer ranks, or more data."
             )
         stream = self._stream = GeneratedStream(self._generator(mine), mine.n_samples)
-        stream.peek()  # before the model is built, for which random numbers are seeded
+        stream.peek()  # before random numbers are seeded for the model
         options = self.options.training
         adapter = self.build({}, options, model_seed(self.options.seed, start))
         validates = validation if validation.is_empty else validation.deal(start.n_workers, {start.worker - 1})

@@ -94,7 +94,7 @@ class Settings:
             raise ConfigurationError(
                 f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
             )
-        n_workers = min(team.n_children)  # to the top master, a sub-master is one worker
+        n_workers = min(team.n_children)  # the top master treats a sub-master as one worker
         training = self.algo.options(
             n_workers=n_workers,
             batch=self.data.batch_size,
@@ -113,7 +113,7 @@ class Settings:
             name=folder.name,
             restore=True,
             restore_option="checkpoint",
-            may_change=frozenset(training.to_json()),  # a training in a folder of the user continues with any options
+            may_change=frozenset(training.to_json()),  # a training in a user's folder resumes with any options
             is_folder=True,
         )
         return Options(

@@ -49,7 +49,7 @@ class Algo(nnlo_opt.Algo):
                     f"`{name}={value}` of Algo is left out, as NNLO and mpi_learn never used it; "
                     "`worker_optimizer_params` sets the learning rate of the workers' own steps."
                 )
-        if given.get("loss") == "dummy":  # as the documents of NNLO have it for its GAN
+        if given.get("loss") == "dummy":  # as in NNLO's documentation of its GAN
             given["loss"] = None
         super().__init__(optimizer, **given)
 

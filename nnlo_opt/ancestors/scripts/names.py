@@ -166,7 +166,7 @@ def _take_former_arguments(owner: Any, name: str) -> None:
             given["kernel_size"] = (given.pop("nb_row"), given.pop("nb_col"))
         return function(self, *arguments, **given)
 
-    taking.__signature__ = signature  # type: ignore[attr-defined]  # Keras looks at it
+    taking.__signature__ = signature  # type: ignore[attr-defined]  # Keras inspects it
     setattr(owner, name, taking)
 
 
@@ -200,7 +200,7 @@ def _patch_torch(torch: Any) -> None:
     original = torch.save
 
     def save(what: Any, f: Any, *arguments: Any, **given: Any) -> None:
-        with suppress(Exception):  # a module that TorchScript cannot describe is pickled
+        with suppress(Exception):  # a module that TorchScript does not support is pickled
             what = torch.jit.script(what) if isinstance(what, torch.nn.Module) else what
         if isinstance(what, torch.jit.ScriptModule):
             torch.jit.save(what, f)
@@ -233,7 +233,7 @@ class _Loader(importlib.abc.Loader):
 
         vars(module).update(__getattr__=__getattr__, __all__=table)
         maker = next((name for name in table if ".model_" in module.__name__ and name.startswith("make_")), "")
-        if maker:  # a module of one model
+        if maker:  # module of one model
             name = module.__name__.rpartition(".model_")[2].removesuffix("_tf")
             vars(module).update(get_model=getattr(module, maker), get_name=lambda: name)
 
@@ -259,7 +259,7 @@ class Finder(importlib.abc.MetaPathFinder):
             if name == "models" and _has_own_models():
                 return None
             ours = importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
-            if name == "models":  # modules of the user beside NNLO's, in a folder without __init__.py
+            if name == "models":  # the user's modules beside NNLO's, in a folder without __init__.py
                 ours.submodule_search_locations = [str(folder) for folder in _model_folders()]
             return ours
         if name in ALIASES:

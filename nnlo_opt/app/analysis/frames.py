@@ -135,7 +135,7 @@ def _parameter_column(trials: list[Trial], name: str, declared: Parameter) -> "S
     """Return the values of a parameter; `declared`: its declaration, without a kind if not in the search space."""
     import pandas
 
-    from nnlo_opt.core.space.tuples import Tuples  # which imports NumPy, and `nnlo-opt status` does without
+    from nnlo_opt.core.space.tuples import Tuples  # imports NumPy, which `nnlo-opt status` avoids
 
     tuples = Tuples([declared.plain])
     values = [tuples.given(trial.point).get(name, pandas.NA) for trial in trials]
@@ -152,7 +152,7 @@ def _parameter_column(trials: list[Trial], name: str, declared: Parameter) -> "S
         return column.astype(pandas.CategoricalDtype(choices, ordered=declared.kind == "ordinal"))
     dtype = next((dtype for found, dtype in _DTYPES if types <= found), None)
     if dtype == "float64" and int in types and declared.categories is not None:
-        return column  # floats would make 1.0 of the choice 1
+        return column  # floats would turn the choice 1 into 1.0
     if dtype is None or any(isinstance(choice, int) and abs(choice) >= 2**63 for choice in choices):
         return column
     return column.astype("Float64").astype(dtype) if dtype == "float64" else column.astype(dtype)
@@ -170,7 +170,7 @@ def csv_of(frame: "Frame") -> str:
     """Return a table as CSV, with cells of `cell_of`."""
     import pandas
 
-    rows = [[*map(cell_of, row)] for row in frame.to_numpy(dtype=object)]  # `frame.map` would make floats of integers
+    rows = [[*map(cell_of, row)] for row in frame.to_numpy(dtype=object)]  # `frame.map` would turn integers into floats
     marked = pandas.DataFrame(rows, columns=frame.columns, dtype=object)
     # Python quotes cells that contain a line break.
     return _QUOTED_OR_END.sub(lambda found: found[1] or "\n", marked.to_csv(index=False, lineterminator="\r\n"))

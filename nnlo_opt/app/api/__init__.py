@@ -1,4 +1,4 @@
-"""Interface for one's own Python scripts.
+"""Python interface.
 
 Modules:
 

@@ -359,7 +359,7 @@ class Run(Results):
 
     def _trial(self, number: int) -> Trial:
         try:
-            index = operator.index(number)  # numbers of data frames are of NumPy
+            index = operator.index(number)  # numbers in data frames are NumPy's
         except TypeError:
             index = -1
         if not 0 <= index < len(self.ledger.trials):

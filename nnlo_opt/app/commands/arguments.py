@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
 
         `mixed`: True if options may occur between the values of one argument.
         """
-        for action in self._actions:  # `given` says itself which one is missing
+        for action in self._actions:  # `given` reports missing ones
             self._needed += [action] * action.required
             action.required = False
         try:

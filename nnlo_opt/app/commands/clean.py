@@ -76,7 +76,7 @@ def repair(parser: Parser, argv: Sequence[str]) -> None:
         print(f"Unfinished trials, which `--opt-restore` resumes: {', '.join(map(str, found.still_open))}.")
 
 
-# ---------------------------------------------------------------- files that can be made again
+# ---------------------------------------------------------------- files that can be recreated
 
 
 def clean(parser: Parser, argv: Sequence[str]) -> int:
@@ -140,7 +140,7 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
 
 def _temporary(run: SafePath) -> Iterator[SafePath]:
     """Yield half-written files and checkpoints of killed processes; call only if no process is active."""
-    theirs = (".checkpoint-", "rank-")  # what a script or an objective has written may have any name
+    theirs = (".checkpoint-", "rank-")  # files of a script or an objective may have any name
     for path in run.walk(enters=lambda folder: folder.name != FILES_NAME and not folder.name.startswith(theirs)):
         if path.name.startswith(".checkpoint-") if path.is_dir() else _TEMPORARY.fullmatch(path.name):
             yield path

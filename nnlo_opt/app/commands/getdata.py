@@ -121,7 +121,7 @@ def _make(arguments: argparse.Namespace) -> None:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)  # a pipe gets the line at once, too
+    print(line, flush=True)  # also in a pipe
 
 
 def _load(arguments: argparse.Namespace) -> ImageSet:
@@ -177,7 +177,7 @@ def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
     parts = {"train": (images.train, arguments.n_train_files), "test": (images.test, arguments.n_test_files)}
     lists: list[tuple[str, int | None, Path]]
     lists = [(part, None, arguments.out / f"{part}_{arguments.name}.list") for part in parts]
-    if arguments.name == "3d":  # the documents of NNLO name lists of one file
+    if arguments.name == "3d":  # NNLO's documentation has lists of one file
         lists += [(part, 1, arguments.out / f"{part}_1_{arguments.name}.list") for part in parts]
     # If this is interrupted, no list may name files of two runs.
     for _, _, path in lists:

@@ -63,8 +63,8 @@ def checked_output() -> Iterator[None]:
     except OSError as error:
         if error.filename is not None:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python must not find that out again at its exit
-        if isinstance(error, BrokenPipeError):  # the reader of a pipe (`| head`) has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python does not fail again at exit
+        if isinstance(error, BrokenPipeError):  # the reader of the pipe (`| head`) has gone
             sys.exit(EXIT_OK)
         what = f"Received: {error.strerror or error}. Free some space, or send the output elsewhere."
         with suppress(OSError):

@@ -82,7 +82,7 @@ def _folders(folder: Path) -> list[Path]:
 def _row(run: Path) -> list[str]:
     """Return the cells of a run; OSError or NnloError if its journal cannot be read."""
     at_work = may_be_at_work(run)
-    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # then the journal has all of it
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # then read the journal
         place = SafePath(run)
         if (place / "summary.json").stat().st_mtime_ns >= (place / JOURNAL_NAME).stat().st_mtime_ns:
             files = (parse_object((place / f"{name}.json").read_bytes(MOST_BYTES)) for name in ("config", "summary"))

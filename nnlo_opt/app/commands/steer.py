@@ -59,7 +59,7 @@ def enqueue(parser: Parser, argv: Sequence[str]) -> None:
             f"A point must be enqueued before its search is complete. Received: `{run}` ({ledger.completed_because}). "
             "Resume it by `--opt-restore` with more `--num-iterations`, and with the point as `--start-point`."
         )
-    (point,) = check_start_points(space, [point])  # without the constraint, as its function is code: the search has it
+    (point,) = check_start_points(space, [point])  # without the constraint, whose code only the search executes
     holds = holder_of(space, point)
     # A partial point that an earlier run has tried may become another point.
     adopted = [known["point"] for known in ledger.adopted] if space.contains(point) else []

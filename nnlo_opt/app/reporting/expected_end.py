@@ -38,7 +38,7 @@ def epochs_of(ledger: Ledger, trial: Trial) -> int | None:
     """Return the number of epochs of a trial's full training; None if only the trial knows it."""
     identity = ledger.identity
     known = trial.point.get("train.epochs") or (None if identity.pruner is None else identity.pruner.max_epochs)
-    if known is None and identity.data is not None:  # which an objective has not
+    if known is None and identity.data is not None:  # not for an objective
         known = identity.training.epochs
     reached = max((assignment.epoch for assignment in trial.assignments), default=0)
     return None if known is None or reached > known else int(known)

@@ -99,7 +99,7 @@ class JournalFollower:
             self._run = run_of(lines[0])
         try:
             events = decode_lines(self.n_events, lines, self._run)
-        except (ValueError, TypeError):  # one by one: those before the line that is not sound count
+        except (ValueError, TypeError):  # one by one, to apply those before the invalid line
             events = self._singly(lines)
         for event, line in zip(events, lines, strict=True):
             self.ledger.replay([event])
@@ -225,7 +225,7 @@ def follow(run_directory: Path, parent: int) -> None:
                     for path in keeper.surplus(follower.ledger, n_best):
                         path.remove()
     if os.getppid() == parent:
-        signal.setitimer(signal.ITIMER_REAL, PAGE_S)  # which ends this process, whatever the page is waiting for
+        signal.setitimer(signal.ITIMER_REAL, PAGE_S)  # kills this process, whatever the page is waiting for
         if not wrote_page(run_directory, follower.ledger):
             sys.exit(WITHOUT_PAGE)
 
@@ -234,4 +234,4 @@ if __name__ == "__main__":
     try:
         follow(Path(sys.argv[1]), int(sys.argv[2]))
     except (OSError, ValueError):
-        sys.exit(1)  # the run is gone, or damaged: the coordinator says so, and writes the reports if it can
+        sys.exit(1)  # the run is gone or damaged: the coordinator reports it, and writes the reports if it can

@@ -19,7 +19,7 @@ from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, TrialState, cause_of
 
-if TYPE_CHECKING:  # what prints a state needs none of these, and starts fast
+if TYPE_CHECKING:  # not needed to print a state, which should start fast
     from nnlo_opt.core.coordinator.instructions import SearchPlan
     from nnlo_opt.core.coordinator.policy import Policy
     from nnlo_opt.core.training.options import TrainingOptions
@@ -120,7 +120,7 @@ class ProgressLines(_Lines):
                 self._ended(event, f"{ledger.trials[event.trial].standing}: {result}", ledger)
             case ev.TrialPaused():
                 place = ""
-                if self._policy is not None:  # its number of rungs may count a promotion of the same step already
+                if self._policy is not None:  # its number of rungs may already include a promotion of the same step
                     epoch = max(a.epoch for a in ledger.trials[event.trial].assignments)
                     place = f", {self._policy.place(event.trial, epoch)}"
                 left = self._left(event, ledger)

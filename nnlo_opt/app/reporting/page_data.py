@@ -260,7 +260,7 @@ def effects_data(ledger: Ledger, space: Space | None) -> dict[str, Any]:
 
     try:
         points, figures_of_points = zip(*known, strict=True)
-        with threadpool_limits(1):  # threads of BLAS would mostly wait for each other
+        with threadpool_limits(1):  # BLAS threads would mostly wait for each other
             found = effects_of(space, points, figures_of_points, maximise=ledger.direction == "max")
     except (ValueError, ArithmeticError) as error:  # a LinAlgError is a ValueError
         return {"why": f"No surrogate fits the complete trials ({error})."}

@@ -133,7 +133,7 @@ def status_lines(status: Status) -> list[str]:
 
 def print_status(run: Path, *, as_json: bool) -> None:
     """Print the status of a run in a few lines, or as one JSON object. Raises like `journal.load_events`."""
-    at_work = may_be_at_work(run)  # asked first: a run that ends now would seem to be dead
+    at_work = may_be_at_work(run)  # check this first: a run that ends now would seem dead
     status = status_of(read_ledger(run), run, time.time(), at_work=at_work)
     print(json.dumps(status.to_json()) if as_json else "\n".join(status_lines(status)), flush=True)
 

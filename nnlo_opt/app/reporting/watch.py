@@ -94,11 +94,11 @@ class RunWatch:
             if isinstance(error, FileNotFoundError) and not self._follower.n_events:
                 return True  # it has not begun
             self._n_failed += 1
-            if isinstance(error, ValueError):  # another file, or a page of a file of a network that has not come
+            if isinstance(error, ValueError):  # another file, or a page missing on a network file system
                 self._follower.begin_anew()
                 self.is_behind = True
                 if self._n_failed >= MOST_FAILED:
-                    load_events(self._run / JOURNAL_NAME)  # says what is damaged
+                    load_events(self._run / JOURNAL_NAME)  # raises, with what is damaged
             elif self._n_failed >= MOST_FAILED:
                 raise ConfigurationError(
                     f"A run directory must stay in its place while it is watched. Received: `{self._run}`, whose "

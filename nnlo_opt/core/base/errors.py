@@ -204,4 +204,4 @@ def refuse_forked(pid: int, what: str, remedy: str) -> None:
 
 
 for _public in (NnloError, ConfigurationError, TrialError, JournalError, SearchWarning):
-    _public.__module__ = "nnlo_opt"  # by which a traceback names it, and from which it is imported
+    _public.__module__ = "nnlo_opt"  # tracebacks show the public name

@@ -53,7 +53,7 @@ def make_directory(directory: Path | SafePath) -> None:
         return
     make_directory(directory.parent)
     directory.mkdir(exist_ok=True)
-    with suppress(PermissionError):  # a folder may be writable but not readable
+    with suppress(PermissionError):  # a folder can be writable but not readable
         sync(directory.parent)
 
 
@@ -107,7 +107,7 @@ def regular(path: Path, most: int = MOST_BYTES) -> Path:
             block.
     """
     about = path.stat()
-    if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):  # `open` itself refuses a folder
+    if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):  # `open` refuses a folder anyway
         raise OSError("not a regular file")
     if about.st_size > most:
         raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))

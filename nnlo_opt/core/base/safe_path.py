@@ -283,7 +283,7 @@ def own_bytes(path: Path) -> bytes:
     """
     place = path.resolve()
     check_way(place.parent)
-    found = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a FIFO is not waited for
+    found = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # does not block on a FIFO
     with open(found, "rb") as file:
         status = os.fstat(found)
         is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
@@ -297,7 +297,7 @@ def _is_private(found: int) -> bool:
 
     An access control list shows as rights of the group.
     """
-    with suppress(KeyError, OSError):  # such a user, such a group, such lists are unknown here
+    with suppress(KeyError, OSError):  # unknown user or group, or no such lists
         user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.fstat(found).st_gid)
         is_of_user = group.gr_name == user and {user}.issuperset(group.gr_mem)
         return is_of_user and "system.posix_acl_access" not in os.listxattr(found)
@@ -332,7 +332,7 @@ def check_way(folder: Path) -> None:
         if is_public and status.st_uid not in (0, os.geteuid()):
             raise mistrust(place, status, "who can replace what is in it")
         if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
-            return  # nobody else gets below
+            return  # nobody else can enter
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
             raise mistrust(place, status, "so that everybody can replace what is in it, unless you `chmod +t` it")
         is_public = is_public or bool(status.st_mode & stat.S_IWOTH)

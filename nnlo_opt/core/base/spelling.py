@@ -8,7 +8,7 @@ What has been said is plain text, the same in a journal, on another rank and in 
 from collections.abc import Mapping
 from contextlib import ContextDecorator
 
-#: an entry for each call from Python that is under way; a list, as threads append to it and pop without a lock
+#: one entry per running call from Python; a list, because threads append to it and pop without a lock
 _CALLS: list[None] = []
 
 

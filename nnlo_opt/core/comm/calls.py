@@ -91,7 +91,7 @@ class Agreement(Frozen):
 
 def head(call: Call, n_samples: int) -> NDArray[np.int64]:
     """Return the head of a rank that makes `call` with `n_samples` samples."""
-    mark = zlib.crc32(repr(call).encode()) >> 8  # squares of 24 bits, of thousands of ranks, fit into the sum
+    mark = zlib.crc32(repr(call).encode()) >> 8  # the sum of squares of 24 bits over thousands of ranks fits
     return np.array([1, 0, 0, n_samples, *call.code(), mark, mark * mark], np.int64)
 
 

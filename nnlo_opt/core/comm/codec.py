@@ -12,7 +12,7 @@ import numpy as np
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.records import Reader
 from nnlo_opt.core.base.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
-from nnlo_opt.core.comm import objective_messages, run_messages  # noqa: F401  (their classes are read, too)
+from nnlo_opt.core.comm import objective_messages, run_messages  # noqa: F401  (registers their classes)
 from nnlo_opt.core.comm.messages import AssignmentMessage, Message
 
 _HEAD = struct.Struct("<II")

@@ -30,7 +30,7 @@ class Phase(Enum):
 
     OPENING = auto()
     SEARCHING = auto()
-    #: no new trial begins; trials under way end
+    #: no new trial begins; running trials end
     DRAINING = auto()
     OVER = auto()
 
@@ -99,7 +99,7 @@ class Ending:
         self._forget()
         for trial in ledger.ended:
             self.take(trial)
-        self._forget_failures()  # their cause may be mended: this start has as many failures again
+        self._forget_failures()  # the cause may have been fixed: this start may have as many failures again
         if best := ledger.best(self._plan.direction):
             self.check_target(best)
 

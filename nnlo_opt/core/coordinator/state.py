@@ -228,11 +228,11 @@ class CoordinatorState:
         if message.epoch not in trial.reports.get(assignment.fold, ()) or message.epoch > assignment.epoch:
             self._record(event_of(message, assignment, trial, self._now_s))
         if not message.waits or trial.state.ended or self.ending.preempting:
-            return  # the master has an order to stop
+            return  # the master has been told to stop
         decision = self.policy.judge(trial.number, assignment.fold, message.epoch)
         if decision.n_rungs > trial.n_rungs:
             self._record(ev.TrialPromoted(time_s=self._now_s, trial=trial.number, n_rungs=decision.n_rungs))
-            self._assign_folds(self.membership.block_of(team_index))  # the folds that were paused at the rung
+            self._assign_folds(self.membership.block_of(team_index))  # the folds paused at the rung
         verdict = decision.verdict
         if verdict is Verdict.PAUSE and not message.can_pause:
             verdict = Verdict.GO_ON
@@ -422,10 +422,10 @@ class CoordinatorState:
         if self.phase is not Phase.SEARCHING or not ready or not self.plan.allows(number):
             return None
         if self.ending.only_fails(self.ledger.trials):
-            return None  # the trials under way will show if one succeeds
+            return None  # the running trials will show whether one succeeds
         suggestion = ready.popleft()
         if suggestion.trial is not None:
-            goes_on = self.ledger.trials[suggestion.trial].state is TrialState.PAUSED  # else somebody was faster
+            goes_on = self.ledger.trials[suggestion.trial].state is TrialState.PAUSED  # else another one was faster
             return self._promote(suggestion.trial) if goes_on else self._next_trial()
         suggested = ev.TrialSuggested(
             time_s=self._now_s,
@@ -535,7 +535,7 @@ class CoordinatorState:
             if ordered_at_s is None:
                 suspects[team_index] = now_s
                 trial = self.ledger.trials[assignment.trial]
-                if not trial.state.ended:  # else the team has an order to stop this fold already
+                if not trial.state.ended:  # otherwise the team has already been told to stop this fold
                     self._fail(trial, assignment.fold, f"it took longer than {limit}")
             elif budget.is_overdue(ordered_at_s, now_s):
                 self._give_up(

@@ -178,7 +178,7 @@ class BatchStream:
             parts = [samples]
             while end < stop:
                 start = end
-                del window  # so that only one window is in memory while the next one is read
+                del window  # keep only one window in memory while the next is read
                 window, first, end = self._window_at(start)
                 parts.append(take(window.tree, _part(window.rows, 0, min(stop, end) - first)))
             samples = concatenate(parts)

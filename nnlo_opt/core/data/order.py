@@ -91,7 +91,7 @@ class Order:
         return samples, np.random.default_rng(seed).permutation(len(samples))
 
     def _blocks_of(self, pass_number: int) -> Indices:
-        known = self._blocks  # another thread may replace it
+        known = self._blocks  # another thread may replace it at any time
         if known is None or known[0] != pass_number:
             n_blocks = -(-self.n_samples // self._cut.block)
             shuffled = self.shuffle and self.n_windows > 1

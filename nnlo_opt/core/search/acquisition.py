@@ -85,7 +85,7 @@ class Elsewhere(Acquisition):
     barred: int = 0
 
     def _of(self, columns: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
-        result = Acquisition._of(self, columns, means, variances)  # a class with slots has no `super()`
+        result = Acquisition._of(self, columns, means, variances)  # `super()` does not work in a dataclass with slots
         result[columns[:, self.barred] > 0.0] = -np.inf
         return result
 

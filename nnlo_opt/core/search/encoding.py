@@ -30,7 +30,7 @@ class Encoding:
         self.has_shares = has_shares
         #: index of the parameter of each column, (width,) int
         groups = [i for i, p in enumerate(space.parameters) for _ in range(_n_columns(p))]
-        #: the column of fractions, if any, has a group of its own, the last one; a surrogate needs at least one column
+        #: the column of fractions, if any, is the last group; a surrogate needs at least one column
         self.groups = np.array([*groups, len(space.parameters)] if has_shares else groups or [0], dtype=int)
         #: True for each unordered parameter, (n_parameters,) bool
         self.unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])

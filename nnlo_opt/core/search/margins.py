@@ -175,7 +175,7 @@ class Bounded:
 
 def _log_between(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return log(Phi(high) - Phi(low)), (m,), for low < high; exact in both tails."""
-    swap = low > -high  # in the upper tail the difference of two chances near 1 would be rounding
+    swap = low > -high  # in the upper tail a difference of two values near 1 would lose all digits
     low, high = np.where(swap, -high, low), np.where(swap, -low, high)
     logs = log_ndtr(high)
     # Far out, two logarithms may round to the same number.

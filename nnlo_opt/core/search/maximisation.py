@@ -71,7 +71,7 @@ class Maximisation:
         if not len(units):
             return np.empty(0)
         columns = self.encoding.of_snapped(self.encoding.quantiles.snapped(units))
-        is_finite = self._space.n_points is not None  # its points lie apart by themselves
+        is_finite = self._space.n_points is not None  # its points are never close copies
         values = self._acquisition(columns) if is_finite else self._acquisition.of_new(columns)
         if self._space.constraint is not None and not are_feasible:
             points = map(self._space.from_unit, units.tolist())

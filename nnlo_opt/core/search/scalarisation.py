@@ -127,7 +127,7 @@ def normalised(losses: np.ndarray, front: np.ndarray) -> np.ndarray:
         losses: all complete trials, (n, k).
         front: Pareto set, (m, k).
     """
-    losses, front = losses / 2, front / 2  # a difference of finite numbers may overflow, a difference of halves cannot
+    losses, front = losses / 2, front / 2  # halves, so that no difference overflows
     ideal = front.min(axis=0)
     spans = np.array([front.max(axis=0), np.median(losses, axis=0), losses.max(axis=0)]) - ideal
     first = spans[np.argmax(spans > 0, axis=0), np.arange(losses.shape[1])]

@@ -190,7 +190,7 @@ def _value(space: Space, name: str, value: Any) -> Any:
 def _with_parents(space: Space, point: Point) -> Point:
     """Return `point` with values for the parents of its conditional parameters."""
     known, names = dict(point), list(point)
-    for name in names:  # grows by the parents
+    for name in names:  # grows as parents are appended
         if (condition := space[name].condition) is None:
             continue
         parent = space[condition.parent]

@@ -35,14 +35,14 @@ def without_penalties(values: np.ndarray, rows: np.ndarray, is_feasible: np.ndar
     # Distances below this are rounding errors and say nothing about the scale of regular values.
     gaps = np.flatnonzero((above[:-1] > 0.5e-12 * largest[:-1]) & (above[1:] / _GAP > above[:-1]))
     spread = np.sort(_halves(values[(rows < _N_SPREAD) & (values >= least)], least))
-    n_spread = max(len(spread), min(_N_SPREAD, int(rows.max()) + 1))  # trials without a value count as far ones
+    n_spread = max(len(spread), min(_N_SPREAD, int(rows.max()) + 1))  # trials without a value count as distant
     quartile = spread[(n_spread - 1) // 4] if (n_spread - 1) // 4 < len(spread) else np.inf
     beyond = [n for n in gaps if above[n] >= quartile]
     below = [n for n in gaps[::-1] if above[n] < quartile and np.median(above[n + 1 :]) <= _EQUAL * above[n + 1]]
     last_regular = next(iter(beyond + below), None)
     if last_regular is None:
         return values
-    bad = least + 4.0 * above[last_regular]  # twice the distance, of which `above` is the half
+    bad = least + 4.0 * above[last_regular]  # twice the distance: `above` has halves
     return np.where(_halves(values, least) > above[last_regular], bad, values)
 
 
@@ -111,7 +111,7 @@ def _above(values: np.ndarray) -> tuple[np.ndarray, float]:
     largest = float(np.abs(values).max())
     if largest == 0.0:
         return np.zeros(len(values)), 1.0
-    above = values / largest  # before any difference, which may overflow
+    above = values / largest  # before differences, which could overflow
     above -= above.min()
     # The unit is at least 1e-12: smaller differences are rounding errors, and a ratio could overflow.
     scale = max(float(np.median(above)) or float(above.mean()), 1e-12)

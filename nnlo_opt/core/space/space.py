@@ -277,7 +277,7 @@ class Space:
         for name, text in mine.items():
             if name not in theirs:
                 return f"parameter `{name}` was {text} and is now missing"
-            if theirs[name] != text:  # == of parameters would not distinguish the category True from 1
+            if theirs[name] != text:  # == of parameters does not distinguish the category True from 1
                 return f"parameter `{name}` was {text} and is now {theirs[name]}"
         for name, text in theirs.items():
             if name not in mine:

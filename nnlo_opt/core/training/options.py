@@ -102,7 +102,7 @@ class TrainingOptions:
                 raise ConfigurationError(f"`{spelled(name)}` must be True or False. Received: {value!r}.")
         self._check_rule()
         self.schedule.check(self.epochs)
-        _ = self.stopping, self.target, self.staleness_policy  # each is refused if it is wrong
+        _ = self.stopping, self.target, self.staleness_policy  # raises if one is invalid
 
     @property
     def schedule(self) -> LearningRateSchedule:
@@ -157,7 +157,7 @@ class TrainingOptions:
         values: tuple[Any, Any] = (0.01, 0.02) if name == "learning_rate" else ("sgd", "adam")
         try:
             same = have_same_steps(rule, *(replace(self, **plain | {name: value}) for value in values))
-        except ConfigurationError:  # the rule does not take one of them
+        except ConfigurationError:  # the rule refuses one of them
             same = None
         return rule.takes_optimizer if same is None else not same
 

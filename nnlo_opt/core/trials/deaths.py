@@ -47,7 +47,7 @@ def leave_note(run: Path, death: Death) -> None:
 def read_notes(run: Path) -> list[Death]:
     """Return all notes, the oldest first; a note that cannot be read is skipped."""
     found = []
-    for path in (SafePath(run) / FOLDER).glob("[0-9]*.json"):  # no temporary file, which begins with a dot
+    for path in (SafePath(run) / FOLDER).glob("[0-9]*.json"):  # skips temporary files, which begin with a dot
         with suppress(OSError, ValueError, TypeError):
             found.append(checked(parse_json(path.read_bytes()), Death))
     return found

@@ -82,7 +82,7 @@ def finite_number(value: Any, rule: str) -> float:
         plain = value.item() if hasattr(value, "detach") else value
         is_text = issubclass(np.asarray(plain).dtype.type, str | bytes)
         number = real_number(plain)
-    except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
+    except Exception:  # a user's object may raise anything, for example a tensor with many elements
         what = ", which is text: convert it by `float(...)`" if is_text else what or _several(value)
         raise MisuseError(f"{rule}; received: {reprlib.repr(value)}{what}") from None
     if not math.isfinite(number):

@@ -37,7 +37,7 @@ def _keeping(read: Any, plain: Any) -> Any:
     return read.replaced(**{name: _keeping(getattr(read, name), plain[name]) for name in names} | {"plain": plain})
 
 
-class Parameter(_Facts, kw_only=True):  # for mypy, which else misses that all are
+class Parameter(_Facts, kw_only=True):  # for mypy, which does not see that all are
     """Parameter of a search space."""
 
     name: str
@@ -134,7 +134,7 @@ class RunIdentity(_Facts):
         """The search space; None if there is none or it is unknown; ConfigurationError if of a later version."""
         if self.search_space is None or not self.search_space.plain:
             return None
-        from nnlo_opt.core.space.space import Space  # imports NumPy, which scripts that ask for the state do without
+        from nnlo_opt.core.space.space import Space  # imports NumPy, not needed for a status
 
         return Space.from_json(self.search_space.plain)
 

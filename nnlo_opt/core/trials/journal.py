@@ -168,7 +168,7 @@ def load_events(path: Path) -> list[Event]:
 
 def read_file(path: SafePath) -> Content:
     """Return the content of the journal at `path`. Raises like `read_journal`."""
-    mark = read_mark(path)  # first, because both grow
+    mark = read_mark(path)  # read before the journal, because both grow
     with path.open("rb") as file:
         return read_journal(file, str(path), mark)
 
@@ -220,7 +220,7 @@ class JournalReader:
         """Parse all lines of a journal."""
         try:
             for lines in blocks:
-                if self.torn:  # nothing follows a write that was cut short
+                if self.torn:  # nothing may follow a torn end
                     raise damaged(self._name, len(self.events), "its checksum does not agree")
                 self._take(lines)
         except ValueError as error:

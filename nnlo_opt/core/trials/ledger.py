@@ -216,7 +216,7 @@ class Ledger:
         self.preempted_because = event.reason
         self.coordinator_cpu_s += event.coordinator_cpu_s
         for trial in [*self.under_way.values()]:
-            if not trial.running:  # some of its folds had finished at the last moment
+            if not trial.running:  # some folds finished at the last moment
                 self._enter(trial, TrialState.PREEMPTED)
 
     def _trial_suggested(self, event: ev.TrialSuggested) -> None:

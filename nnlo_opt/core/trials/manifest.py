@@ -94,7 +94,7 @@ def complete(
     for key, path in before:
         if is_numbered or key[:2] <= (epoch, n_samples_inside):
             with suppress(OSError):
-                path.replace(hidden := _hidden(path))  # half of it is not found under its name
+                path.replace(hidden := _hidden(path))  # a half-removed folder must not keep its name
                 hidden.remove()
     return place
 

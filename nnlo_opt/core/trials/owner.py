@@ -151,7 +151,7 @@ class Owner:
 
     def _beat(self) -> None:
         while not self._released.wait(BEAT_S):
-            with suppress(OSError):  # the run or its disk may be gone: the next write finds out
+            with suppress(OSError):  # the run or its disk may be gone: the next write will notice
                 self._look()
                 self._note.touch()
 
@@ -172,8 +172,8 @@ class Owner:
         """Remove the note."""
         self._released.set()
         if self._thread.ident is not None:
-            self._thread.join(2.0)  # of a file system that hangs, the thread may be left behind
-        with suppress(OSError):  # the directory may be gone, or read-only by now
+            self._thread.join(2.0)  # on a file system that hangs, the thread is abandoned
+        with suppress(OSError):  # the directory may be gone or read-only
             self._look()
             self._note.unlink()
 
@@ -207,7 +207,7 @@ def is_alive(owner: dict[str, Any]) -> bool | None:
     if not started and isinstance(pid, int):
         try:
             os.kill(pid, 0)
-        except PermissionError:  # of another user, which a mount of /proc with `hidepid` hides
+        except PermissionError:  # another user's process, hidden by `hidepid` of /proc
             return None
         except OSError:
             return False
@@ -261,7 +261,7 @@ def in_words(owner: dict[str, Any] | None) -> str:
 def touched_ns(path: SafePath) -> int | None:
     """Return the time at which the file was touched; None without a file."""
     try:
-        with path.open("rb") as file:  # opening makes a file system of a network ask for the times anew
+        with path.open("rb") as file:  # opening makes a network file system refresh the times
             return os.fstat(file.fileno()).st_mtime_ns
     except OSError:
         return None

@@ -206,7 +206,7 @@ def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering
             changes = {"assignment": len(assignments), "trial": trials[event.trial]}
         case ev.BestExpected():
             changes["trial"] = trials.get(event.trial, -1)
-        case ev.RanksLost():  # the event is about ranks, with or without their assignment
+        case ev.RanksLost():  # the event concerns ranks, with or without an assignment
             changes["assignment"] = assignments.get(event.assignment, -1)
         case _:
             for name, numbers in (("trial", trials), ("assignment", assignments)):

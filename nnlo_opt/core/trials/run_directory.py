@@ -141,7 +141,7 @@ class RunDirectory:
             self._open_journal()
             with without_collection():
                 self.ledger = Ledger(self.journal.events)
-            self.journal.events.clear()  # the ledger has all of them
+            self.journal.events.clear()  # the ledger has them
 
     def _open_journal(self) -> None:
         self.journal = self._open()
@@ -186,7 +186,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """Close the journal, then release the lock."""
-        with suppress(OSError):  # code of a user may have closed the file
+        with suppress(OSError):  # user code may have closed the file
             self._closing.close()
 
     def abandon(self) -> None:

@@ -60,7 +60,7 @@ class SyncMark:
 
     def set(self, n_bytes: int, run: str) -> None:
         """Record that the first `n_bytes` bytes of the journal of `run` are on disk."""
-        with suppress(OSError):  # a full disk: an older mark is true as well
+        with suppress(OSError):  # a full disk: an older mark is valid, too
             os.pwrite(self._fd, _content(Mark(n_bytes, run)), 0)
 
     def close(self) -> None:

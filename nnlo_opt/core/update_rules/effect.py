@@ -15,7 +15,7 @@ def have_same_steps(rule: UpdateRule, one: RuleOptions, other: RuleOptions) -> b
     """Return True if `rule` takes the same steps with both options; None if it fails or is not deterministic."""
     try:
         first, again, second = (_weights_after(rule, options) for options in (one, one, other))
-    except (Exception, SystemExit):  # a user's code; the run itself shows what is wrong with it
+    except (Exception, SystemExit):  # user code; the run will report the error
         return None
     return np.array_equal(first, second) if np.array_equal(first, again) else None
 

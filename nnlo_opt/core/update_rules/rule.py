@@ -4,7 +4,7 @@ A built-in rule is a module of this folder with a line in `core.update_rules.reg
 master or applies it itself in shared memory; either way the master's half moves the central weights. A sub-master first
 combines the updates of its workers into one. All vectors are float32 (n_weights,).
 """
-# ruff: noqa: B027  (what most rules leave alone is empty here)
+# ruff: noqa: B027  (most rules override only a few methods)
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

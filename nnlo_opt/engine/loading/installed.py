@@ -53,7 +53,7 @@ def names(group: str) -> list[str]:
 
 
 def nearest(name: object, group: str, ours: Collection[str]) -> str:
-    """Return a sentence, after a space, that proposes the closest name of this package or another; else empty."""
+    """Return " Did you mean ...?" for the closest name of this package or another; else empty."""
     return did_you_mean(str(name).partition("@")[0], [*ours, *names(group)])
 
 

@@ -83,7 +83,7 @@ class Command:
     def saving(self, trial: RunningTrial) -> Any:
         """Like `plain`, with checkpoints: resumes from the last save."""
         save = SafePath(trial.directory) / f"save-{_rank_of(trial)}"
-        save.remove()  # which a crash may have left
+        save.remove()  # a crash may have left it
         save.mkdir()
         try:
             return self._run(trial, {SAVE: save, CHECKPOINT: trial.checkpoint.folder or ""})
@@ -94,7 +94,7 @@ class Command:
         folder = WorkingFolder(trial.directory, trial.scripts)
         try:
             result = _Call(self, trial, folder, saves).run()
-            trial.meet("end")  # until then scripts of other ranks are at work in the folder
+            trial.meet("end")  # until then scripts of other ranks use the folder
             return result
         finally:
             if not _rank_of(trial) and (changed := folder.close()):
@@ -153,13 +153,13 @@ class _Call:
         point = {name: thawed(value) for name, value in self._trial.parameters.items()}
         words = self._command.template.filled(point, self._values | {RANKS: len(hosts)})
         place = Place.of(self._rank, hosts)
-        if RANKS in self._command.template.names:  # the script of block rank 0 starts processes for all
+        if RANKS in self._command.template.names:  # the script of block rank 0 starts the processes of all ranks
             place, words = Place(), ["true"] if self._rank else words
         environ = without_ranks(os.environ)
         node = [there for there in places if there[0] == own[0]]
         if are_own(*zip(*(there[-2:] for there in node), strict=True)):
             place = place.alone()
-        else:  # as under `torchrun`, a process sees the GPUs of all on its node
+        else:  # as under `torchrun`, a process sees the GPUs of all ranks on its node
             for number, variable in enumerate(VISIBLE, 1):
                 gpus = [there[number] for there in node if there[number] not in (None, NO_GPU)]
                 environ |= {variable: ",".join(dict.fromkeys(gpus))} if gpus else {}
@@ -218,7 +218,7 @@ class _Call:
             return None
         except TrialError:
             self._close()
-            if self._script.killed_by is not None:  # the cause, perhaps, of what has failed on another rank
+            if self._script.killed_by is not None:  # perhaps the cause of a failure on another rank
                 raise self._failure() from None
             raise
         finally:
@@ -282,7 +282,7 @@ class _Call:
         while self._script.look(_LOOK_S if code is None else 0.0) and code is not None:
             pass
         if self._trial.comm is not None:
-            self._trial.comm.Iprobe()  # MPI notices there that mpirun has died
+            self._trial.comm.Iprobe()  # lets MPI notice the death of mpirun
         if code and not self._must_restart():
             raise self._failure()
         return code is not None

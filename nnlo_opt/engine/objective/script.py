@@ -52,7 +52,7 @@ class Script:
         #: end of the output
         self._tail = b""
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind("")  # Linux chooses a name, which is in no folder
+        self._listener.bind("")  # Linux chooses an abstract name
         self._listener.listen()
         name = self._listener.getsockname()[1:].decode()
         command = [sys.executable, "-I", "-S", str(_SUPERVISOR), *words]
@@ -72,7 +72,7 @@ class Script:
         for stream in streams:
             self._selector.register(stream, selectors.EVENT_READ, Lines())
         for pipe in streams[1:]:
-            with suppress(OSError):  # a user may have only so much memory in pipes
+            with suppress(OSError):  # pipe memory per user may be limited
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _LOOK)
 
     @property
@@ -85,7 +85,7 @@ class Script:
 
     def _hear(self, flags: int = 0) -> int:
         """Return the exit code, once supervisor and guard have exited, too."""
-        with suppress(ConnectionResetError):  # a byte for it has come too late
+        with suppress(ConnectionResetError):  # a byte was sent too late
             while said := self._supervisor.recv(_STATUS.size, flags):
                 self._status = _STATUS.unpack(said)[0]
         return int(self._process.wait())
@@ -101,7 +101,7 @@ class Script:
         if self._status is not None:
             number = os.WTERMSIG(self._status)
             return signal.Signals(number) if number in _BY_CHANCE else None
-        number = max(-self.code, self.code - 128)  # of the guard, which has the code of a killed supervisor
+        number = max(-self.code, self.code - 128)  # from the guard, which returns the code of a killed supervisor
         return signal.Signals(number) if number > 0 and not self._was_killed else None
 
     @property
@@ -143,7 +143,7 @@ class Script:
             self._take(line, connection)
 
     def _write(self, data: bytes) -> None:
-        with suppress(OSError):  # a full disk, of which the script will tell
+        with suppress(OSError):  # a full disk, which the script will report
             self._log.write(data)
 
     def stop(self) -> None:

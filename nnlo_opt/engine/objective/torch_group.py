@@ -154,7 +154,7 @@ class Call:
             _reset_accelerate()
             clear_frames(error)
             gc.collect()
-            with suppress(Exception):  # the user has ended the group, or a peer has failed
+            with suppress(Exception):  # the user has destroyed the group, or a peer has failed
                 distributed.destroy_process_group()
 
 
@@ -175,7 +175,7 @@ def in_environment(variables: Mapping[str, str]) -> Iterator[None]:
 def clear_frames(error: BaseException | None) -> None:
     """Clear all frames in the traceback of `error` and of its causes."""
     cleared: set[int] = set()
-    while error is not None and id(error) not in cleared:  # an error may have been raised from itself
+    while error is not None and id(error) not in cleared:  # an error may be its own cause
         traceback.clear_frames(error.__traceback__)
         cleared.add(id(error))
         error = error.__cause__ or error.__context__
@@ -217,7 +217,7 @@ def _open(comm: Any, timeout_s: float) -> tuple["torch.device", dict[str, str]]:
         variables["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     try:
         with in_environment(variables):
-            store = vars(distributed)["TCPStore"](  # which its types lack
+            store = vars(distributed)["TCPStore"](  # missing in its type stubs
                 address, port, place.size, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listening
             )
             distributed.init_process_group(backend, store=store, rank=rank, world_size=place.size, timeout=timeout)
@@ -236,7 +236,7 @@ def _import_keepers() -> None:
         import torch.distributed.fsdp.sharded_grad_scaler
         import torch.distributed.nn.functional
         import torch.distributed.optim.zero_redundancy_optimizer  # noqa: F401
-    gc.freeze()  # torch has a million objects, which would be looked at after each trial
+    gc.freeze()  # torch has a million objects, which would be scanned after each trial
 
 
 def _gpu_of(place: Place) -> tuple["torch.device", str, Place]:

@@ -74,7 +74,7 @@ SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"
 _SWITCH = "OMPI_MCA_mpi_ft_enable"
 #: variables for mpirun, as `--with-ft ulfm` sets them; one of the two alone hangs
 ULFM = {"PRTE_MCA_rtos": "recoverable,notifyerrors", _SWITCH: "1"}
-#: seconds in which MPI must start if ranks outlive others: MPI waits for ever for a rank that has died before
+#: time limit for the start of MPI under ULFM, seconds: MPI waits forever for a rank that died before
 MPI_START_S = 300
 #: variable by which the launcher names a file; rank 0 removes the file when MPI has started
 SIGN = "NNLO_OPT_MPI_BEGINS"
@@ -84,7 +84,7 @@ EXIT_CODE = "NNLO_OPT_EXIT_CODE"
 
 
 def ranks_outlive_others(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return True if this process is a rank of a job whose ranks outlive ranks that die."""
+    """Return True if this process is a rank of a job whose ranks survive the death of others (ULFM)."""
     return environ.get(_SWITCH, "").lower() in ("1", "true", "yes", "on", "enabled")
 
 

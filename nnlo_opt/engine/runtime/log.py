@@ -1,4 +1,4 @@
-"""Output of a rank: rank 0 writes to the terminal, every other rank to a log file of its own.
+"""Output of a rank: rank 0 writes to the terminal, every other rank to its log file.
 
 Whatever libraries and user code print on the other ranks, from C or Python, goes to the same file. Until the run
 directory is known, an unnamed file keeps the output.
@@ -112,7 +112,7 @@ class RankOutput:
     def tell_terminal(self, text: str) -> None:
         """Write `text` to the terminal, from any rank."""
         for stream in (self.terminal_error, sys.stderr):
-            with suppress(OSError, ValueError):  # code of a user may have closed the first; the second is the log then
+            with suppress(OSError, ValueError):  # user code may have closed the first; the second is the log then
                 stream.write(printable(text.rstrip()) + "\n")
                 stream.flush()
                 wait_until_read(stream)

@@ -32,7 +32,7 @@ class Heart:
         self.handle = Handle.of(file).pack()
 
     def beat(self, *, may_be_silent: bool) -> None:
-        """Show that the interpreter runs; `may_be_silent`: code of a user runs, which may block the interpreter."""
+        """Show that the interpreter runs; `may_be_silent`: user code runs, which may block the interpreter."""
         self._n_beats += 1
         _BEATS.pack_into(self._memory, 0, self._n_beats, may_be_silent)
 
@@ -78,7 +78,7 @@ class Peer:
 
     @property
     def may_be_silent(self) -> bool:
-        """True if heartbeats may stop for a while, as code of a user runs."""
+        """True if heartbeats may stop for a while, because user code runs."""
         return bool(_BEATS.unpack_from(self._memory)[1])
 
     @property

@@ -19,9 +19,9 @@ _STDERR = 2
 
 
 def handle(signum: int, handler: Callable[[int, Any], Any]) -> None:
-    """Install `handler` as `signal.signal` does, on a stack of its own.
+    """Install `handler` like `signal.signal`, on a separate stack.
 
-    To be called in the main thread, and before MPI starts if crashes are to end the process.
+    Call it in the main thread, and before MPI starts if crashes should end the process.
     """
     if not faulthandler.is_enabled():
         faulthandler.enable(_STDERR)

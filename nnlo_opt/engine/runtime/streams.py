@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-#: seconds for which to wait for a stream that may be locked for ever
+#: seconds to wait for a stream that may be locked forever
 _FLUSH_S = 1.0
 #: names in `sys`, with the descriptors of the streams with which Python starts
 _NAMES = {"stdout": 1, "stderr": 2, "__stdout__": 1, "__stderr__": 2}
@@ -42,7 +42,7 @@ def renew_streams() -> None:
 
 
 def flush_streams() -> None:
-    """Write what the standard streams hold; one that is closed, or locked for ever, holds nothing."""
+    """Flush the standard streams, except closed ones and ones that are locked forever."""
     for stream in (sys.stdout, sys.stderr):
         if not _inherited or any(stream is new for new in _renewed):
             _flush(stream)

@@ -159,7 +159,7 @@ class Watchdog:
         while True:
             events = dict(poll.poll(1000 * self._look_s))
             if select.POLLNVAL in events.values():
-                return  # code of a user has closed the files of this process, which is ended for that
+                return  # user code has closed the files of this process, which is ended for that
             ready = events.keys()
             if self._starter in ready:
                 self._end_without_starter()

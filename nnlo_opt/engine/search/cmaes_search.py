@@ -32,7 +32,7 @@ class CmaEsSearch(SeededSearch):
 
     def suggest(self, history: History) -> Point | None:
         rng = self._rng(history)
-        if len(self._ordered) >= 2 and TrialState.COMPLETE in history.states:  # cmaes has no strategy in one dimension
+        if len(self._ordered) >= 2 and TrialState.COMPLETE in history.states:  # cmaes does not support one dimension
             strategy = self._strategy(history, int(rng.integers(2**31)))
             for _ in range(_N_TRIES):
                 units = rng.random(len(self._space.parameters))
@@ -51,7 +51,7 @@ class CmaEsSearch(SeededSearch):
         warped[complete] = warp(history.values[complete])
         warped[history.rows(TrialState.FAILED)] = penalty(warped[complete])
         rows = np.flatnonzero(np.isfinite(warped))
-        with warnings.catch_warnings():  # about steps that became tiny; the search continues with them
+        with warnings.catch_warnings():  # about tiny steps, with which the search continues
             warnings.simplefilter("ignore")
             for first in range(0, len(rows) - strategy.population_size + 1, strategy.population_size):
                 generation = rows[first : first + strategy.population_size]

@@ -126,7 +126,7 @@ def check_halves(options: Any) -> None:
     try:
         received = worker, master = rule.worker_half(options, 2), rule.master_half(options, 2, 1)
         if isinstance(worker, WorkerHalf) and isinstance(master, MasterHalf):
-            if rule.averages_every_batch:  # no worker has an update of its own
+            if rule.averages_every_batch:  # workers have no individual updates
                 return
             demand = "return an update of all weights by `finish` of its worker, a float32 vector that `apply` takes"
             worker.take_layers(_LAYERS)
@@ -138,7 +138,7 @@ def check_halves(options: Any) -> None:
                 demand, received = _fault_at_master(options, received)
                 if not demand:
                     return
-    except ConfigurationError:  # a value of an option, in words for the user
+    except ConfigurationError:  # an option's value, already described for the user
         raise
     except (Exception, SystemExit) as error:
         received = reason_of(error)

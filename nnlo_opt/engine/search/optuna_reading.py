@@ -33,7 +33,7 @@ def read_study(place: str, option: str) -> tuple[Study, list[Observation]]:
         return study, [_observation(trial) for trial in complete if trial.values]
     except ConfigurationError:
         raise
-    except Exception as error:  # of Optuna, or of any database behind it
+    except Exception as error:  # from Optuna, or any database behind it
         cause = error.__cause__ or error
         first = str(cause).strip().partition("\n")[0]
         raise ConfigurationError(

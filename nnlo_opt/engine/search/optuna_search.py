@@ -49,7 +49,7 @@ class OptunaSearch(SeededSearch):
         rng = self._rng(history)
         if n_points is not None and history.n_distinct >= n_points:
             return None
-        with warnings.catch_warnings():  # about features that Optuna calls experimental
+        with warnings.catch_warnings():  # Optuna's warnings about experimental features
             warnings.simplefilter("ignore")
             study = optuna.create_study(sampler=self._make_sampler(int(rng.integers(2**31))))
             study.add_trials(self._trials(history))

@@ -149,7 +149,7 @@ class SearchProcess(SearchService):
     ) -> None:
         super().__init__()
         self._environment = dict(os.environ if environment is None else environment)
-        self._folder = os.getcwd()  # code of a user may change it
+        self._folder = os.getcwd()  # user code may change it
         self._say = say
         #: all requests from `start` on; empty before
         self._sent: list[dict[str, Any]] = []
@@ -209,7 +209,7 @@ class SearchProcess(SearchService):
         if self._closed:
             return
         self._closed = True
-        with suppress(OSError), self._process, self._stderr:  # code of a user may have closed one
+        with suppress(OSError), self._process, self._stderr:  # user code may have closed one
             self._end()
 
     def _end(self) -> int:

@@ -36,7 +36,7 @@ def _make_known(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
     algorithm = _ALGORITHMS[name]
     if algorithm.package:
         require_package(f'The search algorithm "{name}"', algorithm.package, "optuna", "choose another algorithm")
-    with without_collection():  # SciPy alone makes a hundred thousand objects
+    with without_collection():  # SciPy alone creates a hundred thousand objects
         module = importlib.import_module(_ALGORITHMS[name].module)
     return getattr(module, algorithm.maker)(space, seed, **options)
 

@@ -16,7 +16,7 @@ from nnlo_opt.engine.runtime.environment import THREAD_VARIABLES
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)  # says where a search was that is stuck
+    faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)  # shows where a hanging search was
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -90,7 +90,7 @@ class SkoptSearch(SeededSearch):
         model = _make_model(self._surrogate, len(self._encoding.groups), int(rng.integers(2**31)))
         try:
             surrogate = _Surrogate(history, informative_rows(history), self._encoding, model)
-        except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
+        except np.linalg.LinAlgError:  # values that no smooth function fits; a random point adds information
             return None
         candidates = _Candidates(history, surrogate, self._acquisition)
         drawn = feasible_draws(self._space, _N_DRAWN, rng)

@@ -80,7 +80,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         with Screen(sys.stderr).status(Text(f"{activity} ...")):
             try:
                 findings = [*check()]
-            except Exception as error:  # the remaining checks may still say something
+            except Exception as error:  # the remaining checks may still help
                 findings = [broken(f"The check itself has failed: {error!r}", "Report this.")]
         said += [{"check": name, **asdict(finding)} for finding in findings]
         for finding in findings if not arguments.json else ():

@@ -119,7 +119,7 @@ class Examination:
         number = [] if n_asked is None else ["-n", str(n_asked)]
         with ExitStack() as stack:
             file = ""
-            with suppress(OSError):  # `disk` finds out
+            with suppress(OSError):  # `disk` reports this
                 file = stack.enter_context(
                     tempfile.NamedTemporaryFile(prefix=".nnlo_opt-doctor-", dir=self.folder)
                 ).name

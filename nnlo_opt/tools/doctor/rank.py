@@ -31,7 +31,7 @@ def _say(**values: Any) -> None:
 def _one_way_s(other: int, n_bytes: int, n_times: int) -> float:
     """Return the seconds per message. Collective: rank 0 and one other rank, each with the number of its partner."""
     buffer = bytearray(n_bytes)
-    for n in (1, n_times):  # the first time connects
+    for n in (1, n_times):  # the first round connects
         begun_s = time.perf_counter()
         for _ in range(n):
             for call in (WORLD.Send, WORLD.Recv) if other else (WORLD.Recv, WORLD.Send):
@@ -64,7 +64,7 @@ def places(file: str) -> None:
             if world.rank == 0:
                 _say(rank=partner, latency_us=small_s * 1e6, mb_per_s=_LARGE[0] / large_s / 1e6)
     everybody = WORLD.Ibarrier()
-    wait_until(everybody.Test)  # asleep, so that the cores are free for the two
+    wait_until(everybody.Test)  # sleeping, so that the cores are free for the two
 
 
 def death() -> None:

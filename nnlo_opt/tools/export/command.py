@@ -114,7 +114,7 @@ def export(parser: Parser, argv: Sequence[str]) -> None:
             f"An export needs a place that it may write to, with enough room. Received: `{target}` "
             f"({error.strerror or error}), which is not complete; name another one by `--out`."
         ) from error
-    except Exception as error:  # of the other tool, which refuses a name for example
+    except Exception as error:  # of the other tool, which may refuse a name
         first = str(error).strip().partition("\n")[0]
         raise NnloError(
             f"`--to {arguments.to}` has failed, so that `{target}` is not complete: {type(error).__name__}: {first}"

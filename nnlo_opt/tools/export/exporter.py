@@ -27,7 +27,7 @@ class Exporter(Protocol):
     continue them.
 
     >>> class Lines:
-    ...     target, is_file = "trials.txt", True  # in the run directory, if `--out` names nothing else
+    ...     target, is_file = "trials.txt", True  # in the run directory, unless `--out` is given
     ...
     ...     def __init__(self, target, run_name):
     ...         self._target = target

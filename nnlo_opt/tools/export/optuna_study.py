@@ -83,7 +83,7 @@ class StudyFile:
         self._storage = JournalStorage(self._backend)
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
-        with warnings.catch_warnings():  # about features that Optuna calls experimental
+        with warnings.catch_warnings():  # Optuna's warnings about experimental features
             warnings.simplefilter("ignore")
             if self._study is None and ledger.sessions:
                 self._study = self._opened(ledger)

@@ -112,7 +112,7 @@ class EventFiles:
                 make_directory(path.parent)
                 known = path.read_bytes(MOST_BYTES) if path.exists() else b""
                 if not data.startswith(known):
-                    path.unlink()  # a crash has taken from the journal what was written here
+                    path.unlink()  # the journal has lost by a crash what was written here
                     known = b""
                 data = data[len(known) :]
             with path.open("ab") as file:

@@ -34,7 +34,7 @@ class OfflineRuns:
         epochs = epochs_of(events, ledger)
         for trial in trials_of(events, ledger):
             self._log(trial, epochs[trial.number], ledger)
-        wandb.teardown()  # its process may still write the last run, although `finish` has returned
+        wandb.teardown()  # its process may still be writing the last run after `finish`
 
     def _log(self, trial: Trial, epochs: Sequence[Epoch], ledger: Ledger) -> None:
         import wandb

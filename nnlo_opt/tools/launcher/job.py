@@ -237,11 +237,11 @@ def _claim(sign: SafePath, number: str) -> bool:
     """Kill the job that still has `sign`, and assign it to job `number`; return False if it cannot be written."""
     with suppress(OSError, UnicodeDecodeError):
         name, _, before = sign.read_bytes().decode().partition("=")
-        if name == MARK:  # the file may hold anything
+        if name == MARK:  # the file may contain anything
             _end_all(before)
     try:
         sign.write_bytes(f"{MARK}={number}".encode())
-    except OSError:  # a full disk, which the ranks will report
+    except OSError:  # full disk, which the ranks will report
         return False
     return True
 
@@ -250,7 +250,7 @@ def _processes(number: str, session: int | None = None) -> list[psutil.Process]:
     """Return the live processes with the mark of a job in their environment, or in its session."""
     found = []
     for process in psutil.process_iter(["name", "ppid", "status", "environ"]):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just ended
             is_of_job = _variable(process, MARK) == number or os.getsid(process.pid) == session
             if is_of_job and process.info["status"] not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
                 found.append(process)

@@ -87,7 +87,7 @@ class DriverCommand:
         first = (find_command(words[0]) if at == 0 else None) or words[at]
         return cls(
             words=(*words[:at], first),
-            arguments=options.command_line,  # with the options of a file as they are now
+            arguments=options.command_line,  # including the current options of a file
             run=replace(options.run, name=name),
             max_attempts=options.plan.max_attempts,
         )
@@ -185,7 +185,7 @@ def _supervise(
             return EXIT_PREEMPTED
         code_file = SafePath(driver.directory) / EXIT_CODE_NAME
         with suppress(OSError):
-            code_file.write_bytes(b"")  # the machine of rank 0 may see a new file late
+            code_file.write_bytes(b"")  # the machine of rank 0 may see a new file with delay
         job = start(driver.line(GRACE_PART * arguments.grace, again=again))
         code = job.wait(lambda: preemption.is_asked, arguments.grace)
         with suppress(OSError, ValueError):
@@ -199,7 +199,7 @@ def _supervise(
             )
         after = Standing.of(ledger_of(driver.directory))
         if after.start != before.start:
-            forget_owner(driver.directory)  # the owner was this job; the next may begin on another machine
+            forget_owner(driver.directory)  # the owner was this job; the next may run on another machine
         died = [str(death) for death in read_notes(driver.directory) if death.world_rank is not None]
         ended = Ended(
             before=before,

@@ -152,7 +152,8 @@ def _run(arguments: argparse.Namespace, workload: Workload) -> int:
     for plan, search, path in zip(plans, searches, paths, strict=True):
         result, reason = _simulate(plan, search, path, syncs=arguments.fsync)
         results.append(result)
-        print(json.dumps(_settings(arguments) | result.to_json()) if arguments.json else _row(result), flush=True)
+        row = "".join(f"{text(result):>{width}}" for _, width, text in _shown())
+        print(json.dumps(_settings(arguments) | result.to_json()) if arguments.json else row, flush=True)
         if not result.best:
             print(f"No trial succeeded. The first reason: {reason or 'none'}", file=sys.stderr)
             code = EXIT_FAILURE
@@ -212,7 +213,7 @@ def _pruning(arguments: argparse.Namespace, workload: Workload) -> PruningPlan |
     if plan is None or plan.is_own:
         return plan
     n_epochs = arguments.epochs
-    with suppress(Exception):  # of a user's function, which fails the trial there
+    with suppress(Exception):  # a user's function; it will fail the trial
         n_epochs = workload.n_epochs_most
     plan = replace(plan, max_epochs=plan.max_epochs or n_epochs)
     check_rungs(plan)
@@ -280,10 +281,6 @@ def _place(arguments: argparse.Namespace, n_blocks: int) -> Path | None:
 
 
 # ---------------------------------------------------------------- what is printed
-
-
-def _row(result: SimulationResult) -> str:
-    return "".join(f"{text(result):>{width}}" for _, width, text in _shown())
 
 
 def _shown() -> list[tuple[str, int, Callable[[SimulationResult], str]]]:

@@ -13,7 +13,7 @@ from nnlo_opt.core.trials.trial import Trial, TrialState
 from nnlo_opt.tools.simulate.workload import SimulatedObjective, Workload
 
 
-class Replay(Workload, kw_only=True):  # for mypy, which else misses that all are
+class Replay(Workload, kw_only=True):  # for mypy, which does not see that all are
     """Results of trials, in the order in which their points are suggested."""
 
     trials: list[Trial]

@@ -119,7 +119,7 @@ class VirtualMaster:
             case msg.GoOn() if self._is_of(message):
                 self._schedule_next()
             case msg.GoOn() | msg.PauseFold() | msg.StopFold() | msg.PreemptFold() | msg.FoldRecorded():
-                pass  # about an assignment that has ended; a simulation is not preempted
+                pass  # for an ended assignment; a simulation is not preempted
             case _:
                 raise ProtocolError(f"A master takes no {type(message).__name__} from the coordinator.")
 
@@ -206,7 +206,7 @@ class TimedSearch:
 
     def _work(self, action: Callable[[], None], seconds: float) -> float:
         """Run `action`, which costs `seconds`, or its CPU seconds if costs are measured; return the cost."""
-        with self._clock.let(run=False):  # the coordinator does not wait for it
+        with self._clock.let(run=False):  # the coordinator does not wait for this
             began_s = time.process_time()
             action()
             took_s = time.process_time() - began_s

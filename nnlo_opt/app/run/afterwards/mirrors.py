@@ -15,7 +15,7 @@ LAST_S = 30
 
 
 class Mirror(Protocol):
-    """Keeps the files of another tool up to date, in a process of its own."""
+    """Updates the files of another tool in a separate process."""
 
     #: name of the tool
     tool: str

@@ -151,7 +151,7 @@ def or_own(choices: Sequence[str], check: Callable[[object], None], group: str) 
             return value
         if not os.path.isfile(value.rpartition(":")[0]):
             raise WrongValueError(f"must be {names.rule}. Received: {value}, and there is no such file.")
-        return os.path.abspath(value)  # the module of the model may change the working folder
+        return os.path.abspath(value)  # the model module may change the working folder
 
     return Kind(rule=names.rule, type=names.type, convert=convert, names_code=names.names_code)
 
@@ -248,7 +248,7 @@ def _kept(value: Any) -> int | None:
 
 
 def _top_name(value: Any) -> str:
-    name = _text(value).removesuffix("/")  # as a shell completes the name of a folder
+    name = _text(value).removesuffix("/")  # shells complete folders with a slash
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(value)
     return name

@@ -47,7 +47,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     """
     values = read(given, OPTIMIZATION_OPTIONS)
     if values.hyper_opt == "grid" and given.get("num_iterations") is None:
-        values.num_iterations = 0  # until the space, and so the size of its grid, is known
+        values.num_iterations = 0  # until the size of the grid is known
     because = ""
     if values.hyper_opt == AUTO and given.get("pruner") == "none":
         values.hyper_opt, because = BY_NAME["hyper_opt"].default, f"`{spelled('pruner', 'none')}` is given"
@@ -57,7 +57,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     objective = objective_in(model) if model else None
     is_for_one = command is not None or (objective is not None and not text_takes(objective, "comm"))
     if given.get("block_size") is None and is_for_one:
-        values.block_size = 1  # every rank of a block would compute the same
+        values.block_size = 1  # all ranks of a block would compute the same
     plan = SearchPlan(
         num_iterations=values.num_iterations,
         n_fold=values.n_fold,

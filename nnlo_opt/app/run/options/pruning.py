@@ -84,7 +84,7 @@ def pruning_for(plan: PruningPlan, comparison: Comparison, epochs: int, findings
         )
     if not is_objective and "train.epochs" not in findings.search_space.names:
         plan = replace(plan, max_epochs=plan.max_epochs or epochs)
-    if plan.is_own:  # it may end trials, but not pause them
+    if plan.is_own:  # it may stop trials, but not pause them
         return replace(plan, pauses=False)
     if plan.name in ("hyperband", FREEZE_THAW) and plan.max_epochs is None:
         raise ConfigurationError(

@@ -151,7 +151,7 @@ def idle_names(training: TrainingOptions, findings: Findings) -> list[str]:
     space, own = findings.space, findings.trains_itself
     names = {name for group, _ in _idle(training, space, own=own) for name in group}
     if (space is None or not space.train_names) and not training.steps_by(own=own):
-        names |= {"optimizer", "optimizer_params"}  # which may still be the origin of a learning rate
+        names |= {"optimizer", "optimizer_params"}  # which may still define a learning rate
     return sorted(names)
 
 

@@ -15,7 +15,6 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import parse_json
 from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.core.base.spelling import either, spelled
-from nnlo_opt.core.data.weights import ClassWeights
 from nnlo_opt.core.search.design import design_size
 from nnlo_opt.core.search.start_points import likely_values
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
@@ -36,6 +35,7 @@ _OPTIONS = {"figure_function": "figure_of_merit", "point": "from_run"}
 
 def identity_of(options: Options, findings: Findings) -> RunIdentity:
     """Return the identity of the run that a command asks for."""
+    weights = options.data.class_weights
     plain = {
         "search_space": None if findings.space is None else findings.space.to_json(),
         "model": {
@@ -53,7 +53,8 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         "fold_by": options.data.fold_by,
         "features_name": findings.features_name,
         "labels_name": findings.labels_name,
-        "class_weights": _text_of(options.data.class_weights),
+        # as text, because numbers are no names in JSON
+        "class_weights": str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights,
         "sample_weights_name": options.data.sample_weights_name,
         "direction": options.plan.direction,
         # The default objective is kept under the name of its figure of merit.
@@ -82,11 +83,6 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
 def _tries_likely(options: Options, findings: Findings) -> bool:
     """Return True if the point of all likely values is to be tried first: in any search but that of a grid."""
     return findings.space is not None and bool(likely_values(findings.space)) and not is_grid(options.search.algorithm)
-
-
-def _text_of(weights: ClassWeights | None) -> str | None:
-    """Return class weights as text, because numbers are no names in JSON."""
-    return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
 
 
 def settings_of(options: Options, findings: Findings, scripts: ScriptFolders, program: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Check of HDF5 files in a process of its own, which damage inside libhdf5 may crash or keep for ever.
+"""Checks HDF5 files in a separate process, because a damaged file can crash or hang libhdf5.
 
 libhdf5 trusts what it reads: a list in a damaged file that leads back to itself keeps it for ever, a chunk that is
 shorter than it should be crashes it. No handler of Python sees either. So the first rank that looks at the files of a
@@ -48,7 +48,7 @@ def check_files(
     external: bool,
     finite: Sequence[str] = (),
 ) -> None:
-    """Raise ConfigurationError with the name of the first file that crashes libhdf5, keeps it for ever, or has NaN.
+    """Raise ConfigurationError with the name of the first file that crashes or hangs libhdf5, or has NaN.
 
     Args:
         data: paths of data files.

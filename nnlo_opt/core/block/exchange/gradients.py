@@ -177,7 +177,7 @@ class CommonBatches(OwnBatches):
         numbers: list[float] = [own.n_samples, failure is not None, self._wants_end]
         if self._counts_all:
             if own.n_samples and not self._names:
-                self._names = sorted(own.sums, key=lambda name: (name != "loss", name))  # as without ranks
+                self._names = sorted(own.sums, key=lambda name: (name != "loss", name))  # as for a single rank
             numbers += [own.sums.get(name, 0.0) for name in self._names]
         PULSE.expect(TOGETHER)
         with self._timeline.span("allreduce", "message"):

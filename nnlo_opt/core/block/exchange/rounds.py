@@ -78,5 +78,5 @@ def check_same_model(worker: int, ready: msg.WorkerReady, others: msg.WorkerRead
 def average_states(states: Sequence[np.ndarray], n_workers: Sequence[int] | None = None) -> np.ndarray:
     """Return the mean of float model states (n_state,), each the mean of `n_workers` (None: of one); float64."""
     if n_workers is None:
-        return np.asarray(np.mean(states, axis=0, dtype=np.float64))  # `average` divides by a number of 0 values
+        return np.asarray(np.mean(states, axis=0, dtype=np.float64))  # `average` fails for empty states
     return np.asarray(np.average(np.asarray(states, np.float64), axis=0, weights=n_workers))

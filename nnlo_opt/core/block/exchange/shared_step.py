@@ -102,7 +102,7 @@ class SharedStep:
     def _average(self, gradients: Sequence[np.ndarray]) -> None:
         """Turn this rank's gradient of a block into the mean of all gradients, weighted by samples."""
         n_samples, mean = self._n_samples, gradients[self._rank]
-        if n_samples.count(n_samples[0]) == len(n_samples):  # as in all but the last steps of a pass
+        if n_samples.count(n_samples[0]) == len(n_samples):  # true except in the last steps of a pass
             for rank, gradient in enumerate(gradients):
                 if rank != self._rank:
                     mean += gradient
@@ -132,7 +132,7 @@ class SharedStep:
     def _wait(self) -> None:
         began_s = checked_s = time.perf_counter()
         while not self._are_here():
-            os.sched_yield()  # as there may be more ranks than cores
+            os.sched_yield()  # there may be more ranks than cores
             now_s = time.perf_counter()
             if now_s - began_s > _SPIN_S:
                 time.sleep(_PAUSE_S)

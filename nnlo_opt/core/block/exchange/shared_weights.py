@@ -130,7 +130,7 @@ class SharedWeights:
 
     def recall(self) -> None:
         """Make the next update of each worker its last. Called by the master."""
-        self._numbers[_FULL_AT] = 0  # without the lock, which a worker that stands still may have
+        self._numbers[_FULL_AT] = 0  # without the lock, which a hanging worker may hold
 
     def settle(self) -> MasterHalf:
         """Return the rule after all updates. Called by the master, and only while no worker trains."""

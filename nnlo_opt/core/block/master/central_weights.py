@@ -73,7 +73,7 @@ class CentralWeights:
         self._options = self._options.with_steps(ready.steps)
         if ready.trains_itself:
             self._options = self._options.for_updates()
-        if initial is not None and self._rule is None:  # else ranks have died since: these are no news
+        if initial is not None and self._rule is None:  # otherwise ranks have died, and these are old
             self.central = aligned_empty(len(initial))
             np.copyto(self.central, initial)
 
@@ -169,7 +169,7 @@ class CentralWeights:
 
     def hold(self, worker: int, n_samples: int, received: Received) -> None:
         """Keep the received update of `worker` until its round is complete."""
-        if received.payload is not None:  # allreduce: the weights of one worker are those of all
+        if received.payload is not None:  # allreduce: all workers have the same weights
             self._held.keep(worker, n_samples, received.payload)
 
     def apply_round(self, workers: Sequence[int]) -> None:

@@ -256,7 +256,7 @@ class MasterAssignment:
         self.setup.orders.send(COORDINATOR, started)
 
     def _report_epoch(self, instruction: ins.ReportEpoch) -> None:
-        written = self.checkpoints.resumed is not None  # of the epoch it has resumed from
+        written = self.checkpoints.resumed is not None  # for the epoch it has resumed from
         if instruction.checkpoint:
             written = self.checkpoints.save(self.state, self.weights, self._train_s) or written
         reported = msg.EpochReported(
@@ -392,7 +392,7 @@ class Master:
     def _hear(self, message: msg.GoOn | msg.PauseFold | msg.PreemptFold | msg.StopFold) -> None:
         assignment = self._assignment
         if assignment is None or assignment.order.assignment != message.assignment:
-            return  # it has ended by itself, and its last message is under way
+            return  # it has ended by itself, and its last message is in transit
         match message:
             case msg.GoOn():
                 instructions = assignment.state.go_on()

@@ -222,9 +222,9 @@ class MasterState:
         """
         self.preempting = True
         if self.phase is Phase.AWAITING and not self.checkpoints:
-            return self._begin_epoch()  # no decision comes any more
+            return self._begin_epoch()  # no decision will come
         if self.phase is Phase.TRAINING and self.plan.options.rule.averages_every_batch:
-            return [ins.SendHalt(worker=self.workers[-1])]  # all end the epoch with the step under way
+            return [ins.SendHalt(worker=self.workers[-1])]  # all end the epoch with the current step
         is_at_rest = self.phase is Phase.AWAITING or (self.phase is Phase.STARTING and not self._is_midway)
         return self.stop() if is_at_rest else []
 

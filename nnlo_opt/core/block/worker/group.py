@@ -156,7 +156,7 @@ class WorkerGroupMember:
 
     @property
     def is_busy(self) -> bool:
-        """True if an assignment is under way here."""
+        """True if this rank has an assignment."""
         return self._assignment is not None
 
     def handle(self, received: Received) -> None:
@@ -166,7 +166,7 @@ class WorkerGroupMember:
             self.abandon()
             self._assignment = message.assignment
         elif getattr(message, "assignment", None) != self._assignment:
-            return  # late: about an assignment that has failed here
+            return  # late, for an assignment that has failed here
         with failures_to(self._fail):
             match message:
                 case msg.StartFold():

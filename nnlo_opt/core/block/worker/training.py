@@ -138,7 +138,7 @@ class LocalTraining:
         if self._together and not step.end_of_pass:
             with self.gradients.fails_in_next_step:
                 self._step(step)
-        else:  # at the end of an allreduce epoch no rank waits in a step for this one any more
+        else:  # at the end of an allreduce epoch no rank waits in a step for this one
             self._step(step)
         self._untold = self._untold.merge(step.metrics)
         period.n_samples += step.metrics.n_samples
@@ -171,7 +171,7 @@ class LocalTraining:
         rule, period = self._rule, self._period
         with self._timeline.span("exchange", "message"):
             done = shared.exchange(rule.finish(), rule.answer, period.n_samples, period.base_version)
-            if not done.is_full or shared.answers == Answer.DIFFERENCE:  # else the weights come behind the fence
+            if not done.is_full or shared.answers == Answer.DIFFERENCE:  # otherwise the weights come after the fence
                 rule.adopt(shared.answers, rule.answer)
             self.gradients.at(rule.point())
         self._version, self._n_trained = done.version, done.n_samples
@@ -236,7 +236,7 @@ class LocalTraining:
                 payload = payload[task.adapter.n_weights :]
             state_given = self._adopt(train.adopt, payload)
             if is_midway and model_state is not None:
-                task.adapter.write_state(model_state)  # its own: in the middle of an epoch no mean is taken
+                task.adapter.write_state(model_state)  # its own: states are not averaged within an epoch
             if train.position is not None:
                 self.gradients.seek(train.position)
             if self._partners.group is not None:

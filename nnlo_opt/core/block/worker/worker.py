@@ -96,7 +96,7 @@ class Worker:
 
     @property
     def is_busy(self) -> bool:
-        """True if an assignment is under way here."""
+        """True if this rank has an assignment."""
         return self._assignment is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Samples of one's own from files of NumPy arrays."""
+"""The user's samples from files of NumPy arrays."""
 
 from pathlib import Path
 
