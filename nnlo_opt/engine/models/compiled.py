@@ -13,6 +13,8 @@ from nnlo_opt.core.training.options import TRAIN_PREFIX, TrainingOptions
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models.losses import LossRequest, LossTerm, WeightRequest, fold, losses_in_words, request_in_words
 
+#: said in a search, whose trials may have other values
+_OF_EACH = " of each trial, here at the middle of the search space"
 #: metrics that `acc` may be, folded, with the kind of accuracy that they are; "" is the one that fits
 _ACCURACIES = {
     "accuracy": "",
@@ -50,6 +52,8 @@ class Choices:
     searched: Collection[str] = ()
     #: functions of the model module
     functions: Collection[str] = ()
+    #: True if trials have models of different parameters, and so may have different arguments of `compile`
+    varies: bool = False
 
     def option(self, name: str) -> str:
         """Return an option with its value in words, or the parameter that sets it; empty if it is not chosen."""
@@ -110,7 +114,7 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm]) 
     unused += compiled.unused
     return Outcome(
         f"In place of what `compile` said: {'; '.join(replaced)}." if replaced else "",
-        f"Taken from `compile`: {', '.join(taken)}." if taken else "",
+        f"Taken from `compile`{_OF_EACH * choices.varies}: {', '.join(taken)}." if taken else "",
         f"Not taken from `compile`: {'; '.join(unused)}." if unused else "",
     )
 

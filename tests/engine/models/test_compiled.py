@@ -136,6 +136,14 @@ def test_an_option_that_is_given_or_searched_replaces_what_compile_said_and_a_de
     assert "`--worker-optimizer adam` for SGD(learning_rate=0.5)" in own.replaced
 
 
+def test_a_search_says_that_the_values_are_those_of_one_point():
+    own = framework.compiled_of(compiled(optimizer="sgd"))
+    choices = Choices(training=TrainingOptions().with_steps(own.steps), varies=True)
+    assert outcome_of(own, choices, BINARY).taken == (
+        "Taken from `compile` of each trial, here at the middle of the search space: sgd (learning_rate=0.01)."
+    )
+
+
 def test_options_with_the_steps_of_a_model():
     steps = {"optimizer": "sgd", "learning_rate": 0.5, "optimizer_params": {"momentum": 0.9, "nesterov": True}}
 

@@ -241,6 +241,7 @@ class Inspection:
             training=options,
             searched=() if findings.space is None else findings.space.train_names,
             functions=self._maker.definition.functions,
+            varies=findings.space is not None and bool(findings.space.model_names),
         )
         outcome = outcome_of(compiled, choices, terms)
         return replace(
