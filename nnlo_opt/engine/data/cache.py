@@ -3,11 +3,11 @@
 A rank copies a file when it first reads samples of it, so each node holds one copy of each file that its ranks train
 on. A copy exists as long as a process uses it: every user holds a shared lock on a file next to the copy, and the
 process that can lock this file exclusively may remove both. The operating system releases the locks of a killed
-process, so the next start with the same folder removes copies that were left behind.
+process, so the next start with the same folder removes leftover copies.
 
-The lock file also holds marks of the copy that was made. A copy that is found is used unread if it still has them: then
-a process of this user made it, and nobody has written to it since. Any other copy is compared with its source, byte by
-byte, once for all ranks of the node.
+The lock file also records the size and times of the finished copy (its marks). An existing copy that still matches its
+marks is used without reading it: a process of this user made it, and nobody has written to it since. Any other copy is
+compared with its source, byte by byte, once for all ranks of the node.
 """
 
 import atexit
@@ -42,9 +42,9 @@ _REMEDY = "Give one such as 'scp {} {}', or leave it out."
 
 
 def parse_copy_command(text: str, origin: str = "") -> tuple[str, ...]:
-    """Return `text` as words with two `{}`, for source and target; ConfigurationError if they are not a command.
+    """Split `text` into words with two `{}`, for source and target; ConfigurationError if it is not a valid command.
 
-    `origin`: name of what has given it, for messages; the option by default.
+    `origin`: where the command comes from, for messages; the option by default.
     """
     option = origin or spelled("copy_command")
     try:
@@ -67,8 +67,8 @@ def parse_copy_command(text: str, origin: str = "") -> tuple[str, ...]:
 class FileCache:
     """Copies that this rank uses; `close` releases them, and so does the end of the process.
 
-    The names of the copies can be guessed, so they are in a folder that belongs to this user and is closed to all
-    others. Files in it are opened relative to the checked folder, and no link is followed.
+    The names of the copies can be guessed, so they are in a folder that belongs to this user and that nobody else can
+    access. Files in it are opened relative to the checked folder, without following links.
 
     Args:
         folder: folder on the local disk.
@@ -84,11 +84,11 @@ class FileCache:
         self._copies: dict[Path, tuple[Path, int]] = {}
         #: guards `_copies`, because two threads may read samples
         self._mutex = threading.Lock()
-        #: number of this process, whose locks a process that is forked from it shares
+        #: id of this process; a forked child shares its locks
         self._pid = os.getpid()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Links on the way are followed once.
+            # Resolve links in the path once.
             import psutil
 
             self._folder = folder.resolve() / f"nnlo_opt-{psutil.Process().username()}"
@@ -137,7 +137,7 @@ class FileCache:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """Yield a descriptor of the folder, made if it is missing; PermissionError unless it is this user's alone."""
+        """Yield a descriptor of the folder, created if missing; PermissionError if other users can access it."""
         status = private_directory(self._folder)
         home = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -151,7 +151,7 @@ class FileCache:
         """Return (copy of `path`, descriptor of a shared lock on it)."""
         status = path.stat()
         key = os.fsencode(path.resolve()) + f"\0{status.st_size}\0{status.st_mtime_ns}".encode()
-        # With the end of a long name, as a file system takes 255 bytes.
+        # Only the end of a long name: file systems limit names to 255 bytes.
         copy = self._folder / f"{hashlib.sha256(key).hexdigest()[:20]}-{path.name[-50:]}"
         while True:
             lock = self._locked(copy, fcntl.LOCK_SH)
@@ -173,8 +173,8 @@ class FileCache:
         """Wait for the lock of `copy`, and return the descriptor that holds it."""
         name = copy.name + _LOCK
         while True:
-            # A process that removes a copy removes the lock file as well, and the folder if it is empty: the
-            # descriptor is then of a file without name, or no file can be made.
+            # A process that removes a copy also removes its lock file, and the folder if empty: then our descriptor
+            # is of a deleted file, or the file cannot be created.
             with self._opened() as home, suppress(FileNotFoundError):
                 lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=home)
                 fcntl.flock(lock, how)
@@ -184,11 +184,11 @@ class FileCache:
                 os.close(lock)
 
     def _make(self, path: Path, copy: Path, n_bytes: int) -> None:
-        """Copy `path` unless another process has done so; leave marks of the copy in its lock file."""
+        """Copy `path` unless another process has done so; write the marks of the copy to its lock file."""
         lock = self._locked(copy, fcntl.LOCK_EX)
         try:
             if not os.path.lexists(copy):
-                os.pwrite(lock, bytes(_MARKS_BYTES), 0)  # takes its room before the copy does
+                os.pwrite(lock, bytes(_MARKS_BYTES), 0)  # reserve the space before the copy fills the disk
                 self._copy(path, copy, n_bytes)
                 os.pwrite(lock, _marks(copy.lstat()), 0)
         finally:
@@ -199,7 +199,7 @@ class FileCache:
         PULSE.ticks += 1
         PULSE.expect(SLOW)
         part = copy.with_name(copy.name + _PART)
-        part.unlink(missing_ok=True)  # of a process that was killed
+        part.unlink(missing_ok=True)  # left by a killed process
         try:
             if self._command is None:
                 with self._opened() as home, path.open("rb") as source:
@@ -220,7 +220,7 @@ class FileCache:
             part.unlink(missing_ok=True)
 
     def _is_like(self, path: Path, copy: Path, lock: int) -> bool:
-        """Return True if `copy` has the bytes of `path`; both are read unless `copy` is as its marks describe it."""
+        """Return True if `copy` equals `path`; both are read unless `copy` still matches its marks."""
         with suppress(OSError):
             marks = _marks(copy.lstat())
             if os.pread(lock, len(marks), 0) == marks:
@@ -231,7 +231,7 @@ class FileCache:
         return False
 
     def _agree(self, path: Path, copy: Path) -> bool:
-        """Return True if both files have the same bytes; no link is followed to the copy."""
+        """Return True if both files have the same bytes; fails if the copy is a link."""
         PULSE.ticks += 1
         PULSE.expect(SLOW)
         with self._opened() as home, path.open("rb") as source:
@@ -251,7 +251,7 @@ class FileCache:
 
 
 def _marks(status: os.stat_result) -> bytes:
-    """Return the facts that change if a file is written to or replaced; no user can set the last of them (ctime)."""
+    """Return what changes when a file is written to or replaced; users cannot set the last field (ctime)."""
     return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}".ljust(_MARKS_BYTES).encode()
 
 
@@ -274,7 +274,7 @@ def _run(command: Sequence[str], path: Path, part: Path) -> None:
     """Copy `path` to `part` by the command; `TrialError` if it fails."""
     places = iter((str(path.absolute()), str(part.absolute())))
     words = [re.sub(r"\{\}", lambda _: next(places), word) for word in command]
-    # A new session keeps away the signals that mpirun passes on to this process's group.
+    # A new session shields the command from the signals that mpirun forwards to this process group.
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True)
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]

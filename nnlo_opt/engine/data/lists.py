@@ -1,8 +1,7 @@
 """List files, which name the data files of a training or validation set, one on each line.
 
-Checksums of the data files can stand in a file next to the list that `sha256sum --check` reads as well:
-`train.list.sha256` has a line for each data file with the SHA-256 of its content, two spaces, and its name as in the
-list.
+A file next to the list may hold checksums of the data files, in the format of `sha256sum --check`: `train.list.sha256`
+has a line for each data file with the SHA-256 of its content, two spaces, and its name as in the list.
 """
 
 import hashlib
@@ -16,15 +15,15 @@ from nnlo_opt.core.base.files import atomic_write, regular
 from nnlo_opt.core.base.pulse import PULSE, SLOW
 from nnlo_opt.core.base.spelling import spelled
 
-#: folders in which this process looks up relative names, besides those of `read_list` and `located`
+#: additional folders in which this process looks up relative names, set by `look_in`
 _FURTHER: list[Path] = []
 
 
 def look_in(words: Iterable[str]) -> None:
-    """Look up names of lists in the working folder, and in the folders of files that the words of a command name.
+    """Also look up names from lists in the working folder, and in the folders of files named in a command line.
 
-    For scripts of mpi_learn, which read their lists themselves: a name starts from the working folder there, and
-    `GetData` writes the files beside the list.
+    For mpi_learn scripts, which read their lists themselves: there a name is relative to the working folder, but
+    `GetData` writes the files next to the list.
     """
     files = [Path(word.rpartition("=")[2]) for word in words]
     folders = [Path.cwd(), *(file.absolute().parent for file in files if os.path.isfile(file))]
@@ -32,13 +31,13 @@ def look_in(words: Iterable[str]) -> None:
 
 
 def located(name: str, folder: Path = Path()) -> str:
-    """Return the path of a data file that a list names, in `folder` or else in those of `look_in`; or its name."""
+    """Return the path of a data file in a list, found in `folder` or one of `look_in`; its name if not found."""
     places = [os.path.join(place, name) for place in (folder, *_FURTHER)]
     return next(filter(os.path.isfile, places), places[0] if folder.parts else name)
 
 
 def looked_in(name: str, folder: Path = Path()) -> str:
-    """Return where a data file was looked for, as the end of "Received: NAME"; "" if that was in one place alone."""
+    """Return the places searched for a data file, to end "Received: NAME"; "" if there was only one."""
     folders = dict.fromkeys(map(str, (folder.absolute(), *_FURTHER)))
     is_elsewhere = os.path.isabs(name) and not Path(name).is_relative_to(Path.cwd())
     return "" if is_elsewhere or len(folders) == 1 else f", looked for in {' and '.join(folders)}"
@@ -47,7 +46,7 @@ def looked_in(name: str, folder: Path = Path()) -> str:
 def read_list(path: Path | str) -> tuple[Path, ...]:
     """Return the data files that the list file `path` names, in its order.
 
-    A relative name starts from the folder of the list file. Blank lines and lines that begin with `#` are skipped.
+    Names are relative to the folder of the list file. Blank lines and lines that begin with `#` are skipped.
 
     Raises:
         ConfigurationError: if the list cannot be read, is empty, or names something that is not a file.
@@ -60,7 +59,7 @@ def read_list(path: Path | str) -> tuple[Path, ...]:
         if not name or name.startswith("#"):
             continue
         file = Path(located(name, path.parent))
-        if not os.path.isfile(file):  # which, unlike `Path.is_file`, takes a name of any length
+        if not os.path.isfile(file):  # `Path.is_file` raises for overlong names
             kind = "a folder" if os.path.isdir(file) else "no regular file"
             where = looked_in(name, path.parent)
             what = f"which is {kind}" if os.path.exists(file) else "which does not exist"
@@ -79,12 +78,12 @@ def read_list(path: Path | str) -> tuple[Path, ...]:
 
 
 def write_list(path: Path | str, files: Iterable[Path | str]) -> None:
-    """Write `files` to a list, one on each line: relative to the folder of `path` if below it, else absolute."""
+    """Write a list of `files`, one per line: relative to the folder of `path` if below it, else absolute."""
     atomic_write(Path(path), "".join(f"{name}\n" for name in relative_names(Path(path), files)))
 
 
 def relative_names(path: Path, files: Iterable[Path | str]) -> list[str]:
-    """Return the names of `files` in the list `path`."""
+    """Return `files` as they are named in the list `path`."""
     folder = path.parent.absolute()
     absolute = [Path(file).absolute() for file in files]
     return [str(file.relative_to(folder) if file.is_relative_to(folder) else file) for file in absolute]
@@ -122,11 +121,11 @@ def write_sums(list_path: Path, files: Iterable[Path | str]) -> None:
 
 
 def verify(list_path: Path) -> int:
-    """Compare all data files of a list with their checksums, and return the number of files.
+    """Verify the checksums of all data files of a list, and return the number of files.
 
     Raises:
-        ConfigurationError: naming the file, if a file differs, is in one of the two files only or cannot be read, or if
-            there are no checksums.
+        ConfigurationError: naming the file, if a file differs, cannot be read, or is only in the list or only in the
+            checksums; or if there are no checksums.
     """
     path = sums_path(list_path)
     sums = _read_sums(path, list_path)

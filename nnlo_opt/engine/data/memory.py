@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-#: share of the free memory; frameworks, activations and other programs need the rest
+#: fraction of the free memory; frameworks, activations and other programs need the rest
 _SHARE = 1 / 4
 _GROUPS = Path("/sys/fs/cgroup")
-#: version of control groups -> files of limit and use, name of the cache in use
+#: version of control groups -> files with the limit and the usage, key of the cache in `memory.stat`
 _NAMES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
@@ -15,12 +15,12 @@ _NAMES = {
 
 
 def budget_bytes(n_node_ranks: int) -> int:
-    """Return the bytes that each rank of a node may hold: a quarter of the free memory, divided among the ranks."""
+    """Return the bytes that each rank of a node may use: a quarter of the free memory, divided among the ranks."""
     return int(available_bytes() * _SHARE / max(1, n_node_ranks))
 
 
 def available_bytes() -> int:
-    """Return the bytes free for this process: of the machine, or of its control group (a container, a job) if less."""
+    """Return the free bytes of the machine, or of this process's control group (container, job) if less."""
     return min([_of_machine(), *_of_control_groups()])
 
 
@@ -41,17 +41,17 @@ def _of_control_groups() -> Iterator[int]:
 
 
 def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
-    """Yield each control group of this process, and the groups that contain it: its version, its folder if it is seen.
+    """Yield (version, folder) of each control group of this process and of its parent groups, if visible.
 
     Args:
-        controller: controller of version 1; in version 2 a group has them all.
+        controller: controller of version 1; a group of version 2 has all controllers.
     """
     for line in _memberships():
         _, controllers, group = line.split(":", 2)
         if controllers == "" or controller in controllers.split(","):
             inside = Path(group.lstrip("/"))
             for place in (inside, *inside.parents):
-                # A container sees its own group at the root, without a path to it.
+                # In a container its own group is the root.
                 yield (1, _GROUPS / controller / place) if controllers else (2, _GROUPS / place)
 
 

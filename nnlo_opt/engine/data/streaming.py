@@ -1,8 +1,8 @@
-"""Samples prepared ahead of need by one thread: read from files, or gathered from all over a shard.
+"""Prefetching of samples by a thread: reads them from files, or gathers a shuffled order from a shard in memory.
 
 `ReadAhead` owns the thread. `StreamedWindows` are read from a shard that does not fit in memory; `GatheredWindows` are
-copied together, if a rank has a second core. While a window is trained, up to `n_ahead`
-further windows are read, so 1 + `n_ahead` windows are in memory.
+copied together, if a rank has a second core. While the model trains on one window, up to `n_ahead` further windows are
+read, so 1 + `n_ahead` windows are in memory.
 """
 
 import sys
@@ -21,38 +21,38 @@ from nnlo_opt.core.data.order import Order
 from nnlo_opt.core.data.source import Indices
 
 Result = TypeVar("Result")
-#: number to be read with its result; None to end the thread
+#: number to read, and the future for its result; None to end the thread
 _Task: TypeAlias = tuple[int, Future[Any]] | None
-#: seconds to wait for a running read when the thread must end; a file system that hangs must not block this process
+#: seconds to wait for a running read when closing; a hung file system must not block this process
 _CLOSE_TIMEOUT_S = 30.0
 #: bytes of samples gathered at once
 PIECE_BYTES = 4 << 20
 
 
 class ReadAhead(Generic[Result]):
-    """Calls `read(number)` in a thread for the numbers that follow the last number requested.
+    """Calls `read(number)` in a thread for the numbers after the last one requested.
 
-    The thread starts with a `get`, and ends with `close` or with a failure.
+    The thread starts with `get`, and ends with `close` or a failure.
 
     Args:
-        read: reads the result of a number, which is at least 0.
-        n_ahead: number of results to be read ahead; 0 for no thread.
-        n_results: number of all results.
+        read: returns the result for a number >= 0.
+        n_ahead: number of results to read ahead; 0: no thread.
+        n_results: total number of results.
     """
 
     def __init__(self, read: Callable[[int], Result], n_ahead: int, n_results: int = sys.maxsize) -> None:
         self._read = read
         self._n_ahead = n_ahead
         self._n_results = n_results
-        #: results that are read, or will be, and were not requested yet, in the order of their numbers
+        #: results read or scheduled, but not requested yet, in the order of their numbers
         self._futures: dict[int, Future[Result]] = {}
-        #: thread, and what it reads in this order; None before the first `get`
+        #: thread and its task queue; None before the first `get`
         self._worker: tuple[threading.Thread, SimpleQueue[_Task]] | None = None
 
     def get(self, number: int) -> Result:
-        """Return `read(number)`, after waiting if needed; foreign exceptions are raised as `TrialError`."""
+        """Return `read(number)`, waiting if needed; exceptions that are not ours become `TrialError`."""
         if number != next(iter(self._futures), None):
-            self.close()  # another number than expected
+            self.close()  # out of order: drop what was read ahead
             self._submit(number)
         future = self._futures.pop(number)
         error = future.exception()
@@ -66,7 +66,7 @@ class ReadAhead(Generic[Result]):
         return future.result()
 
     def close(self) -> None:
-        """End the thread and drop its results; `get` starts it again."""
+        """End the thread and drop its results; `get` restarts it."""
         worker, self._worker = self._worker, None
         futures, self._futures = self._futures, {}
         for future in futures.values():
@@ -84,7 +84,7 @@ class ReadAhead(Generic[Result]):
             return
         if self._worker is None:
             tasks: SimpleQueue[_Task] = SimpleQueue()
-            # The thread is a daemon, because it holds nothing that must be closed.
+            # A daemon thread is safe: it holds nothing that must be closed.
             thread = threading.Thread(target=self._work, args=(tasks,), name="read-ahead", daemon=True)
             thread.start()
             self._worker = thread, tasks
@@ -95,10 +95,10 @@ class ReadAhead(Generic[Result]):
             number, future = task
             if future.set_running_or_notify_cancel() and not self._fulfil(number, future):
                 return
-            del task, future  # so that no further window is in memory while the thread waits
+            del task, future  # free the window while the thread waits
 
     def _fulfil(self, number: int, future: Future[Result]) -> bool:
-        """Read the result of `number`; return False after a failure."""
+        """Read `number` into `future`; return False after a failure."""
         try:
             future.set_result(self._read(number))
         except BaseException as error:
@@ -108,12 +108,12 @@ class ReadAhead(Generic[Result]):
 
 
 class StreamedWindows:
-    """Windows of a shard that are read when they are needed.
+    """Windows of a shard that are read on demand.
 
     Args:
-        read: returns samples of the shard by their numbers, ascending; called in the thread.
+        read: returns samples of the shard by index, ascending; called in the thread.
         order: order of the samples in every pass.
-        n_ahead: number of windows to be read ahead.
+        n_ahead: number of windows to read ahead.
     """
 
     def __init__(self, read: Callable[[Indices], Samples], order: Order, n_ahead: int) -> None:
@@ -140,11 +140,11 @@ class StreamedWindows:
 class GatheredWindows:
     """Samples of `windows` in their order, gathered by a thread into pieces of `n_at_once` samples.
 
-    Gathering a shuffled batch from all over a shard takes a twelfth of the time in which a small model is trained on
-    it. One thread gathers several batches at once, because handing over every single batch takes longer than gathering
-    it: each time a core must wake up and the interpreter must be shared (measured for a perceptron on 28 x 28 pixels:
-    single batches make training 0.87 times as fast, pieces of 2.5 to 5 MB 1.05 times, and larger pieces less, because
-    their memory is new every time). Only the thread may use `windows` afterwards.
+    Gathering a shuffled batch from a shard takes a twelfth of the time to train a small model on it. The thread gathers
+    several batches at once, because handing over single batches costs more than gathering them: each time a core must
+    wake up and the GIL changes hands (measured for a perceptron on 28 x 28 pixels: single batches make training 0.87
+    times as fast, pieces of 2.5 to 5 MB 1.05 times, and larger pieces less, because they always need fresh memory).
+    Do not use `windows` afterwards: it belongs to the thread.
     """
 
     def __init__(self, windows: Windows, n_at_once: int) -> None:
@@ -174,14 +174,14 @@ class GatheredWindows:
 
 
 def piece(batch: int, sample_bytes: int) -> int:
-    """Return the samples to be gathered at once for batches of `batch` samples: full batches, at least one."""
+    """Return how many samples to gather at once: full batches of `batch` samples, at least one."""
     return batch * max(1, round(PIECE_BYTES / (batch * max(1, sample_bytes))))
 
 
 def read_in_order(
     read: Callable[[Indices], Samples], n_samples: int, n_at_once: int, n_ahead: int
 ) -> Iterator[Samples]:
-    """Yield all samples once in order, `n_at_once` at a time, and read ahead meanwhile."""
+    """Yield all samples once in order, `n_at_once` at a time, with read-ahead."""
     n_parts = -(-n_samples // n_at_once)
 
     def part(number: int) -> Samples:

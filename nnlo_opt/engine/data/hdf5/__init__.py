@@ -1,1 +1,1 @@
-"""HDF5 files; h5py is imported here, in no other place of `data`."""
+"""HDF5 files: the only part of `data` that imports h5py."""

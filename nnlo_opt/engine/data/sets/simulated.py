@@ -1,7 +1,7 @@
-"""Simulated data sets in the form of private ones, which examples of NNLO or mpi_learn read.
+"""Simulated substitutes for the data sets that examples of NNLO or mpi_learn read.
 
-Their originals are private, or need a download. Every set is drawn from a few formulas, so that a model has something
-to learn; none of them is physics to be published.
+The originals are private, or need a download. Every set is drawn from a few formulas, so that a model has something to
+learn; do not publish physics from them.
 
 topclass    images (n, 150, 94, 5) of collisions with two jets, a W boson, or two top quarks: three classes
 jets        constituents (n, 150, 16) of jets of gluons, light quarks, W bosons, Z bosons, top quarks: five classes
@@ -14,15 +14,15 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.engine.data.sets.array_files import ArraySamples
 from nnlo_opt.engine.data.sets.image_files import Images, ImageSet
 
-#: samples of a set, unless a number is asked for
+#: default number of samples of each set
 N_SAMPLES = {"topclass": 600, "jets": 6000, "drawn": 6000}
-#: sets that have a name of their own
+#: sets that users request by name; "drawn" is a source of cifar10
 SIMULATED = ("jets", "topclass")
-#: share of the samples to test with
+#: fraction of the samples in the test set
 _TEST_SHARE = 0.2
 _N_PARTICLES = 150
 
-#: of each class of jets: mass in GeV, prongs, mean number of constituents, width of a prong
+#: for each class of jets: mass in GeV, prongs, mean number of constituents, width of a prong
 _MASS = np.array([0.0, 0.0, 80.4, 91.2, 173.0])
 _N_PRONGS = np.array([1, 1, 2, 2, 3])
 _N_CONSTITUENTS = np.array([56, 34, 40, 40, 52])
@@ -30,10 +30,10 @@ _WIDTH = np.array([0.09, 0.05, 0.03, 0.03, 0.035])
 
 
 def simulated(name: str, n_samples: int | None, seed: int) -> ImageSet:
-    """Return a set of `N_SAMPLES`; `seed` decides all of it.
+    """Return a set of `n_samples`, by default `N_SAMPLES`, drawn from `seed`.
 
     Raises:
-        ConfigurationError: fewer than two samples are asked for.
+        ConfigurationError: `n_samples` is less than two.
     """
     n = N_SAMPLES[name] if n_samples is None else n_samples
     if n < 2:
@@ -47,11 +47,11 @@ def simulated(name: str, n_samples: int | None, seed: int) -> ImageSet:
 
 
 def _jets(n: int, rng: np.random.Generator) -> Images:
-    """Return constituents with the 16 features of the JEDI-net data set, the hardest first, zeros behind the last.
+    """Return constituents with the 16 features of the JEDI-net data set, hardest first, padded with zeros.
 
     px, py, pz, e, e/E, pt, pt/PT, eta, eta relative to the jet, rotated eta, phi, relative, rotated phi, distance to
-    the axis, cosine of the angle to the beam, and the same relative to the axis. Labels: pt, eta, mass, constituents of
-    the jet, one number for each class, and one that is always 0.
+    the axis, cosine of the angle to the beam, and the same relative to the axis. Labels: pt, eta, mass, number of
+    constituents of the jet, one number for each class, and one that is always 0.
     """
     kind = rng.integers(5, size=n)
     jet_pt, jet_eta, jet_phi = rng.normal(1000, 40, n), rng.normal(0, 0.7, n), rng.uniform(-np.pi, np.pi, n)
@@ -85,7 +85,7 @@ def _jets(n: int, rng: np.random.Generator) -> Images:
 
 
 def _prongs(kind: np.ndarray, pt: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the centres (n, 3, 2) of the prongs of each jet around its axis, and their shares (n, 3) of its pt."""
+    """Return the centres (n, 3, 2) of the prongs of each jet around its axis, and their fractions (n, 3) of its pt."""
     n = len(kind)
     z, angle = rng.uniform(0.25, 0.75, n), rng.uniform(0, 2 * np.pi, n)
     distance = _MASS[kind] * rng.normal(1, 0.04, n) / (pt * np.sqrt(z * (1 - z)))
@@ -125,12 +125,12 @@ def _collisions(n: int, rng: np.random.Generator) -> Images:
 
 
 def _drawings(n: int, rng: np.random.Generator) -> Images:
-    """Return drawings of a circle, square, diamond, cross or triangle in any colour on a noisy ground."""
+    """Return drawings of a circle, square, diamond, cross or triangle in a random colour on a noisy background."""
     kind = rng.integers(10, size=n)
     y, x = (axis - 15.5 for axis in np.mgrid[:32, :32].astype(np.float32))
     place, size = rng.uniform(-6, 6, (2, n, 1, 1)), rng.uniform(6, 10, (n, 1, 1))
     x, y = x - place[0], y - place[1]
-    # Of a circle, a square, a diamond, a cross and a triangle.
+    # Circle, square, diamond, cross and triangle.
     square, diamond = np.maximum(np.abs(x), np.abs(y)), np.abs(x) + np.abs(y)
     cross = np.where(np.minimum(np.abs(x), np.abs(y)) < 2.0, square, 99)
     distances = [np.hypot(x, y), square, diamond, cross, np.maximum(2 * np.abs(x) + y, -2 * y) / 1.5]
