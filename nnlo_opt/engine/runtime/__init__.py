@@ -1,1 +1,1 @@
-"""Process of a rank: devices, signals, logs, watchdog."""
+"""The process of a rank: devices, signals, logs, watchdog."""

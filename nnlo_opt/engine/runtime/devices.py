@@ -1,15 +1,15 @@
-"""A rank's share of its node: threads and a GPU.
+"""Threads and GPU of a rank: its share of its node.
 
-The share is settled before a framework is imported, in two steps. `cap_threads` runs before NumPy is imported, whose
-library reads the number of threads once, and before MPI says which ranks are on the node: every rank of the node gets
-the same part of the cores. When the topology is known, `share_node` returns the final share, and `NodeShare.take` puts
-it into the environment for the framework. Ranks that train share all cores; masters and the coordinator compute next to
-nothing. The GPUs are dealt out in turn to the ranks that train.
+The share is decided before a framework is imported, in two steps. `cap_threads` runs before NumPy is imported, which
+reads the number of threads only once, and before MPI tells which ranks are on the node: every rank of the node gets
+the same part of the cores. When the topology is known, `share_node` returns the final share, and `NodeShare.take` sets
+it in the environment for the framework. Ranks that train share all cores; masters and the coordinator hardly compute.
+The GPUs are assigned round-robin to the ranks that train.
 
-`OMP_NUM_THREADS` of the user comes first. If the batch system has set `CUDA_VISIBLE_DEVICES` (for AMD
+A user's `OMP_NUM_THREADS` takes precedence. If the batch system has set `CUDA_VISIBLE_DEVICES` (for AMD
 `HIP_VISIBLE_DEVICES` and `ROCR_VISIBLE_DEVICES`), these GPUs are used, by index, UUID or name of a MIG slice; otherwise
-all GPUs of the node. Ranks whose GPUs differ keep their own: by different variables, or by different UUIDs behind the
-same index.
+all GPUs of the node. If the batch system gives each rank different GPUs, ranks keep theirs: the variables differ, or
+the same index stands for different UUIDs.
 """
 
 import hashlib
@@ -27,23 +27,23 @@ from nnlo_opt.engine.runtime.environment import THREAD_VARIABLES
 
 Environment = MutableMapping[str, str]
 
-#: launcher by launcher: (rank on the node, number of ranks on the node)
+#: variables of each launcher: (rank on the node, number of ranks on the node)
 _NODE_VARIABLES = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
-#: variable with the number of threads that this package has set, so that it is not taken for the user's number
+#: variable with the number of threads that this package has set, to distinguish it from the user's number
 _OURS = "NNLO_OPT_THREADS"
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
-#: variables of every vendor that choose among the GPUs
+#: variables of all vendors that select GPUs
 VISIBLE = (_CUDA, _HIP, _ROCR)
-#: a GPU, or a slice of one, in a list of visible devices
+#: name of a GPU or a slice of one in a list of visible devices
 _NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 #: name that means "no GPU" to every runtime
 NO_GPU = "-1"
-#: cores and GPUs of a rank beyond these numbers are not shared out
+#: most cores and GPUs of a node that are shared out
 _MAX_CORES, _MAX_GPUS = 4096, 32
 #: length of a digest
 _ID_BYTES = 16
@@ -54,25 +54,25 @@ _ID_BYTES = 16
 
 def cores() -> frozenset[int]:
     """Return the cores on which this process may run; `mpirun` may have chosen them."""
-    # psutil has no affinity on macOS either, and is not needed this early.
+    # psutil cannot tell the affinity on macOS either, and need not be imported this early.
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def pack_cores(numbers: Collection[int]) -> bytes:
-    """Return 512 bytes that name these cores, for a message of fixed length."""
+    """Encode these cores in 512 bytes, for a message of fixed length."""
     return sum(1 << core for core in numbers if core < _MAX_CORES).to_bytes(_MAX_CORES // 8, "little")
 
 
 def unpack_cores(packed: bytes) -> frozenset[int]:
-    """Return the cores that `pack_cores` has made these bytes of."""
+    """Decode the cores from `pack_cores`."""
     bits = int.from_bytes(packed, "little")
     return frozenset(core for core in range(bits.bit_length()) if bits >> core & 1)
 
 
 def given_threads(environ: Mapping[str, str]) -> int | None:
-    """Return the number of threads that the user asked for; None if only `cap_threads` has set a number."""
+    """Return the number of threads set by the user; None if only `cap_threads` has set one."""
     text = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not text.isdigit() or int(text) < 1 or text == environ.get(_OURS):
         return None
@@ -80,7 +80,7 @@ def given_threads(environ: Mapping[str, str]) -> int | None:
 
 
 def node_place(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return (rank on this node, number of ranks on it) as the launcher says before MPI starts, or else (0, 1)."""
+    """Return (rank on this node, number of ranks on it) from the launcher's variables, (0, 1) without them."""
     for rank, size in _NODE_VARIABLES:
         if environ.get(size, "").isdigit() and int(environ[size]) > 0:
             number = environ.get(rank, "0")
@@ -89,19 +89,19 @@ def node_place(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def cap_threads(environ: Environment = os.environ) -> None:
-    """Give the thread pools of every rank the same part of the node's cores, unless the user has set a number."""
+    """Limit threads to an equal part of the node's cores, unless the user has set a number."""
     _set_threads(environ, given_threads(environ) or max(1, len(cores()) // node_place(environ)[1]))
 
 
 def core_share(mine: Collection[int], trainers: Sequence[Collection[int]]) -> int:
-    """Return how many cores a rank has that may run on the cores `mine`.
+    """Return the number of cores for a rank that may run on the cores `mine`.
 
-    A core counts in equal parts for all trainers that may run on it. So a node has no more threads than cores (but at
+    A core is split equally among all trainers that may run on it. So a node has no more threads than cores (but at
     least one for each rank), whether `mpirun` has bound the ranks to a core, to a socket or not at all.
 
     Args:
         mine: cores of the rank.
-        trainers: cores of each trainer of the node, this rank included.
+        trainers: cores of each trainer of the node, including this rank.
     """
     share = sum((Fraction(1, max(1, sum(core in other for other in trainers))) for core in mine), Fraction(0))
     return max(1, int(share))
@@ -123,9 +123,9 @@ def _set_threads(environ: Environment, n_threads: int) -> None:
 class Gpus:
     """GPUs that this process may use."""
 
-    #: names, as `variable` takes them
+    #: names, in the form that `variable` accepts
     names: tuple[str, ...]
-    #: the environment variable that chooses among them
+    #: the environment variable that selects GPUs
     variable: str = _CUDA
 
 
@@ -139,20 +139,20 @@ def _nvidia_smi() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drivers:
-    """Places in which the drivers list the GPUs of the node; tests give other places."""
+    """Where the drivers list the GPUs of the node; tests use other places."""
 
     nvidia: Path = Path("/proc/driver/nvidia")
     amd: Path = Path("/sys/class/kfd/kfd/topology/nodes")
-    #: returns the answer of `nvidia-smi -L`, "" if there is none
+    #: returns the output of `nvidia-smi -L`, "" if it fails
     list_nvidia: Callable[[], str] = _nvidia_smi
 
 
 def find_gpus(environ: Mapping[str, str], drivers: Drivers | None = None) -> Gpus:
-    """Return the GPUs that the batch system left visible, or else all of the node. Starts no runtime.
+    """Return the GPUs that the batch system left visible, or else all of the node, without starting a GPU runtime.
 
-    Batch systems set the variables of every vendor, so the drivers of the node decide which vendor is meant. For AMD
-    the variables are filters one behind the other. `HIP_VISIBLE_DEVICES` is the last filter, and its numbers count what
-    `ROCR_VISIBLE_DEVICES` lets through; `CUDA_VISIBLE_DEVICES` is used if `HIP_VISIBLE_DEVICES` is missing
+    Batch systems set the variables of every vendor, so the drivers of the node decide which vendor is meant. AMD chains
+    its variables: indices in `HIP_VISIBLE_DEVICES` refer to the GPUs that remain after `ROCR_VISIBLE_DEVICES`;
+    `CUDA_VISIBLE_DEVICES` is used if `HIP_VISIBLE_DEVICES` is missing
     (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html).
     """
     drivers = drivers or Drivers()
@@ -167,18 +167,18 @@ def find_gpus(environ: Mapping[str, str], drivers: Drivers | None = None) -> Gpu
 
 
 def place(node_rank: int, visible: Sequence[str], max_gpus: int | None) -> str:
-    """Return the GPU of trainer `node_rank` (from 0) of a node, in turn among the first `max_gpus` (None: all)."""
+    """Return the GPU of trainer `node_rank` (from 0) of a node, round-robin over the first `max_gpus` (None: all)."""
     usable = visible if max_gpus is None else visible[:max_gpus]
     return usable[node_rank % len(usable)] if usable else NO_GPU
 
 
 def gpu_ids(gpus: Gpus, environ: Mapping[str, str], uuids: Callable[[], Sequence[str]]) -> tuple[str, ...]:
-    """Return a name of each GPU that is its own among all ranks of the node.
+    """Return a name of each GPU that is unique on the node.
 
-    An index counts the GPUs that a rank may use: if the batch system confines each task to some, all call theirs 0.
+    An index is not: if the batch system gives each task different GPUs, all tasks call their first one 0.
 
     Args:
-        uuids: returns those of the GPUs that NVIDIA's driver shows this process, by index.
+        uuids: returns the UUIDs of the GPUs that NVIDIA's driver shows this process, by index.
     """
     if gpus.variable == _HIP:
         behind: Sequence[str] = _visible(environ[_ROCR]) if _ROCR in environ else ()
@@ -188,10 +188,10 @@ def gpu_ids(gpus: Gpus, environ: Mapping[str, str], uuids: Callable[[], Sequence
 
 
 def own_gpu_ids() -> tuple[str, ...]:
-    """Return the names of `gpu_ids` of all GPUs that this process may use."""
+    """Return the unique names (`gpu_ids`) of all GPUs that this process may use."""
 
     def uuids() -> Sequence[str]:
-        from nnlo_opt.engine.runtime import nvidia  # which most ranks do without
+        from nnlo_opt.engine.runtime import nvidia  # imported late: most ranks do not need it
 
         return nvidia.uuids()
 
@@ -199,11 +199,11 @@ def own_gpu_ids() -> tuple[str, ...]:
 
 
 def deal(seen: Sequence[Sequence[str]], max_gpus: int | None) -> list[str]:
-    """Return the GPU of each rank of a node, in turn the least used of those that it sees; `NO_GPU` without any.
+    """Return the GPU of each rank of a node: rank by rank, the least used one that it sees, or `NO_GPU`.
 
     Args:
-        seen: GPUs by names that are the same for all ranks, of each rank.
-        max_gpus: most GPUs that are used on the node; None: all.
+        seen: for each rank the GPUs that it sees, by names that are unique on the node.
+        max_gpus: most GPUs to use on the node; None: all.
     """
     in_turn = (gpu for of_each in zip_longest(*seen) for gpu in of_each if gpu is not None)
     used = dict.fromkeys(list(dict.fromkeys(in_turn))[:max_gpus], 0)
@@ -216,21 +216,21 @@ def deal(seen: Sequence[Sequence[str]], max_gpus: int | None) -> list[str]:
 
 
 def are_own(names: Sequence[Sequence[str]], ids: Sequence[Sequence[str]]) -> bool:
-    """Return True if ranks of a node call different GPUs by the same name: each can see only its own."""
+    """Return True if ranks of a node use the same name for different GPUs, because each sees only its own."""
     named: dict[str, str] = {}
     pairs = (pair for of_rank in zip(names, ids, strict=True) for pair in zip(*of_rank, strict=True))
     return any(named.setdefault(name, gpu) != gpu for name, gpu in pairs)
 
 
 def _visible(text: str) -> tuple[str, ...]:
-    """Return the names in a list of visible devices. As in CUDA, the first wrong name ends it; "" and -1 hide all."""
+    """Split a list of visible devices. Like in CUDA, the first invalid name ends it; "" and -1 hide all."""
     names = takewhile(_NAME.fullmatch, map(str.strip, text.split(",")))
     return tuple(dict.fromkeys(names))
 
 
 def _nvidia_gpus(drivers: Drivers) -> tuple[str, ...]:
     indices = [str(i) for i, _ in enumerate(drivers.nvidia.glob("gpus/*"))]
-    # Slices (MIG) have names that only the driver's own tool lists.
+    # Only nvidia-smi lists the names of MIG slices.
     if indices and not any(drivers.nvidia.glob("capabilities/gpu*/mig/gi*")):
         return tuple(indices)
     gpus: list[list[str]] = []
@@ -244,7 +244,7 @@ def _nvidia_gpus(drivers: Drivers) -> tuple[str, ...]:
 
 
 def _n_amd(drivers: Drivers) -> int:
-    """Return the number of GPUs in the driver's topology, which also lists processors, with an id of 0."""
+    """Return the number of GPUs in the driver's topology, which also lists CPUs, with an id of 0."""
     n_gpus = 0
     for path in drivers.amd.glob("*/gpu_id"):
         with suppress(OSError):
@@ -260,34 +260,34 @@ class NodeShare:
     """Share of one rank in its node."""
 
     n_threads: int = 1
-    #: number of cores; a core that several ranks may use counts in equal parts; at least 1
+    #: number of cores, at least 1; a core that several ranks may use is split equally
     n_cores: int = 1
-    #: the GPU; `NO_GPU`: the rank must see none; None: no GPU was found, and the environment stays as it is
+    #: the GPU; `NO_GPU`: hide all GPUs from the rank; None: no GPU was found, leave the environment alone
     gpu: str | None = None
-    #: environment variable that chooses the GPU
+    #: environment variable that selects the GPU
     variable: str = _CUDA
-    #: number of ranks that use this GPU, this one included; 0 without a GPU
+    #: number of ranks that use this GPU, including this one; 0 without a GPU
     n_sharing: int = 0
 
     @property
     def has_spare_core(self) -> bool:
-        """True if the rank has a second core, for work beside the training."""
+        """True if the rank has a second core, for background work."""
         return self.n_cores > 1
 
     def take(self, environ: Environment = os.environ) -> None:
-        """Put the share into the environment, for the framework that is imported next."""
+        """Set the share in the environment; call it before importing a framework."""
         _set_threads(environ, self.n_threads)
         if self.gpu == NO_GPU:
             environ.update(dict.fromkeys(VISIBLE, NO_GPU))
         elif self.gpu is not None:
             environ[self.variable] = self.gpu
         if self.n_sharing > 1:
-            # Without these variables TensorFlow and JAX take all of a GPU's memory at once.
+            # Without these variables TensorFlow and JAX allocate all of a GPU's memory at start.
             environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
             environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     def text(self) -> str:
-        """Return the share in words, for the log."""
+        """Describe the share, for the log."""
         threads = f"{self.n_threads} thread{'s' * (self.n_threads > 1)}"
         if self.gpu in (None, NO_GPU):
             return f"{threads}, no GPU"
@@ -296,25 +296,25 @@ class NodeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Cores and GPUs that a rank may use, before its node is shared out."""
+    """Cores and GPUs that a rank may use, before they are divided among ranks."""
 
     cores: frozenset[int]
-    #: a digest of the name of each GPU (`gpu_ids`)
+    #: digests of the unique names of the GPUs (`gpu_ids`)
     gpus: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, cores: Collection[int], gpus: Sequence[str]) -> "Resources":
-        """Return these cores, and GPUs by the names of `gpu_ids`."""
+        """Return resources with these cores, and GPUs named by `gpu_ids`."""
         digests = (hashlib.sha256(gpu.encode()).digest()[:_ID_BYTES].hex() for gpu in gpus[:_MAX_GPUS])
         return cls(cores=frozenset(cores), gpus=tuple(digests))
 
     def pack(self) -> bytes:
-        """Return as many bytes for any resources, for a message of fixed length."""
+        """Encode as bytes of fixed length, for a message."""
         return pack_cores(self.cores) + bytes.fromhex("".join(self.gpus)).ljust(_MAX_GPUS * _ID_BYTES, b"\0")
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Resources":
-        """Return the resources that `pack` has made these bytes of."""
+        """Decode the result of `pack`."""
         n_bytes = _MAX_CORES // 8
         found = (packed[at : at + _ID_BYTES] for at in range(n_bytes, len(packed), _ID_BYTES))
         return cls(cores=unpack_cores(packed[:n_bytes]), gpus=tuple(gpu.hex() for gpu in found if any(gpu)))
@@ -324,9 +324,9 @@ class Resources:
 class GpuRequest:
     """Options about GPUs."""
 
-    #: most GPUs that are used on each node; 0: none; None: all
+    #: most GPUs to use on each node; 0: none; None: all
     max_gpus: int | None = None
-    #: True if a master has a GPU, too
+    #: True if masters also get a GPU
     master_gpu: bool = False
 
 
@@ -338,18 +338,18 @@ def share_node(
     request: GpuRequest,
     environ: Mapping[str, str] = os.environ,
 ) -> NodeShare:
-    """Return the share of `world_rank` in its node. If every rank calls with the same values, the shares fit together.
+    """Return the share of `world_rank` in its node. All ranks must pass the same values to get consistent shares.
 
     Args:
         world_rank: the rank.
-        resources: of each world rank on the node.
-        trainers: world ranks that train, on all nodes; a master that trains is among them.
+        resources: resources of each world rank on the node.
+        trainers: world ranks that train, on all nodes, including masters that train.
         masters: world ranks of masters, on all nodes.
         request: options about GPUs.
         environ: environment of the process.
     """
     on_node = sorted(resources)
-    # Masters and the coordinator wait most of the time: they take nothing from the ranks that train.
+    # Masters and the coordinator mostly wait: ranks that train need not leave them cores.
     sharing = [rank for rank in on_node if rank in trainers or world_rank not in trainers]
     n_cores = core_share(resources[world_rank].cores, [resources[rank].cores for rank in sharing])
     n_threads = given_threads(environ) or n_cores
@@ -364,6 +364,6 @@ def share_node(
             if (own := dealt[users.index(world_rank)]) != NO_GPU:
                 gpu, n_sharing = gpus.names[seen.index(own)], dealt.count(own)
         elif environ.keys().isdisjoint(VISIBLE):
-            # If no variable is set, a GPU that is unknown here is not hidden from the framework, which may find it.
+            # Set no variable: the framework may find a GPU that we did not, and must be able to use it.
             gpu = None
     return NodeShare(n_threads=n_threads, n_cores=n_cores, gpu=gpu, variable=variable, n_sharing=n_sharing)

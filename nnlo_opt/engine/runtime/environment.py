@@ -1,7 +1,7 @@
-"""Environment with which this package starts its processes.
+"""Environment for the processes that this package starts.
 
-Some of the variables let ranks under Open MPI's mpirun outlive ranks that die (ULFM); `engine.comm.mpi.ulfm` says what
-the remaining ranks do then.
+Some of the variables let ranks under Open MPI's mpirun survive the death of other ranks (ULFM); `engine.comm.mpi.ulfm`
+describes what the remaining ranks do then.
 """
 
 import os
@@ -15,25 +15,25 @@ from typing import Any
 
 from nnlo_opt.core.base.safe_path import SafePath
 
-#: beginnings of variables by which an MPI library would take a process for one of its ranks
+#: prefixes of variables that make an MPI library treat a process as one of its ranks
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI", "HYDRA_")
-#: variables that NumPy and SciPy read for their number of threads, each once, when they are imported
+#: variables with the number of threads that NumPy and SciPy read once, at import
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def fit_on_one_thread() -> None:
-    """Prepare for fits, which are small, as the search process does; to be called before SciPy is imported."""
+    """Use one thread for linear algebra, because our fits are small; call it before importing SciPy."""
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, "1")
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs `module`; by `-P` no file of the user hides a module of the standard library."""
+    """Return the command that runs `module`; `-P` stops a user's file from shadowing a standard module."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def without_mpi(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` for a process that is no rank, and that imports this copy of the package."""
+    """Return `environment` for a process that is not a rank, and that imports this copy of the package."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_MPI_PREFIXES)}
     root = str(Path(__file__).resolve().parents[3])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH"))))
@@ -43,12 +43,12 @@ def without_mpi(environment: Mapping[str, str]) -> dict[str, str]:
 def start_helper(
     command: Sequence[str], environ: Mapping[str, str] | None = None, **pipes: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a process that is no rank, and that no signal to the ranks reaches; `pipes`: as of `subprocess.Popen`.
+    """Start a process that is not a rank, and that signals to the ranks do not reach; `pipes`: see `subprocess.Popen`.
 
-    `environ`: of the process, without variables of MPI; None: as this process has it, without them.
+    `environ`: environment of the process, without variables of MPI; None: that of this process, without them.
 
-    mpirun and terminals signal a group of processes, which this one leaves with its session. srun signals all
-    processes of a step: SIGUSR1, by which ranks are asked to end, stays blocked here.
+    mpirun and terminals signal a process group, so the new process gets its own session. srun signals all processes of
+    a step, so SIGUSR1, the request to ranks to end, is blocked in the new process.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
@@ -59,7 +59,7 @@ def start_helper(
 
 
 def wait_or_kill(process: subprocess.Popen[Any], timeout_s: float) -> int:
-    """Return the status of a process that ends within `timeout_s` seconds, or else is killed."""
+    """Wait for a process, kill it after `timeout_s` seconds, and return its exit status."""
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -67,19 +67,19 @@ def wait_or_kill(process: subprocess.Popen[Any], timeout_s: float) -> int:
         return process.wait()
 
 
-#: variable that names the folder in which Open MPI's mpirun keeps files named by its process id. mpirun does not
-#: start ("listener thread failed to start") if a killed one of the same process id has left some
+#: variable with the folder in which Open MPI's mpirun keeps files named by its process id. Leftovers of a killed mpirun
+#: with the same process id stop a new one ("listener thread failed to start")
 SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"
-#: variable by which mpirun turns on ULFM in the ranks
+#: variable with which mpirun enables ULFM in the ranks
 _SWITCH = "OMPI_MCA_mpi_ft_enable"
-#: variables for mpirun, as `--with-ft ulfm` sets them; one of the two alone hangs
+#: variables for mpirun with the effect of `--with-ft ulfm`; set both, one alone hangs
 ULFM = {"PRTE_MCA_rtos": "recoverable,notifyerrors", _SWITCH: "1"}
-#: time limit for the start of MPI under ULFM, seconds: MPI waits forever for a rank that died before
+#: seconds that MPI may take to start under ULFM: it waits forever for a rank that died before
 MPI_START_S = 300
-#: variable by which the launcher names a file; rank 0 removes the file when MPI has started
+#: variable with a file of the launcher, which rank 0 removes when MPI has started
 SIGN = "NNLO_OPT_MPI_BEGINS"
-#: variable by which the launcher names a file for the exit code of all ranks, which then leave with 0: mpirun follows
-#: any other code with lines of its own
+#: variable with the file in which ranks leave their exit code for the launcher; they exit with 0 themselves, because
+#: mpirun prints messages about any other code
 EXIT_CODE = "NNLO_OPT_EXIT_CODE"
 
 
@@ -91,23 +91,23 @@ def ranks_outlive_others(environ: Mapping[str, str] = os.environ) -> bool:
 def say_that_mpi_has_begun(environ: Mapping[str, str] = os.environ) -> None:
     """Tell the launcher, if there is one, that MPI has started on all ranks; called by rank 0.
 
-    Until then all ranks wait for a rank that dies, with ULFM or without.
+    Before that, all ranks would wait for a dead rank, with or without ULFM.
     """
     with suppress(KeyError, OSError):  # without the sign the launcher assumes it after a while
         SafePath.of(Path(environ[SIGN])).unlink()
 
 
-#: variables with the policy by which Open MPI's mpirun places ranks, and the number of nodes of a step of `srun`
+#: variables with the mapping policy of Open MPI's mpirun, and the number of nodes of an `srun` step
 _MAPPING, _STEP_NODES = "PRTE_MCA_rmaps_default_mapping_policy", "SLURM_STEP_NUM_NODES"
 
 
 def n_allocated_nodes(environ: Mapping[str, str] = os.environ) -> int:
-    """Return the number of nodes that Slurm, LSF or PBS has given to this job; 0 if none of them has started it."""
+    """Return the number of nodes that Slurm, LSF or PBS has allocated to this job; 0 outside of such a job."""
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         if environ.get(name, "").isdecimal():
             return int(environ[name])
     if hosts := environ.get("LSB_MCPU_HOSTS", "").split()[::2] or environ.get("LSB_HOSTS", "").split():
-        # jsrun starts no rank on the first host, on which the script runs.
+        # jsrun does not start ranks on the first host, where the script runs.
         return len(set(hosts)) - ("JSM_NAMESPACE_SIZE" in environ)
     with suppress(KeyError, OSError):
         return len(set(Path(environ["PBS_NODEFILE"]).read_text().split()))
@@ -115,9 +115,9 @@ def n_allocated_nodes(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def idle_nodes_text(n_nodes: int, n_ranks: int, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a warning if the ranks leave nodes of the job idle on which some could run; else "".
+    """Return a warning if nodes of the job have no ranks although some could run there; else "".
 
-    A step of `srun` has the nodes that it was given, and leaves the others to other steps.
+    An `srun` step is exempt: it has the nodes that it was given, and other steps may use the rest.
     """
     n_allocated = n_allocated_nodes(environ)
     if environ.get(_STEP_NODES, "").isdecimal():

@@ -1,9 +1,9 @@
 """Handles for opening files of other processes on the same node.
 
-`/proc/<pid>/fd` leads to an open file of another process of the same user. The file needs no name, so nothing is left
-behind, however a process ends. A process gives a handle of the file to other processes. If a handle was made in another
-container, its process number may belong to another process here. So a handle also holds a token, which stands in a
-second file of the process that made the handle.
+`/proc/<pid>/fd` gives access to open files of another process of the same user. The file needs no name, so nothing is
+left behind, however a process ends. A process sends a handle of the file to other processes. If the handle comes from
+another container, its process id may belong to a different process here. So a handle also contains a token, which is
+compared with a second file of the process that made the handle.
 """
 
 import mmap
@@ -20,14 +20,14 @@ class Handle(NamedTuple):
     """Handle of one open file of a process."""
 
     pid: int
-    #: numbers of two open files: the file with the token, and the file that the handle is for
+    #: file descriptors of the file with the token, and of the file itself
     token_file: int
     file: int
     token: bytes
 
     @classmethod
     def of(cls, file: int) -> "Handle":
-        """Return a handle of this process for its open file `file`; raises OSError as `memory` does."""
+        """Return a handle for the open file `file` of this process; raises OSError like `memory`."""
         token = os.urandom(_TOKEN_BYTES)
         token_file = memory("nnlo_opt-token")
         os.write(token_file, token)
@@ -39,17 +39,17 @@ class Handle(NamedTuple):
 
     @classmethod
     def unpack(cls, handle: bytes) -> "Handle":
-        """Return the handle that `pack` has made these bytes of."""
+        """Decode the result of `pack`."""
         return cls(*_PACKED.unpack(handle))
 
     def open(self, flags: int) -> int:
-        """Open the file as `os.open` does; raises OSError if it cannot be reached from here."""
+        """Open the file like `os.open`; raises OSError if it cannot be reached from here."""
         if self._token_there() != self.token:
             raise OSError(f"number {self.pid} is another process here")
         return open_file(self.pid, self.file, flags)
 
     def _token_there(self) -> bytes:
-        # The file is mapped, not read: in another process this number may be a pipe, from which nothing may be taken.
+        # Map the file instead of reading: in the wrong process it may be a pipe, and reading would steal data.
         file = open_file(self.pid, self.token_file, os.O_RDONLY | os.O_NONBLOCK)
         try:
             with mmap.mmap(file, _TOKEN_BYTES, prot=mmap.PROT_READ) as token:
@@ -61,12 +61,12 @@ class Handle(NamedTuple):
 
 
 def memory(name: str) -> int:
-    """Return a new, empty file in memory, which has no name in any folder; raises OSError if the system has none."""
+    """Return a new, empty, unnamed file in memory; raises OSError if the system does not support it."""
     if not hasattr(os, "memfd_create"):
         raise OSError("this system has no memory without a name")
     return os.memfd_create(name)
 
 
 def open_file(pid: int, file: int, flags: int) -> int:
-    """Open file number `file` of process `pid` of this node as `os.open` does; raises OSError if the process ended."""
+    """Open file descriptor `file` of process `pid` on this node like `os.open`; raises OSError if it has ended."""
     return os.open(f"/proc/{pid}/fd/{file}", flags | os.O_CLOEXEC)

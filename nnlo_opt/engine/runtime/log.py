@@ -1,7 +1,7 @@
 """Output of a rank: rank 0 writes to the terminal, every other rank to its log file.
 
-Whatever libraries and user code print on the other ranks, from C or Python, goes to the same file. Until the run
-directory is known, an unnamed file keeps the output.
+Output of libraries and user code on other ranks, from C or Python, goes to the same file. Until the run directory is
+known, a temporary file collects the output.
 """
 
 import fcntl
@@ -20,19 +20,19 @@ from nnlo_opt.core.base.errors import printable
 from nnlo_opt.core.base.logs import WHOLE, log_path
 from nnlo_opt.core.base.safe_path import SafePath
 
-#: seconds for mpirun to read what a rank has written before the rank ends the job; and then to hand it on
+#: seconds that a rank waits, before it ends the job, for mpirun to read its output; and then to forward it
 READ_S, FORWARD_S = 2.0, 0.05
 
 
 def wait_until_read(*streams: TextIO) -> None:
-    """Return when what was written to `streams` has left this process and been read, or after `READ_S` seconds.
+    """Flush `streams` and wait until their output has been read, for at most `READ_S` seconds.
 
-    Under mpirun they are pipes, and what is still in them when the job is ended is lost. So a reason is shown only if
-    this is called before the job is ended.
+    Under mpirun they are pipes, and unread output is lost when the job ends. Call this before ending the job, so that
+    the user sees the reason.
     """
     deadline_s = time.monotonic() + READ_S
     for stream in streams:
-        with suppress(OSError, ValueError):  # closed, or nobody reads any more
+        with suppress(OSError, ValueError):  # closed, or the reader has ended
             stream.flush()
             while _unread_bytes(stream.fileno()) and time.monotonic() < deadline_s:
                 time.sleep(1e-3)
@@ -52,14 +52,14 @@ def _unread_bytes(fd: int) -> int:
 
 
 class _Printable(logging.Formatter):
-    """Format whose text is `printable`."""
+    """Formatter that escapes unprintable text."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 class _LogOfRankZero(logging.Handler):
-    """Log file of rank 0, whose output goes to the terminal; it is created for the first record."""
+    """Log file of rank 0, whose output goes to the terminal; created with the first record."""
 
     def __init__(self, path: SafePath) -> None:
         super().__init__()
@@ -76,12 +76,12 @@ class RankOutput:
     """Standard output, standard error and log of this rank."""
 
     def __init__(self, world_rank: int, level: str, *, to_terminal: bool, quiet: bool = False) -> None:
-        """Turn the output to a file unless `to_terminal`, which is True for rank 0; `quiet`: it has no detail there."""
+        """Redirect the output to a file unless `to_terminal` (rank 0); `quiet`: print less on the terminal."""
         self._world_rank = world_rank
         self._held: IO[bytes] | None = None
-        #: standard error of the terminal, also after standard error was turned to the log file
+        #: standard error of the terminal, even after standard error was redirected to the log file
         self.terminal_error: TextIO = sys.stderr
-        # The terminal shows only messages on which an operator acts; the file of a rank may hold more.
+        # The terminal shows only messages that need action; a rank's log file may contain more.
         if to_terminal and (level == "info" or (quiet and level != "error")):
             level = "warn"
         handler = logging.StreamHandler()
@@ -90,12 +90,12 @@ class RankOutput:
         WHOLE.setLevel("INFO")
         if not to_terminal:
             self.terminal_error = os.fdopen(os.dup(2), "w", errors="backslashreplace")
-            # The file is unbuffered and in append mode, as two descriptors write to it.
+            # Unbuffered and in append mode, because two descriptors write to it.
             self._held = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  (lives until the run is open)
             self._turn_to(self._held.fileno())
 
     def open_log(self, run_directory: Path) -> None:
-        """Write to `logs/rank-<rank>.log` in the run directory from now on."""
+        """From now on write to `logs/rank-<rank>.log` in the run directory."""
         path = log_path(run_directory, self._world_rank)
         if self._held is None:
             WHOLE.handlers, WHOLE.propagate = [_LogOfRankZero(path)], False
@@ -112,7 +112,7 @@ class RankOutput:
     def tell_terminal(self, text: str) -> None:
         """Write `text` to the terminal, from any rank."""
         for stream in (self.terminal_error, sys.stderr):
-            with suppress(OSError, ValueError):  # user code may have closed the first; the second is the log then
+            with suppress(OSError, ValueError):  # user code may have closed the terminal; then use the log
                 stream.write(printable(text.rstrip()) + "\n")
                 stream.flush()
                 wait_until_read(stream)
@@ -121,8 +121,8 @@ class RankOutput:
     def tell_at_the_end(self, text: str, *, rank_died: bool) -> None:
         """Write `text` to the terminal, from any thread, while mpirun ends the job.
 
-        Told to end itself (by Ctrl-C too), Open MPI's reads no more from its ranks: then the terminal is written to
-        without it, if this node has it. If a rank has died, it reads all once the ranks have ended.
+        After a signal to end (also Ctrl-C), Open MPI's mpirun stops reading from its ranks: then write to the terminal
+        directly, if it is on this node. After the death of a rank it reads everything once the ranks have ended.
         """
         with suppress(OSError, ValueError):
             os.write(self.terminal_error.fileno(), f"{printable(text)}\n".encode())

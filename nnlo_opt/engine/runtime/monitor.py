@@ -1,6 +1,6 @@
 """Load of a rank per epoch (`--monitor`): CPU, memory, its NVIDIA GPU.
 
-Gauges read figures. A `Monitor` samples the gauges in a daemon thread and sums up, epoch by epoch. The figures:
+A `Monitor` samples its gauges in a daemon thread and summarises them per epoch. The figures:
 
     cpu_percent      CPU time of the process (all threads, user and system) / time passed; 100: one core the whole time
     memory_mb        resident memory, mean of the samples, in 10^6 bytes
@@ -8,9 +8,9 @@ Gauges read figures. A `Monitor` samples the gauges in a daemon thread and sums 
     gpu_percent      part of the time in which a kernel ran on the GPU, mean of the samples
     gpu_memory_mb    memory in use on the GPU, mean of the samples, in 10^6 bytes
 
-The CPU figure is exact, not sampled. The figures of a GPU are of the device: ranks that share one report the same. If
-there is no GPU, or no NVIDIA driver that answers, their keys are missing and nothing else. The driver does not measure
-the use of a slice of a GPU (MIG): its `gpu_percent` is missing.
+The CPU figure is exact, not sampled. GPU figures are of the whole device: ranks that share one report the same. Without
+a GPU or a working NVIDIA driver only their keys are missing. The driver does not measure the use of a GPU slice (MIG):
+there `gpu_percent` is missing.
 """
 
 import logging
@@ -28,15 +28,15 @@ from nnlo_opt.engine.runtime.nvidia import gauge_of
 logger = logging.getLogger(__name__)
 
 _MB = 1e6
-#: seconds that `stop` waits for a reading that has begun: a driver that hangs must not hold up the rank
+#: seconds that `stop` waits for a running reading: a hung driver must not block the rank
 _JOIN_TIMEOUT_S = 1.0
 
 
 class Gauge(Protocol):
-    """Reads figures of this moment."""
+    """Reads current figures."""
 
     def read(self) -> dict[str, float]:
-        """Return figures by name, with the same names every time. A gauge that raises is not read again."""
+        """Return figures by name, always with the same names. A gauge that raises is not read again."""
 
 
 class MemoryGauge:
@@ -50,11 +50,11 @@ class Monitor:
     """Samples gauges and returns figures per epoch. A process has one monitor, for all its roles.
 
     `start` begins a period, `end_epoch` returns the figures of the period and begins another, `stop` ends the sampling.
-    Another `start` drops the period, so that the time between two folds belongs to no epoch.
+    A second `start` discards the period, so that the time between two folds is not counted in any epoch.
 
     Args:
         clock: source of the monotonic time.
-        gauges: what is sampled; see `make_monitor` for the gauges of a rank.
+        gauges: the gauges to sample; see `make_monitor` for those of a rank.
         period_s: seconds between two samples.
         cpu_s: returns the CPU time of this process so far, in seconds.
     """
@@ -74,14 +74,14 @@ class Monitor:
         self._lock = threading.Lock()
         #: figure -> (number of samples, sum, maximum) since the period began
         self._read: dict[str, tuple[int, float, float]] = {}
-        #: begin of the period, and CPU time at this moment
+        #: start of the period, and CPU time at that moment
         self._since = (clock.monotonic_s(), cpu_s())
         #: the thread that samples, None while stopped; and the event that ends the thread
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Begin a period, and the sampling if it has not begun yet."""
+        """Begin a period, and start sampling if stopped."""
         self._begin_period()
         if self._thread is None:
             self._ended = threading.Event()
@@ -104,7 +104,7 @@ class Monitor:
                     self._read[name] = (n + 1, total + value, max(highest, value))
 
     def end_epoch(self) -> dict[str, float]:
-        """Return the figures of the period, of at least one sample, and begin another period."""
+        """Return the figures of the period, from at least one sample, and begin another period."""
         self.sample()
         with self._lock:
             passed_s = self._clock.monotonic_s() - self._since[0]
@@ -118,7 +118,7 @@ class Monitor:
         return figures
 
     def stop(self) -> None:
-        """End the sampling; does nothing if it has not begun."""
+        """Stop sampling; does nothing if stopped."""
         thread, self._thread = self._thread, None
         self._ended.set()
         if thread is not None:

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 def uuids() -> tuple[str, ...]:
     """Return the UUIDs of the GPUs that the driver shows this process, by index; empty if it does not answer.
 
-    A batch system that confines each task to GPUs of its own (cgroups) has the driver show no others.
+    If the batch system assigns GPUs to each task by cgroups, the driver shows only those.
     """
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
@@ -26,8 +26,8 @@ class NvidiaGauge:
     """One NVIDIA GPU, read by the management library of the driver.
 
     Args:
-        gpu: the name that `CUDA_VISIBLE_DEVICES` gives the GPU. An index counts as the driver does, by bus; CUDA counts
-            so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or if all GPUs of the node are alike.
+        gpu: name of the GPU for `CUDA_VISIBLE_DEVICES`. An index is in the driver's order, by bus; CUDA uses that order
+            only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or if all GPUs of the node are alike.
 
     Raises:
         pynvml.NVMLError: there is no driver, or the driver does not know this GPU.
@@ -37,7 +37,7 @@ class NvidiaGauge:
         pynvml.nvmlInit()
         by_name = pynvml.nvmlDeviceGetHandleByUUID
         self._device = pynvml.nvmlDeviceGetHandleByIndex(int(gpu)) if gpu.isdigit() else by_name(gpu)
-        #: True if the driver measures the use of this device: of a slice (MIG) it does not
+        #: True if the driver measures the use of this device, which it does not for a MIG slice
         self._measures_use = True
         try:
             self.read()
@@ -54,7 +54,7 @@ class NvidiaGauge:
 
 
 def gauge_of(gpu: str) -> NvidiaGauge | None:
-    """Return the gauge of a GPU; None if no driver answers, or it does not know this GPU."""
+    """Return the gauge of a GPU; None without a driver, or if the driver does not know this GPU."""
     try:
         return NvidiaGauge(gpu)
     except pynvml.NVMLError as error:

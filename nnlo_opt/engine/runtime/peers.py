@@ -1,9 +1,8 @@
-"""Other processes of this node, as a process that watches them sees them.
+"""Watching other processes of the same node.
 
-A process is watched by its process file descriptor, which stays with the process when its number is given to another
-one, and becomes readable when the process ends. psutil knows a process by number and start time, and has to be asked
-again and again whether the process still runs. If the system has no such descriptors, or the processes are in different
-containers, `Peer.of` returns None.
+A process is watched through its process file descriptor (pidfd), which stays valid when the process id is reused, and
+becomes readable when the process ends. psutil would have to be polled. If the system has no such descriptors, or the
+processes are in different containers, `Peer.of` returns None.
 """
 
 import mmap
@@ -15,37 +14,37 @@ from contextlib import suppress
 
 from nnlo_opt.engine.runtime.handles import Handle, memory
 
-#: number of heartbeats, and 1 if the process may be silent
+#: number of heartbeats, and 1 if they may pause
 _BEATS = struct.Struct("<QQ")
 
 
 class Heart:
-    """Heartbeats of this process, in memory that other processes of the node can read."""
+    """Heartbeats of this process, in memory shared with other processes of the node."""
 
     def __init__(self) -> None:
-        """Raise OSError if the system has no memory without a name."""
+        """Raise OSError if the system does not support unnamed files in memory."""
         file = memory("nnlo_opt-heart")
         os.ftruncate(file, _BEATS.size)
         self._memory = mmap.mmap(file, _BEATS.size)
         self._n_beats = 0
-        #: HANDLE_BYTES bytes by which other processes find this memory
+        #: HANDLE_BYTES bytes with which other processes open this memory
         self.handle = Handle.of(file).pack()
 
     def beat(self, *, may_be_silent: bool) -> None:
-        """Show that the interpreter runs; `may_be_silent`: user code runs, which may block the interpreter."""
+        """Count a heartbeat; `may_be_silent`: user code runs, which may block the interpreter."""
         self._n_beats += 1
         _BEATS.pack_into(self._memory, 0, self._n_beats, may_be_silent)
 
 
 def has_ended(process: int) -> bool:
-    """Return True if the process of a process file descriptor has ended, also if it is still a zombie."""
+    """Return True if the process of a pidfd has ended, even if it is still a zombie."""
     poll = select.poll()
     poll.register(process, select.POLLIN)
     return bool(poll.poll(0))
 
 
 class Peer:
-    """Process of this node that gave a handle.
+    """Another process of this node, known by its handle.
 
     Raises:
         OSError: the process cannot be reached from here.
@@ -66,7 +65,7 @@ class Peer:
 
     @classmethod
     def of(cls, world_rank: int, handle: bytes) -> "Peer | None":
-        """Return the rank that gave `handle`, or None if it cannot be reached from here."""
+        """Return the rank with this handle, or None if it cannot be reached from here."""
         with suppress(OSError, AttributeError):
             return cls(world_rank, handle)
         return None
@@ -78,17 +77,17 @@ class Peer:
 
     @property
     def may_be_silent(self) -> bool:
-        """True if heartbeats may stop for a while, because user code runs."""
+        """True if heartbeats may pause, because user code runs."""
         return bool(_BEATS.unpack_from(self._memory)[1])
 
     @property
     def has_ended(self) -> bool:
-        """True if the process has ended, also if it is still a zombie."""
+        """True if the process has ended, even if it is still a zombie."""
         return has_ended(self.process)
 
     @property
     def is_stopped(self) -> bool:
-        """True if a signal has stopped the process (SIGSTOP); False if a debugger has, as a person is using it."""
+        """True if a signal has stopped the process (SIGSTOP); False if a debugger has, because a person is using it."""
         import psutil
 
         with suppress(psutil.Error):
@@ -96,6 +95,6 @@ class Peer:
         return False
 
     def kill(self) -> None:
-        """End the process by SIGKILL, which also ends a stopped one."""
+        """Kill the process by SIGKILL, which also works on a stopped one."""
         with suppress(OSError):
             signal.pidfd_send_signal(self.process, signal.SIGKILL)

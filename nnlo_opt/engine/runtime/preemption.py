@@ -1,4 +1,4 @@
-"""Preemption of a rank by SIGUSR1, which batch systems send before an allocation ends."""
+"""Preemption by SIGUSR1, which batch systems send before an allocation ends."""
 
 import os
 import signal
@@ -9,27 +9,27 @@ from typing import Any
 from nnlo_opt.core.base.errors import EXIT_PREEMPTED
 from nnlo_opt.engine.runtime.signals import handle
 
-#: seconds after the grace period at which a process that has not ended yet is ended
+#: seconds after the grace period at which a process is forced to exit
 LAST_S = 2.0
 
 
 class Preemption:
-    """Request to this rank to end soon; made before any large import, so it needs little."""
+    """A request to this rank to end soon. It is created before any large import, so it has few dependencies."""
 
     def __init__(self) -> None:
-        #: time of the first signal, monotonic seconds; None before. A second signal changes nothing
+        #: time of the first signal, monotonic seconds; None before it. Later signals are ignored
         self._asked_at_s: float | None = None
         #: grace period in seconds if this process must make sure that the job ends; None otherwise
         self._grace_s: float | None = None
-        #: ends this process if it has not ended by itself; None while there is no request or no grace period
+        #: forces this process to exit; None without a request or a grace period
         self._timer: threading.Timer | None = None
 
     def listen(self) -> None:
-        """Take SIGUSR1, which would kill the process, as a request."""
+        """Handle SIGUSR1, which would kill the process, as a request."""
         handle(signal.SIGUSR1, self.ask)
 
     def ask(self, *_: Any) -> None:
-        """Note a request: the allocation ends soon. Serves as a signal handler, too."""
+        """Record a request: the allocation ends soon. Also works as a signal handler."""
         if self._asked_at_s is None:
             self._asked_at_s = time.monotonic()
             self._start_timer()
@@ -41,7 +41,7 @@ class Preemption:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that are left of the grace period, at least 0; None without a request or a grace period."""
+        """Remaining seconds of the grace period, at least 0; None without a request or a grace period."""
         if self._asked_at_s is None or self._grace_s is None:
             return None
         return max(0.0, self._asked_at_s + self._grace_s - time.monotonic())
@@ -52,19 +52,19 @@ class Preemption:
         return self.left_s == 0.0
 
     def allow(self, grace_s: float) -> None:
-        """Set the grace period: `grace_s` + LAST_S seconds after a request this process ends, whatever it does then."""
+        """Set the grace period: this process is forced to exit `grace_s` + LAST_S seconds after a request."""
         self._grace_s = grace_s
         self._start_timer()
 
     def end(self) -> None:
-        """Stop the timer, as the process ends by itself."""
+        """Stop the timer, because the process is about to exit by itself."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _start_timer(self) -> None:
         left_s = self.left_s
         if left_s is not None and self._timer is None:
-            # A user's code in this process may not return, nor may a file system.
+            # User code or a file system may hang.
             self._timer = threading.Timer(left_s + LAST_S, os._exit, (EXIT_PREEMPTED,))
             self._timer.daemon = True
             self._timer.start()

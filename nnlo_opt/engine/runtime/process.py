@@ -1,9 +1,9 @@
 """Detects user code that forks a rank's process or closes its files.
 
 An objective runs in the process of its rank. A child that it forks has copies of the journal and of all messages: if
-the child returned to the code of the rank, it would work as a second rank. A child that a user's script forks continues
-the script: it may neither use nor end what its parent has opened. File descriptors that an objective closes may
-belong to the journal or to MPI: then nobody reaches this rank any more, and MPI may wait for ever.
+the child returned to our code, it would act as a second rank. A child forked by a user's script continues the script:
+it must not use or close what its parent has opened. File descriptors that an objective closes may belong to the journal
+or to MPI: then this rank cannot be reached any more, and MPI may wait forever.
 """
 
 import logging
@@ -24,9 +24,9 @@ Arguments = TypeVarTuple("Arguments")
 
 @contextmanager
 def code_of_user() -> Iterator[None]:
-    """Context for user code; a child forked in it exits at its end instead of leaving it.
+    """Context for user code; a child process forked inside exits at the end of the context.
 
-    Otherwise the surrounding `finally` and `with` would close or remove what the parent still uses.
+    Otherwise the surrounding `finally` and `with` blocks would close or remove what the parent still uses.
     """
     pid = os.getpid()
     try:
@@ -68,7 +68,7 @@ def end_if_forked(pid: int) -> None:
 def only_here(
     function: Callable[[*Arguments], object], elsewhere: Callable[[*Arguments], object] = lambda *_: None
 ) -> Callable[[*Arguments], None]:
-    """Return a function that calls `function` in this process, and `elsewhere` in every process forked from it."""
+    """Return a function that calls `function` in this process, but `elsewhere` in its forked children."""
     pid = os.getpid()
 
     def call(*arguments: *Arguments) -> None:
@@ -79,7 +79,7 @@ def only_here(
 
 @cache
 def _witness() -> tuple[int, os.stat_result]:
-    """Return a file descriptor unknown to other code, and the unique status of its file."""
+    """Return a file descriptor that no other code knows, and the unique status of its file."""
     listening, ringing = os.pipe()
     os.close(ringing)
     return listening, os.fstat(listening)
@@ -88,7 +88,7 @@ def _witness() -> tuple[int, os.stat_result]:
 def check_files() -> None:
     """Raise BrokenProcessError if other code has closed our file descriptors since the first call.
 
-    Descriptors are usually closed from the lowest upwards: make the first call before MPI opens its own.
+    Code that closes descriptors usually starts at the lowest: call this first before MPI opens its own.
     """
     witness, before = _witness()
     try:

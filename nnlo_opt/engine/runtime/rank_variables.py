@@ -1,7 +1,7 @@
 """Environment variables that describe a launcher's ranks, to be hidden from scripts and torch groups.
 
-A framework would take all ranks of the job for those that train together, and a library of MPI its process for one of
-them. What a user or a site has set stays: parameters of MPI, and what Slurm says about the job, its memory and CPUs.
+Otherwise a framework would train on all ranks of the job together, and an MPI library would treat the process as one of
+them. Variables set by users or sites stay: MPI parameters, and Slurm's about the job, its memory and CPUs.
 """
 
 import os
@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-#: parameters of Open MPI that its mpirun gives to ranks by itself, and those by which ranks outlive others
+#: Open MPI parameters that mpirun itself sets for ranks, and those that let ranks survive others
 _ADDED = (
     "OMPI_MCA_(PREFIXES|cpu_type|initial_wdir|num_procs|mpi_ft_enable)",
     "PRTE_MCA_rtos",
@@ -19,7 +19,7 @@ _ADDED = (
     "OMPI_MCA_orte_(parent_uri|precondition_transports|tmpdir_base|top_session_dir)",
     "PMIX_MCA_mca_base_component_show_load_errors",
 )
-#: further variables of the ranks of each launcher
+#: other variables that launchers set for ranks
 _OF_RANKS = (
     # Open MPI, PRRTE and PMIx
     "OMPI_(COMM_WORLD|WORLD|APP_CTX)_.*",
@@ -38,29 +38,29 @@ _OF_RANKS = (
     "I_MPI_(BIND_WIN_ALLOCATE|RETURN_WIN_MEM_NUMA)",
     "MV2_COMM_WORLD_.*",
     "(PALS|JSM)_.*",
-    # Slurm: numbers of tasks and nodes, the place of a task, and the step, of which a script is no part
+    # Slurm: numbers of tasks and nodes, the place of a task, and the step, which a script is not part of
     "SLURM_(JOB_NUM_NODES|NNODES|NPROCS|NTASKS|NTASKS_PER_.*|TASKS_PER_NODE)(_(HET|PACK)_GROUP_[0-9]+)?",
     "SLURM_(GTIDS|LOCALID|NODEID|PROCID|TASK_PID|LAUNCH_NODE_IPADDR|SRUN_COMM_.*|STEP_.*|STEPID|PMIXP?_.*)",
-    # this package; by NNLO_OPT_JOB its launcher finds what is left of a job
+    # this package; its launcher finds leftovers of a job by NNLO_OPT_JOB, which stays
     "NNLO_OPT_(MPI_BEGINS|EXIT_CODE)",
 )
 _HIDDEN = re.compile("|".join((*_ADDED, *_OF_RANKS)))
 
 
 def is_of_a_rank(name: str) -> bool:
-    """Return True if a launcher has set the variable for its ranks."""
+    """Return True if launchers set this variable for their ranks."""
     return _HIDDEN.fullmatch(name) is not None
 
 
 def without_ranks(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a process that is no rank, but may start some."""
+    """Return the environment for a process that is not a rank, but may start some."""
     return {name: text for name, text in environ.items() if not is_of_a_rank(name)}
 
 
 def forget_ranks_if_spawned() -> None:
-    """Remove the variables if `multiprocessing` has started this process anew, and imports the program of its parent.
+    """Remove the variables in a process spawned by `multiprocessing`, which imports its parent's main module.
 
-    A user's module that imports MPI would join the job as a second process of the parent's rank, and crash.
+    Otherwise a user's module that imports MPI would join the job as a second process of the parent's rank, and crash.
     """
     process = sys.modules.get("multiprocessing.process")
     if process is not None and getattr(process.current_process(), "_inheriting", False):

@@ -1,12 +1,12 @@
-"""Signal handlers of a process that computes, which run on a stack of their own.
+"""Signal handlers on a separate stack, for processes that compute.
 
 While oneDNN multiplies matrices for TensorFlow (before oneDNN 3.12: github.com/uxlfoundation/oneDNN/issues/4845), the
-stack pointer of the thread points into the heap. A signal that is handled at this moment breaks the heap, unless the
-thread has another stack for signals. `faulthandler` gives this stack to the main thread, which receives the signals of
-a process, and Python's handlers run on it (SA_ONSTACK).
+stack pointer of the thread points into the heap. A signal handled at this moment corrupts the heap, unless the thread
+has a separate signal stack. `faulthandler` sets one up for the main thread, which receives the signals of a process,
+and Python's handlers run on it (SA_ONSTACK).
 
-`faulthandler` also writes the stacks of a process that crashes, and lets it end. Open MPI installs a crash handler of
-its own if there is none when MPI starts. That handler allocates memory: it waits for ever if the heap is broken.
+`faulthandler` also prints the stacks of a crashing process, and lets it end. If there is no crash handler when MPI
+starts, Open MPI installs its own. That handler allocates memory, and hangs if the heap is corrupt.
 """
 
 import faulthandler
@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-#: standard error, also when it goes to the log of a rank
+#: standard error, even when redirected to the log of a rank
 _STDERR = 2
 
 

@@ -1,7 +1,7 @@
 """Repairs standard streams that user code has closed, or whose locks a forked process has inherited.
 
-A fork copies the lock of a stream as it is. If another thread was writing at that moment, the copy stays locked for
-ever. Python makes new locks for the streams with which it has started, not for one such as `sys.stdout = open(...)`.
+A fork copies the lock of a stream in its current state. If another thread was writing at that moment, the copy stays
+locked forever. Python renews the locks of its original streams, but not of one such as `sys.stdout = open(...)`.
 """
 
 import io
@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-#: seconds to wait for a stream that may be locked forever
+#: seconds to wait for a stream that may be locked
 _FLUSH_S = 1.0
-#: names in `sys`, with the descriptors of the streams with which Python starts
+#: names of the original streams in `sys`, and their descriptors
 _NAMES = {"stdout": 1, "stderr": 2, "__stdout__": 1, "__stderr__": 2}
-#: streams of the process that has forked this one, which stay: their end would wait for their lock
+#: the parent's streams, kept alive: their finalizers would wait for their locks
 _inherited: list[Any] = []
-#: streams whose lock this process does not inherit
+#: streams with new locks
 _renewed: list[Any] = []
 
 
 def renew_streams() -> None:
-    """Replace the streams, in a process that was just forked, by new ones on the same descriptors.
+    """Replace the streams of a newly forked process by new ones on the same descriptors.
 
-    Those of log handlers are replaced, too. A stream of another kind stays, as that of a notebook.
+    Streams of log handlers are replaced, too. Other kinds of streams stay, such as a notebook's.
     """
     holders: list[tuple[Any, str]] = [(sys, name) for name in _NAMES]
     handlers = [ref() for ref in vars(logging)["_handlerList"]]
@@ -42,7 +42,7 @@ def renew_streams() -> None:
 
 
 def flush_streams() -> None:
-    """Flush the standard streams, except closed ones and ones that are locked forever."""
+    """Flush the standard streams, except closed or permanently locked ones."""
     for stream in (sys.stdout, sys.stderr):
         if not _inherited or any(stream is new for new in _renewed):
             _flush(stream)
@@ -56,7 +56,7 @@ def flush_streams() -> None:
 
 @contextmanager
 def keeping_streams() -> Iterator[None]:
-    """Open the standard streams again that code within the context closes or takes away."""
+    """Restore standard streams that code in the context closes or replaces."""
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     try:
         yield
@@ -67,7 +67,7 @@ def keeping_streams() -> Iterator[None]:
 
 
 def _flush(stream: Any) -> None:
-    with suppress(Exception):  # closed, taken away, full, or a class of a user
+    with suppress(Exception):  # closed, removed, disk full, or a user's class
         stream.flush()
 
 
@@ -76,8 +76,8 @@ def _is_shut(stream: Any) -> bool:
 
 
 def _renewed_like(stream: Any) -> io.TextIOWrapper | None:
-    """Return a new stream on the descriptor of another one; None if that has none, or writes in a way of its own."""
-    stream = getattr(stream, "rich_proxied_file", stream)  # below a line of progress, which the parent draws
+    """Return a new stream on the descriptor of another one; None if it has none, or is not a plain text stream."""
+    stream = getattr(stream, "rich_proxied_file", stream)  # the stream behind the parent's progress line
     if isinstance(stream, io.TextIOWrapper) and type(stream).write is io.TextIOWrapper.write:
         with suppress(OSError, ValueError):
             return _stream_on(stream.fileno(), stream)
@@ -85,7 +85,7 @@ def _renewed_like(stream: Any) -> io.TextIOWrapper | None:
 
 
 def _stream_on(descriptor: int, like: Any) -> io.TextIOWrapper:
-    """Return a stream that leaves its descriptor open, with the encoding and the buffers of another one."""
+    """Return a stream that does not close its descriptor, with the encoding and buffering of another one."""
     is_direct = getattr(like, "write_through", False)
     return io.TextIOWrapper(
         open(descriptor, "wb", 0 if is_direct else -1, closefd=False),

@@ -1,16 +1,16 @@
 """Timeline of all ranks (`--timeline`), a Chrome trace to be opened in https://ui.perfetto.dev.
 
-Every rank keeps a `RankTimeline` and writes its part, `<run>/timeline/rank-00003.json`. The rank writes the whole part
-again every few seconds and at its end, so a part is a valid trace whatever happens to the rank. Rank 0 puts the parts
-together as `<run>/timeline.json` (`merge_timelines`).
+Every rank keeps a `RankTimeline` and writes its part, `<run>/timeline/rank-00003.json`. The rank rewrites the whole
+part every few seconds and at its end, so a part is a valid trace even if the rank is killed. Rank 0 merges the parts to
+`<run>/timeline.json` (`merge_timelines`).
 
 Format: "Trace Event Format" (Chromium project), complete events ("ph": "X") and metadata ("ph": "M"). pid is the world
 rank and tid a thread of it, the main one 0. ts and dur are microseconds since the first rank began.
 
-Clock: each rank measures by its monotonic clock, which it compares with the wall clock once. A step of the wall clock
-during the run shifts nothing. Ranks of one node agree to some microseconds. Ranks of several nodes agree as well as the
-wall clocks of the nodes: below a millisecond with PTP or chrony on a local network, and worse without. If a message
-seems to arrive before it was sent, the difference shows the error of the clocks; nothing is corrected.
+Clock: each rank uses its monotonic clock, which it compares with the wall clock once, so steps of the wall clock during
+the run have no effect. Ranks of one node agree to some microseconds. Ranks of several nodes agree as well as the wall
+clocks of the nodes: below a millisecond with PTP or chrony on a local network, and worse without. If a message seems to
+arrive before it was sent, the difference shows the error of the clocks; nothing is corrected.
 """
 
 import json
@@ -33,19 +33,19 @@ logger = logging.getLogger(__name__)
 
 #: file of a run directory with the timeline of all ranks
 TIMELINE_NAME = "timeline.json"
-#: folder of a run directory with a part of every rank
+#: folder of a run directory with the parts of all ranks
 PARTS_NAME = "timeline"
-#: most events of all ranks together: some 65 MB, which Perfetto opens in seconds
+#: most events of all ranks together: about 65 MB, which Perfetto opens in seconds
 _MAX_EVENTS = 500_000
 #: most events of one rank: 18 MB of memory, 0.3 s to write
 _MAX_EVENTS_OF_RANK = 50_000
-#: least seconds between two writes of a part, and least ratio of these to the seconds that a write takes
+#: minimum seconds between two writes of a part, and minimum ratio of the pause to the duration of a write
 _WRITE_PERIOD_S, _WRITE_RATIO = 10.0, 100.0
-#: errors of a part that is damaged
+#: errors from reading a damaged part
 _UNREADABLE = (OSError, ValueError, TypeError, LookupError, ArithmeticError)
 
 
-#: name, category, tid, seconds since the timeline began at its start and at its end, arguments
+#: name, category, tid, start and end in seconds since the timeline began, arguments
 _Event: TypeAlias = tuple[str, str, int, float, float, dict[str, Any] | None]
 
 
@@ -68,16 +68,16 @@ class _Span:
 
 
 class RankTimeline(Timeline):
-    """Timeline of one rank, to which any of its threads may add.
+    """Timeline of one rank; any of its threads may add events.
 
     Memory is bounded: if there are too many events, the shorter half is dropped and counted. So a long run keeps its
-    epochs, its validations and all that took unusually long, from its beginning to its end.
+    epochs, its validations and everything unusually slow, from beginning to end.
 
     Args:
         world_rank: number of the rank.
-        label: name of the rank in the picture.
+        label: name of the rank in the viewer.
         clock: source of times.
-        max_events: most events that are kept; see `events_per_rank`.
+        max_events: most events to keep; see `events_per_rank`.
     """
 
     keeps = True
@@ -87,14 +87,14 @@ class RankTimeline(Timeline):
         self._label = label
         self._monotonic_s = clock.monotonic_s
         self._max_events = max_events
-        #: begin of the timeline on the monotonic clock and on the wall clock, seconds
+        #: start of the timeline on the monotonic clock and on the wall clock, seconds
         self._zero_s = clock.monotonic_s()
         self._zero_unix_s = clock.unix_s()
-        #: events kept, in the order of their ends
+        #: the events, ordered by their ends
         self._events: list[_Event] = []
         self.n_dropped = 0
         main = threading.main_thread()
-        #: (ident, name) of a thread, or (0, name) of a track that is no thread -> tid
+        #: (ident, name) of a thread, or (0, name) of another track -> tid
         self._tracks: dict[tuple[int, str], int] = {(main.ident or 0, main.name): 0}
         #: name of each tid
         self._track_names: list[str] = ["main"]
@@ -116,7 +116,7 @@ class RankTimeline(Timeline):
     def record(
         self, name: str, category: str, track: str | None, start_s: float, arguments: dict[str, Any] | None
     ) -> None:
-        """Keep an event that ends now; `track` None: the track of this thread."""
+        """Add an event that ends now; `track` None: the track of this thread."""
         end_s = self.now()
         key = (threading.get_ident(), threading.current_thread().name) if track is None else (0, track)
         with self._lock:
@@ -128,7 +128,7 @@ class RankTimeline(Timeline):
                 self._thin_out()
 
     def _new_track(self, ident: int, name: str) -> int:
-        """Return the tid of a new thread: the one of an ended thread of its name, as folds follow one another."""
+        """Return a tid for a new thread, reusing that of an ended thread with the same name (one per fold)."""
         alive = {thread.ident for thread in threading.enumerate()}
         ended = next((key for key in self._tracks if ident and key[1] == name and key[0] not in {0, *alive}), None)
         if ended is not None:
@@ -174,7 +174,7 @@ class RankTimeline(Timeline):
         self._next_write_s = ended_s + max(_WRITE_PERIOD_S, _WRITE_RATIO * (ended_s - began_s))
 
     def to_text(self) -> str:
-        """Return the part as a trace: a first line of facts, a line for every event, a last line."""
+        """Return the part as a trace: a line of metadata, a line for every event, a last line."""
         with self._lock:
             events, names, n_dropped = list(self._events), list(self._track_names), self.n_dropped
         facts: dict[str, Any] = {"rank": self._world_rank, "host": socket.gethostname(), "process": os.getpid()}
@@ -190,7 +190,7 @@ class RankTimeline(Timeline):
 
 
 def events_per_rank(n_ranks: int) -> int:
-    """Return how many events each rank may keep, so that a viewer can still open all of them together."""
+    """Return how many events each rank may keep so that a viewer can still open the merged file."""
     return min(_MAX_EVENTS_OF_RANK, max(2_000, _MAX_EVENTS // n_ranks))
 
 
@@ -203,15 +203,14 @@ def part_path(run_directory: Path, world_rank: int) -> SafePath:
 
 
 def clear_parts(run_directory: Path) -> None:
-    """Remove the parts of an earlier start of the run; done by rank 0, before other ranks know the directory."""
+    """Remove the parts of an earlier start of the run; called by rank 0, before other ranks know the directory."""
     (SafePath(run_directory) / PARTS_NAME).remove()
 
 
 def merge_timelines(run_directory: Path) -> Path | None:
-    """Put the parts together as `timeline.json` and return its path, or None if there is no part.
+    """Merge the parts to `timeline.json` and return its path, or None if there is no part.
 
-    The parts are read and written event by event. A part that is missing or cannot be read is left out, with a line in
-    the log.
+    The parts are read and written event by event. A missing or unreadable part is left out and logged.
     """
     parts = []
     for path in (SafePath(run_directory) / PARTS_NAME).glob("rank-*.json"):
@@ -243,7 +242,7 @@ def _write_whole(file: IO[str], parts: Sequence[tuple[SafePath, dict[str, Any]]]
 
 
 _FOOT = "\n]}\n"
-#: one encoder for all events: making an encoder takes longer than encoding an event
+#: one encoder for all events: creating an encoder takes longer than encoding an event
 _ENCODER = json.JSONEncoder(default=str, allow_nan=False, check_circular=False)
 
 
@@ -252,7 +251,7 @@ def _head(facts: Mapping[str, Any]) -> str:
 
 
 def _line(value: Mapping[str, Any]) -> str:
-    # Values that JSON cannot hold are shown as text: a NumPy number, or a loss that is not finite.
+    # Write values that JSON does not support as text: a NumPy number, or a loss that is not finite.
     try:
         return _ENCODER.encode(value)
     except ValueError:
@@ -261,7 +260,7 @@ def _line(value: Mapping[str, Any]) -> str:
 
 def _complete(event: _Event, pid: int) -> dict[str, Any]:
     name, category, track, start_s, end_s, arguments = event
-    # Both ends are rounded to whole nanoseconds. If begin and duration were rounded, nested spans might overlap.
+    # Round both ends to whole nanoseconds. If start and duration were rounded, nested spans might overlap.
     start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
     place: dict[str, Any] = {"name": name, "cat": category, "ph": "X", "pid": pid, "tid": track}
     complete = place | {"ts": start_ns / 1000, "dur": (end_ns - start_ns) / 1000}
@@ -281,7 +280,7 @@ def _read_facts(path: SafePath) -> dict[str, Any]:
 
 
 def _shifted(path: SafePath, shift_us: float) -> Iterator[dict[str, Any]]:
-    """Yield the events of a part, later by `shift_us`, up to the first line that is no event."""
+    """Yield the events of a part, shifted by `shift_us`, up to the first line that is not an event."""
     with path.open(encoding="utf-8", errors="replace") as file:
         file.readline()
         for line in file:

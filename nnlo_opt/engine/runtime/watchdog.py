@@ -1,12 +1,12 @@
 """Watchdog of a rank: a thread that ends a hung process, so that other ranks notice a death instead of waiting.
 
-The watchdog watches its own process by the pulse (`pulse`), and the other ranks of the node by their
-heartbeats: a process that was stopped (SIGSTOP), or whose interpreter is blocked in C code, cannot watch itself. The
-first rank of the node with a beating heart ends a process like this. The watchdog also sees which rank of the node ends
-first when a job dies; without ULFM nothing else can tell. If mpirun has been killed, or its daemon on this node, the
-watchdog ends its rank, which MPI does not reach while it computes (`engine.runtime.starter`).
+The watchdog monitors its own process by the pulse (`pulse`), and the other ranks of the node by their heartbeats: a
+process that was stopped (SIGSTOP), or whose interpreter is blocked in C code, cannot watch itself. The first rank of
+the node with a beating heart ends such a process. The watchdog also sees which rank of the node ends first when a job
+dies; without ULFM nothing else can tell. If mpirun or its daemon on this node has been killed, the watchdog ends its
+rank, because MPI cannot end a rank that computes (`engine.runtime.starter`).
 
-Only time in which the watchdog itself was running counts: a job that was suspended as a whole continues when it wakes.
+Only time in which the watchdog itself runs counts: a job that was suspended as a whole continues when it resumes.
 """
 
 import faulthandler
@@ -29,36 +29,36 @@ from nnlo_opt.engine.runtime.peers import Heart, Peer, has_ended
 from nnlo_opt.engine.runtime.signals import handle
 from nnlo_opt.engine.runtime.starter import starter_of
 
-#: longest time between two looks: seconds, and part of the time-out
+#: longest time between two checks: seconds, and fraction of the time-out
 LOOK_S, LOOK_PART = 2.0, 0.1
-#: seconds of slow work before the first line that says what it is; each further line comes after twice as long
+#: seconds of slow work before the first line that reports it; the time doubles for each further line
 SLOW_S = 10.0
-#: seconds after SIGTERM at which a rank ends, so that its watchdog can report what it saw; mpirun grants half a second
+#: seconds that a rank lives on after SIGTERM, so that its watchdog can report deaths; mpirun grants half a second
 LINGER_S = 0.2
-#: seconds after a death in which no other rank may die, if the death is of one rank and not of the whole job
+#: a rank died alone, not with the whole job, if no other rank dies within these seconds
 ALONE_S = 0.05
-#: seconds in which the stacks of a hung rank are written, to a file system that may hang as well; and seconds later at
-#: which the rank ends even if another handler takes the signal
+#: seconds to write the stacks of a hung rank, to a file system that may hang as well; and seconds after that when the
+#: rank is ended even if another handler catches the signal
 LAST_WORDS_S, LATER_S = 10.0, 2.0
-#: seconds in which ranks end by themselves whose mpirun has been killed; one that is blocked is ended by another one
+#: seconds for ranks to end by themselves after mpirun was killed; then other ranks kill those that are blocked
 LEAVE_S = 1.0
 
 
 @dataclass(slots=True)
 class Watch:
-    """Watch over a counter, which measures how long the counter has stood still; pure."""
+    """Measures how long a counter has not changed; pure."""
 
     timeout_s: float
-    #: longest time between two looks that counts: in any time beyond, the watchdog itself was not running
+    #: longest countable time between two checks: beyond it, the watchdog itself was not running
     longest_gap_s: float
-    #: count at the last look, and time of that look; None before
+    #: count at the last check, and its time; None before the first
     _count: int = -1
     _looked_at_s: float | None = None
-    #: seconds since the counter moved
+    #: seconds since the counter changed
     idle_s: float = 0.0
 
     def look(self, count: int, patience: float, now_s: float) -> bool:
-        """Return True if `count` has stood still for longer than `patience` times the time-out."""
+        """Return True if `count` has not changed for longer than `patience` times the time-out."""
         gap_s = 0.0 if self._looked_at_s is None else min(now_s - self._looked_at_s, self.longest_gap_s)
         self.idle_s = self.idle_s + gap_s if count == self._count else 0.0
         self._count, self._looked_at_s = count, now_s
@@ -66,12 +66,12 @@ class Watch:
 
 
 class Watchdog:
-    """Watchdog of one rank. The rank gives `heart.handle` to the other ranks of its node, and watches theirs.
+    """Watchdog of one rank. The rank sends `heart.handle` to the other ranks of its node, and watches theirs.
 
     Args:
         world_rank: number of the rank.
-        timeout_s: `--hang-timeout` in seconds; 0: no process is ended for hanging.
-        tell: shows a sentence on the terminal.
+        timeout_s: `--hang-timeout` in seconds; 0: never end a process for hanging.
+        tell: prints a line on the terminal.
         pulse: the pulse of this process.
     """
 
@@ -81,31 +81,31 @@ class Watchdog:
         self._tell = tell
         self._pulse = pulse
         self._look_s = min(LOOK_S, LOOK_PART * timeout_s) if timeout_s else LOOK_S
-        #: heartbeats of this process; None if the system has no memory without a name
+        #: heartbeats of this process; None if the system does not support unnamed files in memory
         self.heart: Heart | None = None
         with suppress(OSError):
             self.heart = Heart()
-        #: other ranks of the node that have not ended, in the order of their numbers
+        #: other running ranks of the node, in the order of their numbers
         self.peers: list[Peer] = []
-        #: called with a rank of the node that died by itself, and how
+        #: called with (world rank, cause) when a rank of the node died alone
         self._saw_death: Callable[[int, str], None] = lambda world_rank, how: None
-        #: file for the stacks of this rank if it hangs; None: the terminal, as there is no run yet
+        #: file for the stacks of this rank if it hangs; None: the terminal, because there is no run yet
         self._log: SafePath | None = None
-        #: called when SIGTERM comes, with True if a rank of the node has died before
+        #: called after SIGTERM, with True if a rank of the node died before
         self._heard_sigterm: Callable[[bool], None] = lambda rank_died: None
-        #: file descriptor from which signals are read; -1 before `start`
+        #: file descriptor to read signals from; -1 before `start`
         self._told_fd = -1
-        #: True if this rank is about to end, and so all ranks: a death means nothing any more
+        #: True if all ranks are about to end, so that deaths are normal
         self._ends = False
-        #: descriptor that is readable once mpirun, or its daemon on this node, has ended; None: there is none to see
+        #: descriptor that becomes readable when mpirun or its daemon on this node ends; None: not visible
         self._starter: int | None = None
         self._own = self._new_watch()
-        #: True if this rank says what slow work it does; seconds of that work at the last such line, 0 before one
+        #: True if this rank reports slow work; seconds of that work at the last report, 0 before the first
         self._tells_work, self._told_s = False, 0.0
         self._of_peers: dict[int, Watch] = {}
 
     def watch(self, peers: Sequence[Peer]) -> None:
-        """Watch these ranks, too."""
+        """Also watch these ranks."""
         self.peers = sorted(peers, key=lambda peer: peer.world_rank)
         self._of_peers = {peer.world_rank: self._new_watch() for peer in self.peers}
 
@@ -115,12 +115,12 @@ class Watchdog:
     def report(self, saw_death: Callable[[int, str], None], log: SafePath | None, *, tells_work: bool = False) -> None:
         """Report deaths of ranks to `saw_death` from now on, and write the stacks of this rank to the file `log`.
 
-        `tells_work`: slow work of this rank is shown on the terminal.
+        `tells_work`: report slow work of this rank on the terminal.
         """
         self._saw_death, self._log, self._tells_work = saw_death, log, tells_work
 
     def start(self) -> None:
-        """Watch until the process ends. To be called in the main thread; a second call does nothing."""
+        """Watch until the process ends. Call it in the main thread; a second call does nothing."""
         if self._told_fd >= 0:
             return
         self._starter = starter_of()
@@ -131,12 +131,12 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def leave(self) -> None:
-        """Report no death any more, as all ranks are about to end. Collective: every rank, before one of them ends."""
+        """Stop reporting deaths, because all ranks are about to end. Collective: all ranks, before any ends."""
         self._ends = True
         self._pulse.expect(TOGETHER)
 
     def _listen_for_the_end(self) -> None:
-        """Let this rank end a moment after SIGTERM, by which mpirun ends all ranks when one has died."""
+        """Delay the end after SIGTERM, which mpirun sends to all ranks when one has died."""
         listening, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._told_fd = listening
         handle(signal.SIGTERM, _linger)
@@ -144,7 +144,7 @@ class Watchdog:
         os.register_at_fork(after_in_child=_forget_signals)
 
     def tell_of_sigterm(self, heard_sigterm: Callable[[bool], None]) -> None:
-        """Call `heard_sigterm` in the thread when SIGTERM comes, with True if a rank of the node has died before."""
+        """Call `heard_sigterm` in the thread after SIGTERM, with True if a rank of the node died before."""
         self._heard_sigterm = heard_sigterm
 
     # ------------------------------------------------------------ the thread
@@ -159,13 +159,13 @@ class Watchdog:
         while True:
             events = dict(poll.poll(1000 * self._look_s))
             if select.POLLNVAL in events.values():
-                return  # user code has closed the files of this process, which is ended for that
+                return  # user code has closed the files of this process, which will be ended for that
             ready = events.keys()
             if self._starter in ready:
                 self._end_without_starter()
             for peer in [peer for peer in self.peers if peer.process in ready]:
                 poll.unregister(peer.process)
-            # A rank lingers after SIGTERM: a rank that is dead already when SIGTERM comes here died before.
+            # Ranks linger after SIGTERM: one that is dead by now died before it.
             self._note_deaths()
             if self._told_fd in ready:
                 self._hear()
@@ -177,12 +177,12 @@ class Watchdog:
             self._heard_sigterm(len(self.peers) < len(self._of_peers))
         self._ends |= is_told
         if is_told and signal.getsignal(signal.SIGTERM) is _linger:
-            # The handler runs when the main thread returns to Python, which it may never do.
+            # The handler only runs when the main thread returns to Python, which may never happen.
             time.sleep(2 * LINGER_S)
             os._exit(128 + signal.SIGTERM)
 
     def _note_deaths(self) -> None:
-        """Drop the ranks of the node that have ended, and report a rank that died alone."""
+        """Forget the ranks of the node that have ended, and report one that died alone."""
         dead = [peer for peer in self.peers if peer.has_ended]
         if not dead:
             return
@@ -196,7 +196,7 @@ class Watchdog:
             self._saw_death(dead[0].world_rank, "its process died")
 
     def _is_first(self) -> bool:
-        """Return True if no rank before this one on its node has a beating heart."""
+        """Return True if this is the first rank of its node with a beating heart."""
         silent_s = 3 * self._look_s
         return not any(
             peer.world_rank < self.world_rank and self._of_peers[peer.world_rank].idle_s < silent_s
@@ -211,7 +211,7 @@ class Watchdog:
             return
         for peer in self.peers:
             watch = self._of_peers[peer.world_rank]
-            # A rank whose heart beats is not asked whether it is stopped, which takes a look into a file.
+            # Check the heartbeat first: checking for a stopped process reads a file.
             if watch.look(peer.beats, 1.0, now_s) and self._is_first() and self._hangs(peer, watch):
                 self._end_peer(peer)
         if self._own.look(self._pulse.ticks, patience, now_s):
@@ -226,7 +226,7 @@ class Watchdog:
             self._tell(f"Rank {self.world_rank} {self._pulse.doing}: {slow_s:.0f} s so far.")
 
     def _hangs(self, peer: Peer, watch: Watch) -> bool:
-        """Return True if a rank hangs whose heart has stood still for the time-out."""
+        """Return True if a rank hangs, given that its heart has stopped for the time-out."""
         return peer.is_stopped or (not peer.may_be_silent and watch.idle_s > TOGETHER * self._timeout_s)
 
     def _end_peer(self, peer: Peer) -> None:
@@ -238,7 +238,7 @@ class Watchdog:
         peer.kill()
 
     def _end_without_starter(self) -> NoReturn:
-        """End this rank, and the ranks of the node that do not end by themselves."""
+        """End this rank, and kill ranks of the node that do not end by themselves."""
         with _last_words():
             if not self._ends:
                 self._tell(f"mpirun, or its daemon on this node, has ended: rank {self.world_rank} ends, too.")
@@ -269,9 +269,9 @@ class Watchdog:
 
 @contextmanager
 def _last_words() -> Iterator[None]:
-    """End this process however long the code inside takes: an alarm needs neither the interpreter nor the file system.
+    """End this process by an alarm, which needs neither the interpreter nor the file system, if the code inside hangs.
 
-    A death by a signal is noticed by the other ranks if ranks outlive others, an exit is not.
+    With ULFM, other ranks notice a death by a signal, but not an exit.
     """
     signal.alarm(math.ceil(LAST_WORDS_S))
     with open(os.devnull, "w") as nowhere:
@@ -294,7 +294,7 @@ def _linger(signum: int, frame: Any) -> None:
 
 
 def _forget_signals() -> None:
-    """Reset the signals in a process that a user's code has forked."""
+    """Reset the signals in a process forked by user code."""
     with suppress(ValueError):  # not from a main thread
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) is _linger:
