@@ -1,1 +1,1 @@
-"""Loading of users' Python files: modules, and the search spaces in them."""
+"""Loading of users' Python files: modules and search spaces."""

@@ -1,7 +1,7 @@
 """Components from other installed packages, found by entry points.
 
-A user names a part as NAME; it is then known as NAME@PACKAGE, which a user may write as well. Entry points are looked
-for only if a name is not one of this package, and loaded only where the part is made.
+A user writes NAME or NAME@PACKAGE; inside, a component is always NAME@PACKAGE. Entry points are searched only for names
+that are not ours, and loaded only where the component is created.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ UPDATE_RULES = "nnlo_opt.update_rules"
 FRAMEWORKS = "nnlo_opt.frameworks"
 EXPORTERS = "nnlo_opt.exporters"
 GROUPS = (SEARCH_ALGORITHMS, PRUNERS, UPDATE_RULES, FRAMEWORKS, EXPORTERS)
-#: characters of a fingerprint that a name shows
+#: characters of a fingerprint to show
 _SHOWN = 12
 
 
 def is_installed(part: object) -> bool:
-    """Return True for NAME@PACKAGE, which may not be a path as FILE.py:CLASS is."""
+    """Return True for NAME@PACKAGE; False for a path such as FILE.py:CLASS."""
     return isinstance(part, str) and "@" in part and ".py:" not in part and "/" not in part
 
 
 def found(group: str, name: str) -> str:
-    """Return NAME@PACKAGE of a part that the user names as NAME or NAME@PACKAGE; "" if no package has it.
+    """Return NAME@PACKAGE for a user's NAME or NAME@PACKAGE; "" if no package provides it.
 
     Raises:
-        ConfigurationError: two packages bring parts of this name.
+        ConfigurationError: two packages provide components of this name.
     """
     name, _, package = name.partition("@")
     brought = {_package(point) for point in _points(group, name)}
@@ -48,20 +48,20 @@ def found(group: str, name: str) -> str:
 
 
 def names(group: str) -> list[str]:
-    """Return the names that installed packages bring, for a guess at what was meant."""
+    """Return the names that installed packages provide, for suggestions."""
     return sorted(entry_points(group=group).names)
 
 
 def nearest(name: object, group: str, ours: Collection[str]) -> str:
-    """Return " Did you mean ...?" for the closest name of this package or another; else empty."""
+    """Return " Did you mean ...?" with the closest name of this package or another, "" without one."""
     return did_you_mean(str(name).partition("@")[0], [*ours, *names(group)])
 
 
 def load(group: str, part: str) -> Any:
-    """Return the object of NAME@PACKAGE, whose module is imported.
+    """Import the module of NAME@PACKAGE and return the object.
 
     Raises:
-        ConfigurationError: no such package is installed in this place, or it cannot be imported.
+        ConfigurationError: the package is not installed in this environment, or it cannot be imported.
     """
     name, _, package = part.partition("@")
     point = next((point for point in _points(group, name) if _package(point) == package), None)
@@ -81,11 +81,11 @@ def load(group: str, part: str) -> Any:
 
 
 def described(part: str) -> str:
-    """Return NAME@PACKAGE for the journal: with version, and fingerprint of the modules of the package."""
+    """Return NAME@PACKAGE for the journal, with version and fingerprint of the package's modules."""
     name, _, package = part.partition("@")
     try:
         of = distribution(package)
-    except PackageNotFoundError:  # it is refused where it is made
+    except PackageNotFoundError:  # the error comes when the component is created
         return part
     return f"{name} of {package} {of.version} ({_fingerprint(of)})"
 
@@ -103,7 +103,7 @@ def _plain(package: str) -> str:
 
 
 def _fingerprint(of: Distribution) -> str:
-    """Return a hash of the Python files of all top modules that have entry points for us; nothing is imported."""
+    """Return a hash of the Python files of all top-level modules with entry points for us, without importing them."""
     modules = {point.module.partition(".")[0] for point in of.entry_points if point.group in GROUPS}
     digest = hashlib.sha256()
     for name in sorted(modules):

@@ -1,11 +1,11 @@
-"""Execution of users' Python files as modules, always from their source.
+"""Execution of users' Python files as modules, always from source.
 
-Python's own cache of compiled files distinguishes two versions of a file by the second of its time and by its length: a
-file that is edited quickly is not read again. All ranks would also write the cache at once, next to the user's file.
+Python's bytecode cache recognises a changed file by its time in seconds and its length, and may miss a quick edit. All
+ranks would also write the cache at once, next to the user's file.
 
-A process that an objective spawns, such as a worker of torch's `DataLoader`, imports the module of a function by its
-name, in a new interpreter that shares only `sys.path` with this one. So a file is a module of its own name, which is
-found in its folder. If another module has that name, the file is a module below this one, which finds it there.
+A process spawned by an objective, such as a worker of torch's `DataLoader`, imports the module of a function by name,
+in a new interpreter that shares only `sys.path` with this one. So a file becomes a module of its own name, found in its
+folder. If another module has that name, the file becomes a submodule of this one, which can find it.
 """
 
 import hashlib
@@ -39,13 +39,13 @@ class _FromSource(SourceFileLoader):
 
 
 def own_files(files: Sequence[Path], sha256: str | None, model: Path | None = None) -> list[bytes | None]:
-    """Return the content of code files given by a run; ConfigurationError if others may have written them.
+    """Return the content of code files named by a run; ConfigurationError if other users may have written them.
 
     Args:
-        files: at least one; the code to execute is of these bytes, as a file may be changed after a look at it.
-        sha256: hexadecimal SHA-256 of all of them, one behind the other; empty if it is unknown; None for files that
-            the user names, which are not read here.
-        model: file to name in order to execute them all the same; the first one by default.
+        files: at least one. Execute the returned bytes: the files may change after this check.
+        sha256: hexadecimal SHA-256 of their concatenated contents; empty if unknown; None for files that the user
+            names, which are not read here.
+        model: the file that a user can name to execute them anyway, for the error; the first one by default.
     """
     if sha256 is None:
         return [None for _ in files]
@@ -66,9 +66,9 @@ def own_files(files: Sequence[Path], sha256: str | None, model: Path | None = No
 
 
 class _OwnNeighbours:
-    """Finder of modules in the folder of a model that only a run names; they must be this user's own, too."""
+    """Finds modules in the folder of a model named only by a run; they must belong to this user, too."""
 
-    #: folder -> the file of its model
+    #: folder -> its model file
     models: ClassVar[dict[Path, Path]] = {}
 
     @classmethod
@@ -84,14 +84,14 @@ class _OwnNeighbours:
         return spec
 
 
-#: no folder: `_ByPath` finds the modules of this one
+#: makes this module a package without folders: `_ByPath` finds its submodules
 __path__: list[str] = []
-#: names of modules that were executed here -> their files
+#: name of each module executed here -> its file
 _named: dict[str, Path] = {}
 
 
 class _ByPath:
-    """Finder of files whose own name another module has, in the folders of `sys.path`."""
+    """Finds files in `sys.path` whose own name is taken by another module."""
 
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
@@ -109,7 +109,7 @@ if not any(getattr(finder, "__name__", "") == _ByPath.__name__ for finder in sys
 
 
 def name_of(file: Path) -> str:
-    """Return the name by which a new interpreter with the same `sys.path` imports `file`, an absolute path."""
+    """Return the module name under which a new interpreter with the same `sys.path` can import `file` (absolute)."""
     before = next((name for name, other in _named.items() if other == file), None)
     return before or (file.stem if _has_name_alone(file) else _name_by_path(file))
 
@@ -123,7 +123,7 @@ def _digest(file: Path) -> str:
 
 
 def _has_name_alone(file: Path) -> bool:
-    """Return True if Python finds nothing but `file` by the name of `file`, which is in a folder of `sys.path`."""
+    """Return True if the name of `file`, in a folder of `sys.path`, is not taken by another module."""
     name, folder = file.stem, file.parent
     if "." in name or name.startswith("__") or name in sys.modules:
         return False
@@ -137,19 +137,19 @@ def _has_name_alone(file: Path) -> bool:
     return not any(spec is not None and spec.loader is not None for spec in specs)  # any folder has no loader
 
 
-#: files that are being executed, outermost first
+#: files being executed, outermost first
 EXECUTING: list[Path] = []
 
 
 def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
-    """Execute a model module, with its folder on the import path. Only in a process that may import a framework.
+    """Execute a model module, with its folder on the import path. Only for processes that may import a framework.
 
     The name of the module is unique (`name_of`): a user's `keras.py` must not be confused with Keras, nor two files of
     the same name with each other.
 
     Args:
         path: its file.
-        text: what `own_files` has read of it; None for a file that a user has named.
+        text: its content from `own_files`; None for a file that a user has named.
 
     Raises:
         ConfigurationError: with file, line and error, if the file cannot be executed.
@@ -157,7 +157,7 @@ def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
     file = path.resolve()
     if file.suffix != ".py":
         raise ConfigurationError(f"A model module must be a Python file. Received: {path}. Give a file ending in .py.")
-    # Models that Keras has saved name their classes by the module; earlier versions by the second or third name.
+    # Models saved by Keras name the modules of their classes; earlier versions used the second or third name.
     names: list[str] = []
     EXECUTING.append(file)
     try:
@@ -183,10 +183,10 @@ def execute_file(path: Path, text: bytes | None = None) -> ModuleType:
 
 @contextmanager
 def importing(path: Path, *, is_named: bool = True) -> Iterator[None]:
-    """Execute a model module, or a part of it, inside the context: errors become a ConfigurationError, with the line.
+    """Context for executing a model module or part of it: errors become a ConfigurationError with the line.
 
-    The folder of the module joins `sys.path`, and stays there: `get_model` may import neighbours at any time. If no
-    user has named the module, they must be this user's own.
+    The folder of the module is added to `sys.path` and stays there: `get_model` may import neighbours at any time. If
+    no user has named the module, its neighbours must belong to this user.
     """
     path = path.resolve()
     if is_named:
@@ -196,13 +196,13 @@ def importing(path: Path, *, is_named: bool = True) -> Iterator[None]:
         if _OwnNeighbours not in sys.meta_path:
             sys.meta_path.insert(sys.meta_path.index(PathFinder), _OwnNeighbours)
     if str(path.parent) not in sys.path:
-        # Behind the folder of a file of the same name, which is a module by that name.
+        # After the folder of an executed file of the same name, which owns that module name.
         same = [str(file.parent) for name, file in _named.items() if (path.parent / f"{name}.py").exists()]
         place = max((1 + sys.path.index(folder) for folder in same if folder in sys.path), default=0)
         sys.path.insert(place, str(path.parent))
     try:
         yield
-    except ConfigurationError as error:  # raised by our own classes, in words for the user
+    except ConfigurationError as error:  # raised by our own classes, already written for the user
         raise ConfigurationError(f"{path}{line_in(path, error)}: {error}") from error
     except (Exception, SystemExit) as error:
         remedy = "Install" if isinstance(error, ModuleNotFoundError) else "Correct"
@@ -213,11 +213,11 @@ def importing(path: Path, *, is_named: bool = True) -> Iterator[None]:
 
 
 def load_module(source: str, rule: str) -> ModuleType:
-    """Return the module FILE.py or MODULE; to be called in a process that may import a framework.
+    """Return the module FILE.py or MODULE; call it only in a process that may import a framework.
 
     Args:
-        source: a file, or a module that Python finds, in the working folder as well.
-        rule: what the user has to name, for the error.
+        source: a file, or the name of a module in `sys.path` or the working folder.
+        rule: what the user has to provide, for the error.
 
     Raises:
         ConfigurationError: there is no such file or module, or it cannot be executed.

@@ -1,7 +1,7 @@
-"""Loading of search spaces from users' Python modules, with dimensions of this package or of scikit-optimize.
+"""Loading of search spaces from users' Python modules, with dimensions from this package or scikit-optimize.
 
-scikit-optimize itself is not imported. The user's module is executed and may import anything, so these functions belong
-into a short-lived process, never into a coordinator or master.
+scikit-optimize itself is not imported. The user's module is executed and may import anything: call these functions only
+in a short-lived process, never in a coordinator or master.
 """
 
 import sys
@@ -18,9 +18,9 @@ from nnlo_opt.core.space.parameters import KINDS
 from nnlo_opt.core.space.space import Space
 from nnlo_opt.engine.loading.modules import load_module
 
-#: names that decide if a module has several lists; the first one that exists is taken
+#: preferred names if a module has several lists; the first existing one is used
 PREFERRED_NAMES = ("parameter_range", "space", "search_space")
-#: functions of a model module that may have the list as an attribute
+#: functions of a model module that may carry the list as an attribute
 _MODEL_FUNCTIONS = ("get_model", "objective")
 _KIND_NAMES = ", ".join(kind.__name__ for kind in KINDS)
 
@@ -28,17 +28,16 @@ _KIND_NAMES = ", ".join(kind.__name__ for kind in KINDS)
 def load_space(source: str, fixed: Mapping[str, str] | None = None) -> Space:
     """Return the space of a Python file (`search_spaces/mnist.py`) or of a module (`search_spaces.mnist`).
 
-    The space is the module's only list of dimensions, of any name, else `get_model.parameter_range`. The module's
-    function `feasible`, or that of `get_model` or `objective`, is the constraint, unless the list is a Space with one.
+    The space is the module's only list of dimensions, under any name, else `get_model.parameter_range`. The constraint
+    is the function `feasible` of the module, of `get_model` or of `objective`, unless the list is a Space with one.
 
     Args:
         source: path or module name.
-        fixed: values by the names of parameters, as text.
+        fixed: values of fixed parameters by name, as text.
 
     Raises:
         ConfigurationError: if the file or module does not exist or cannot be executed, if it has no list or several
-            lists
-            without a name of `PREFERRED_NAMES`; and as `finish_space`.
+            lists without a name of `PREFERRED_NAMES`; also as in `finish_space`.
     """
     module = _load_module(source)
     space = space_from_dimensions(_find_dimensions(module, source), source)
@@ -49,13 +48,12 @@ def finish_space(space: Space, feasible: Any, source: str, fixed: Mapping[str, s
     """Return `space` with the fixed values and the constraint of the module `source`.
 
     Args:
-        feasible: function of the constraint; None for none.
-        fixed: values by the names of parameters, as text.
+        feasible: constraint function; None for none.
+        fixed: values of fixed parameters by name, as text.
 
     Raises:
         ConfigurationError: if a parameter cannot have its fixed value, or if the constraint is not a function or
-            accepts
-            too few points.
+            accepts too few points.
     """
     constraint = _constraint(space, feasible, source)
     if fixed:
@@ -64,14 +62,14 @@ def finish_space(space: Space, feasible: Any, source: str, fixed: Mapping[str, s
 
 
 def load_constraint(source: str) -> Constraint:
-    """Return the constraint of a module that has one; ConfigurationError as `load_space`."""
+    """Return the constraint of a module that has one; ConfigurationError as in `load_space`."""
     module = _load_module(source)
     space, feasible = _find_dimensions(module, source), feasible_in(vars(module))
     return _constraint(space, feasible, source) or Constraint.of(feasible, source)
 
 
 def _constraint(space: Any, feasible: Any, source: str) -> Constraint | None:
-    """Return the constraint of `space`, or the one that `feasible` is; ConfigurationError if there are both."""
+    """Return the constraint of `space`, or `feasible` as one; ConfigurationError if both exist."""
     own = space.constraint if isinstance(space, Space) else None
     if own is None:
         return None if feasible is None else Constraint.of(feasible, source)
@@ -87,7 +85,7 @@ def space_from_dimensions(dimensions: Any, source: str) -> Space:
     """Return the space of a list of parameters of this package or of scikit-optimize, read from `source`.
 
     Raises:
-        ConfigurationError: naming `source`, if an entry is no parameter, has no name, or is refused by its class.
+        ConfigurationError: naming `source`, if an entry is not a parameter, has no name, or has invalid arguments.
     """
     if isinstance(dimensions, Space):
         return dimensions
@@ -108,8 +106,7 @@ def space_from_dimensions(dimensions: Any, source: str) -> Space:
 def _find_dimensions(module: ModuleType, source: str) -> Any:
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     for name in PREFERRED_NAMES:
-        # The content is not checked here: a list of this name is meant to be the space, and errors in it must be
-        # reported.
+        # Do not check the content here: a list of this name is meant to be the space, and its errors must be reported.
         if isinstance(public.get(name), (list, tuple)) or _is_space(public.get(name)):
             return public[name]
     found = {name: value for name, value in public.items() if _is_dimension_list(value) or _is_space(value)}
@@ -140,7 +137,7 @@ def _is_space(value: Any) -> bool:
 
 
 def _load_module(source: str) -> ModuleType:
-    """Return the module, which is executed anew if it is a file; its folder is searched for imports meanwhile."""
+    """Return the module; a file is executed again, with its folder on the import path meanwhile."""
     before = [*sys.path]
     try:
         return load_module(source, "A search space must be a Python file or a module that can be imported")
