@@ -1,1 +1,1 @@
-"""Model adapters, which compute a flat gradient from flat weights."""
+"""Model adapters: they compute a flat gradient from flat weights."""

@@ -1,7 +1,7 @@
-"""Gradients averaged over ranks in an optimizer of Keras or torch, or behind a gradient tape of TensorFlow.
+"""Averages gradients over ranks in an optimizer of Keras or torch, or in a gradient tape of TensorFlow.
 
-The optimizer stays the user's own object, of its own class. The method by which `model.fit` makes a step gets the
-averaged gradients: `apply`, on JAX `stateless_apply`. So what is saved of the optimizer knows nothing of this package.
+The optimizer remains the user's own object, of its own class. We replace the method that `model.fit` calls for a step,
+`apply` or on JAX `stateless_apply`, and average its gradients. So a saved optimizer does not depend on this package.
 """
 
 from collections import deque
@@ -21,20 +21,20 @@ from nnlo_opt.engine.models.tensors import through_flat
 
 
 class Chunked(Protocol):
-    """Mean of a vector that travels by parts."""
+    """Averaging of a vector that is sent in parts."""
 
-    #: weight of this rank, by which the caller multiplies its numbers
+    #: weight of this rank; the caller multiplies its numbers by it
     share: float
 
     def send_until(self, end: int) -> None:
         """Send what is complete: all numbers before `end`."""
 
     def finish(self) -> None:
-        """Return when the vector is the mean."""
+        """Wait until the vector holds the mean."""
 
 
 class AveragingCalls(Protocol):
-    """Collective calls that average over ranks, as `engine.comm.mpi.agreed_calls` makes them."""
+    """Collective calls that average over ranks, implemented by `engine.comm.mpi.agreed_calls`."""
 
     rank: int
     size: int
@@ -42,44 +42,44 @@ class AveragingCalls(Protocol):
     def average(
         self, vector: np.ndarray, n_samples: int, step: Step, kind: str = "sum", sums: bool = False
     ) -> np.ndarray:
-        """Return the mean of the vectors of all ranks, weighted by their samples; with `sums` the sum."""
+        """Return the mean of the vectors of all ranks, weighted by their samples; their sum with `sums`."""
 
     def average_chunks(self, vector: np.ndarray, n_samples: int, step: Step) -> Chunked:
-        """Begin to average a vector whose numbers come one after the other."""
+        """Start averaging a vector that is filled from the beginning to the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """Settings of how gradients travel."""
+    """Settings for sending gradients."""
 
-    #: `sum`: in their own precision; `float16`, `bfloat16`: in 16 bits
+    #: `sum`: in full precision; `float16`, `bfloat16`: in 16 bits
     kind: str = "sum"
-    #: True for the sum over the ranks, as of `op=hvd.Sum`, instead of the mean
+    #: True for the sum over the ranks instead of the mean, like `op=hvd.Sum`
     sums: bool = False
 
 
-#: methods of a Keras optimizer that make a step, each with the place of the gradients among its arguments
+#: step methods of a Keras optimizer, with the position of the gradients among the arguments
 _STEPS = {"apply": 0, "stateless_apply": 1}
 
 
 class AveragedApply:
-    """Method of a Keras optimizer that makes a step, and first averages the gradients over all ranks."""
+    """Replacement for the step method of a Keras optimizer, which first averages the gradients over all ranks."""
 
     def __init__(self, optimizer: Any, averaging: AveragingCalls, wire: Wire, name: str) -> None:
-        """Take the place of the method `name` of `optimizer`."""
+        """Replace the method `name` of `optimizer`."""
         self._optimizer = optimizer
         self._apply: Callable[..., Any] = getattr(optimizer, name)
         self._place = _STEPS[name]
         self._averaging = averaging
         self._wire = wire
-        #: samples of the batch under way, a number or a tensor; 1 while it is not known: all ranks weigh the same
+        #: samples of the current batch, a number or a tensor; 1 if unknown, for equal weights of all ranks
         self._n_samples: Any = 1
-        #: gradients of torch, which come one by one while they are computed
+        #: averages gradients of torch while they are computed; None on other backends
         self._hooks: _TorchHooks | None = None
         setattr(optimizer, name, self)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Make the step of the optimizer along the mean of the gradients. Collective: every rank."""
+        """Average the gradients, then call the optimizer's own step. Collective: every rank."""
         before, grads, after = arguments[: self._place], arguments[self._place], arguments[self._place + 1 :]
         means = self._hooks.finish() if self._hooks else None
         means = means or averaged(grads, self._averaging, self._wire, self._n_samples, self._rates(*before))
@@ -94,7 +94,7 @@ class AveragedApply:
             return [keras.ops.convert_to_tensor(self._optimizer.learning_rate)]
 
     def watch(self, model: Any) -> None:
-        """Weigh the gradients of `model` by the samples of their batches from now on."""
+        """From now on weight the gradients of `model` by the samples of their batches."""
         import keras
 
         plain = model.train_step
@@ -105,13 +105,13 @@ class AveragedApply:
         if keras.backend.backend() == "torch" and self._wire == Wire() and self._averaging.size > 1:
             self._hooks = _TorchHooks(self._averaging)
         model.train_step = partial(self._step, model, plain)
-        model.train_function = None  # one of an earlier `fit` makes its steps without averages
+        model.train_function = None  # discard that of an earlier `fit`, which does not average
 
     def _step(self, model: Any, train_step: Callable[..., Any], *arguments: Any) -> Any:
         """Call the `train_step` of a model; its last argument is the batch."""
         import keras
 
-        if averaged_apply_of(model) is not self:  # the model was compiled anew
+        if averaged_apply_of(model) is not self:  # the model was compiled again
             return train_step(*arguments)
         first = next(leaf for leaf in keras.tree.flatten(arguments[-1]) if leaf is not None)
         self._n_samples = keras.ops.shape(first)[0]
@@ -131,7 +131,7 @@ def averaged(
     Args:
         grads: gradients of the variables.
         averaging: collective calls.
-        wire: settings of how gradients travel.
+        wire: settings for sending gradients.
         n_samples: samples of the batch.
         rates: learning rates of the step, numbers or tensors.
 
@@ -150,30 +150,30 @@ def averaged(
 
 
 class _TorchHooks:
-    """Gradients of torch that travel while gradients of earlier layers are still computed.
+    """Sends gradients of torch while gradients of earlier layers are still being computed.
 
-    The vector has the last variables first, as their gradients are ready first.
+    The vector starts with the last variables, because their gradients are ready first.
     """
 
     def __init__(self, averaging: AveragingCalls) -> None:
         self._averaging = averaging
-        #: parameters that call `_take`
+        #: parameters with a hook that calls `_take`
         self._hooked: set[Any] = set()
-        #: parameters in the order of the vector, with their places
+        #: parameters in the order of the vector, with their slices
         self._places: dict[Any, slice] = {}
         self._vector = aligned_empty(0)
         self._n_samples = 0
         #: learning rates of this step
         self._rates: tuple[float, ...] = ()
-        #: parameters whose gradients have come in this step
+        #: parameters whose gradients have arrived in this step
         self._come: set[Any] = set()
-        #: parameters from the first one whose gradient has not come, in the order of the vector
+        #: parameters from the first one without a gradient, in the order of the vector
         self._left: deque[Any] = deque()
         self._is_in_step = False
         self._chunked: Chunked | None = None
 
     def begin(self, variables: Sequence[Any], n_samples: int, rates: Sequence[Any]) -> None:
-        """Wait for the gradients of these variables (Keras), for a batch of `n_samples` samples."""
+        """Prepare for the gradients of these Keras variables, for a batch of `n_samples` samples."""
         parameters = [variable.value for variable in reversed(variables)]
         if list(map(id, parameters)) != list(map(id, self._places)):
             self._place(parameters)
@@ -216,7 +216,7 @@ class _TorchHooks:
         self._chunked.send_until(self._places[self._left[0]].start if self._left else self._vector.size)
 
     def finish(self) -> list[Any] | None:
-        """Return the averaged gradients in the order of the variables; None if none has come in this step."""
+        """Return the averaged gradients in the order of the variables; None if none arrived in this step."""
         import torch
 
         if self._chunked is None:
@@ -228,7 +228,7 @@ class _TorchHooks:
 
 
 def _average_before_steps(optimizer: Any, averaging: AveragingCalls, wire: Wire) -> None:
-    """Let an optimizer of torch average the gradients over all ranks before each step; a missing one is zero."""
+    """Make a torch optimizer average the gradients over all ranks before each step; a missing one counts as zero."""
     import torch
 
     is_skipped = False
@@ -260,18 +260,18 @@ def _average_before_steps(optimizer: Any, averaging: AveragingCalls, wire: Wire)
             synchronize()
 
     optimizer.register_step_pre_hook(before)
-    # Horovod's names: for scripts that clip the means, and then step without another average
+    # Horovod's names, for scripts that clip the averaged gradients, and then step without averaging again
     optimizer.synchronize, optimizer.skip_synchronize = synchronize, skip_synchronize
 
 
 def distribute_tape(tape: Any, averaging: AveragingCalls, wire: Wire, n_samples: Any = 1) -> Any:
-    """Let the gradients of a tape of TensorFlow be averaged over all ranks; return the same tape.
+    """Make a TensorFlow tape average its gradients over all ranks; return the same tape.
 
     Args:
         tape: the tape, after its context.
         averaging: collective calls.
-        wire: settings of how gradients travel.
-        n_samples: samples of the batch; by default all ranks weigh the same.
+        wire: settings for sending gradients.
+        n_samples: samples of the batch; by default all ranks have the same weight.
     """
     plain = tape.gradient
 
@@ -286,10 +286,10 @@ def distribute_tape(tape: Any, averaging: AveragingCalls, wire: Wire, n_samples:
 
 
 def distribute(optimizer: Any, averaging: AveragingCalls, wire: Wire) -> Any:
-    """Let an optimizer of Keras or torch step along gradients that are averaged over all ranks; return the same one.
+    """Make a Keras or torch optimizer average gradients over all ranks; return the same optimizer.
 
     Raises:
-        ConfigurationError: it is no such optimizer, or was given before.
+        ConfigurationError: it is not such an optimizer, or already averages.
     """
     if _averaged_apply_in(optimizer) is not None or hasattr(optimizer, "skip_synchronize"):
         raise ConfigurationError(
@@ -315,10 +315,10 @@ def _averaged_apply_in(optimizer: Any) -> AveragedApply | None:
 
 
 def averaged_apply_of(model: Any) -> AveragedApply | None:
-    """Return the averaging of the optimizer of a compiled model; None if its optimizer is a plain one.
+    """Return the averaging of a compiled model's optimizer; None if its optimizer does not average.
 
     Raises:
-        ConfigurationError: Keras has put another optimizer around it, which might skip steps on one rank alone.
+        ConfigurationError: Keras has wrapped it in another optimizer, which might skip steps on single ranks.
     """
     if _averaged_apply_in(getattr(model.optimizer, "inner_optimizer", None)) is not None:
         raise ConfigurationError(

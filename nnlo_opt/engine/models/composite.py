@@ -1,11 +1,11 @@
-"""Composite models: several Keras models that are trained together by a `train_on_batch` of their own.
+"""Composite models: several Keras models trained together by a custom `train_on_batch`.
 
-To the rest of a trainer a composite is one more `ModelAdapter`. Its weights are the weights of its models, one behind
-the other. Its state is their state and the running averages of their optimizers. Its gradient is the difference w - w'
-of the weights before and after `train_on_batch`, in which each model makes steps of its own optimizer. An update rule
-that takes the difference for a gradient, at a learning rate of 1 (`TrainingOptions.for_updates`), therefore exchanges
-weights in easgd, adds up differences in downpour and averages them in allreduce. Exchange, checkpoints, folds and
-resuming are as for any other model.
+To the rest of a trainer a composite is an ordinary `ModelAdapter`. Its weights are the concatenated weights of its
+models. Its state is their state and the running averages of their optimizers. Its gradient is the difference w - w' of
+the weights before and after `train_on_batch`, in which each model steps with its own optimizer. An update rule that
+uses this difference as a gradient, at a learning rate of 1 (`TrainingOptions.for_updates`), therefore exchanges weights
+in easgd, adds up differences in downpour and averages them in allreduce. Exchange, checkpoints, folds and resuming work
+like for any other model.
 """
 
 import zlib
@@ -48,23 +48,23 @@ class ModelPart:
 
     #: built Keras model with trainable weights
     model: Any
-    #: loss of each output by a name for its figure, in the order of the outputs
+    #: figure name -> loss, in the order of the outputs
     losses: Mapping[str, Loss]
-    #: weights of the losses by the same names; 1 for a name that is missing
+    #: weights of the losses by the same names; 1 for missing names
     loss_weights: Mapping[str, float] = field(default_factory=dict)
-    #: pairs (copy, original): a model within this one that always has the values of a model of another part; the copy
+    #: pairs (copy, original): a model within this one that always has the values of a model of another part. The copy
     #: must not be trainable
     copies: Sequence[tuple[Any, Any]] = ()
-    #: optimizer of this model, with its parameters; None for the optimizer of the options
+    #: optimizer of this model, with its parameters; None: the one in the options
     optimizer: str | None = None
     learning_rate: float | None = None
     optimizer_params: Mapping[str, Any] = field(default_factory=dict)
 
 
 class CompositeModel(ABC):
-    """Several models that are trained together; `get_model.trains_itself = True` announces one to the trainer.
+    """Several models that are trained together; set `get_model.trains_itself = True` for it.
 
-    A subclass keeps only hyperparameters before `build`.
+    Before `build`, a subclass holds only hyperparameters.
     """
 
     @abstractmethod
@@ -84,17 +84,17 @@ class CompositeModel(ABC):
             models: models by name, with `train_on_batch`, `test_on_batch` and `predict`.
             x: features of the batch.
             y: labels of the batch.
-            rng: source of all random numbers; it depends on the seed, the batch, and the number of batches before.
+            rng: use it for all random numbers; it depends on the seed, the batch, and the number of earlier batches.
         """
 
     @abstractmethod
     def test_on_batch(
         self, models: Mapping[str, "PartTrainer"], x: Arrays, y: Arrays, rng: np.random.Generator
     ) -> Mapping[str, Figures]:
-        """Return the figures of every model for one validation batch; `rng` depends on the batch alone."""
+        """Return the figures of every model for one validation batch; `rng` depends only on the batch."""
 
     def to_save(self, parts: Mapping[str, ModelPart]) -> Any:
-        """Return the Keras model that is saved: all models side by side, each a layer of its name."""
+        """Return the Keras model to save: by default all models side by side, each as a layer of its name."""
         import keras
 
         inputs: list[Any] = []
@@ -111,7 +111,7 @@ class PartTrainer:
 
     Args:
         part: description of the model.
-        options: options of the training; their optimizer holds unless the part has its own.
+        options: options of the training; their optimizer is the default.
     """
 
     def __init__(self, part: ModelPart, options: TrainingOptions) -> None:
@@ -124,16 +124,16 @@ class PartTrainer:
             name, rate, parameters = part.optimizer, part.learning_rate, part.optimizer_params
         n_weights = self.adapter.n_weights
         self.optimizer: Optimizer = make_optimizer(name, n_weights, rate, parameters)
-        #: weights (n_weights,) of the adapter, which steps of the optimizer move
+        #: weights (n_weights,) of the adapter, updated in place by the optimizer
         self.weights = self.adapter.own_weights
         self._gradient = aligned_empty(n_weights)
-        #: state of the adapter, with the copies
+        #: state of the adapter, including the copies
         self._state = aligned_empty(self.adapter.n_state)
-        #: places in `_state` that follow the weights or the state of other trainers
+        #: for each copied variable: place in `_state`, other trainer, True for its weights or False for its state, place
         self._followed: list[tuple[slice, PartTrainer, bool, slice]] = []
 
     def follow(self, copies: Sequence[tuple[Any, Any]], others: Sequence["PartTrainer"]) -> None:
-        """Keep the variables of every copy at the values of its original in `others`, from now on."""
+        """From now on keep the variables of every copy equal to its original in `others`."""
         for copy, original in copies:
             own = self.adapter.places(copy.variables)
             for other in others:
@@ -145,7 +145,7 @@ class PartTrainer:
                     self._followed.append((mine[1], other, *theirs))
 
     def train_on_batch(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> dict[str, float]:
-        """Make one step of the optimizer on the batch; return its figures before the step."""
+        """Train one step on the batch; return its figures before the step."""
         self._refresh()
         metrics = self.adapter.gradient(x, y, self._gradient, sample_weight)
         self.optimizer.apply(self.weights, self._gradient)
@@ -162,7 +162,7 @@ class PartTrainer:
         return self.adapter.outputs(x, model)
 
     def _refresh(self) -> None:
-        """Compute with the current values of the copies."""
+        """Update the copies from their originals."""
         if self._followed:
             self.adapter.read_state(self._state)
             for mine, other, is_weight, theirs in self._followed:
@@ -179,7 +179,7 @@ class PartTrainer:
         self.adapter.read_state(state := aligned_empty(self.adapter.n_state))
         return state
 
-    # ------------------------------------------------------------ what travels beside the weights
+    # ------------------------------------------------------------ state exchanged with the weights
 
     @property
     def n_travelling(self) -> int:
@@ -187,7 +187,7 @@ class PartTrainer:
         return sum(len(part) for part in self._travelling(self._state))
 
     def read_travelling(self, out: FloatVector) -> None:
-        """Copy the state without copies, and the running averages of the optimizer, into `out`."""
+        """Write the state without the copies, and the running averages of the optimizer, to `out`."""
         np.concatenate([np.empty(0, np.float32), *self._travelling(self.state())], out=out)
 
     def write_travelling(self, vector: FloatVector) -> None:
@@ -199,7 +199,7 @@ class PartTrainer:
         self.adapter.write_state(state)
 
     def _travelling(self, state: FloatVector) -> Iterator[FloatVector]:
-        """Yield the parts of `state` that are no copies, then the running averages of the optimizer."""
+        """Yield the parts of `state` that are not copies, then the running averages of the optimizer."""
         start = 0
         for mine, *_ in sorted(self._followed, key=lambda one: one[0].start):
             yield state[start : mine.start]
@@ -208,7 +208,7 @@ class PartTrainer:
         yield from self.optimizer.slots
 
     def counters(self) -> list[list[int]]:
-        """Return the integers that a repetition depends on."""
+        """Return the integers needed to repeat the training exactly."""
         return [[self.optimizer.n_steps], *self.adapter.discrete_state()]
 
     def load_counters(self, values: list[list[int]]) -> None:
@@ -218,13 +218,13 @@ class PartTrainer:
 
 
 class CompositeAdapter(FlatWeights):
-    """`ModelAdapter` of one composite; its memory is freed by `release` only.
+    """`ModelAdapter` of one composite; only `release` frees its memory.
 
     Args:
-        composite: model that `get_model` has returned.
+        composite: model returned by `get_model`.
         feature_shape: shape of a sample.
-        options: options of the training; they name the optimizer of every model.
-        seed: seed of the random numbers that training and validation draw.
+        options: options of the training, with the default optimizer.
+        seed: seed of the random numbers for training and validation.
     """
 
     trains_itself = True
@@ -252,7 +252,7 @@ class CompositeAdapter(FlatWeights):
         self._n_batches = 0
 
     def _weight_places(self) -> Iterator[tuple[PartTrainer, slice]]:
-        """Return each trainer with the place of its weights in the vector."""
+        """Yield each trainer with the slice of its weights in the vector."""
         trainers = self._trainers.values()
         return zip(trainers, slices_of(len(trainer.weights) for trainer in trainers), strict=True)
 
@@ -262,12 +262,12 @@ class CompositeAdapter(FlatWeights):
 
     @property
     def optimizers(self) -> tuple[str, ...]:
-        """Names of the optimizers that make the steps of the models, each once."""
+        """Names of the optimizers actually used, without duplicates."""
         return tuple(dict.fromkeys(trainer.optimizer.name for trainer in self._trainers.values()))
 
     @property
     def losses_text(self) -> str:
-        """Losses of all models in words."""
+        """Losses of all models as text."""
         each = [
             f"{name}: {', '.join(loss if isinstance(loss, str) else loss.__name__ for loss in part.losses.values())}"
             for name, part in self._parts.items()
@@ -296,7 +296,7 @@ class CompositeAdapter(FlatWeights):
             rest = rest[n:]
 
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: FloatVector | None = None) -> Metrics:
-        """Write the weights before `train_on_batch` minus the weights after it into `out`."""
+        """Write the weights before `train_on_batch` minus the weights after it to `out`."""
         if sample_weight is not None:
             raise TrialError("A composite model takes no weights of samples or classes; leave them out.")
         self._place_weights()
@@ -321,14 +321,14 @@ class CompositeAdapter(FlatWeights):
             self._composite.to_save(self._parts).save(temporary)
 
     def synced_model(self) -> CompositeModel:
-        """Return the composite, with updated variables of all its Keras models."""
+        """Return the composite, with current variables in all its Keras models."""
         self._place_weights()
         for trainer in self._trainers.values():
             trainer.synced_model()
         return self._composite
 
     def release(self) -> None:
-        """Free the models and everything that Keras and its backend keep of them; the adapter cannot be used then."""
+        """Free the models and all memory of Keras and its backend for them. Do not use the adapter afterwards."""
         for trainer in self._trainers.values():
             trainer.adapter.release()
         self._trainers, self._parts = {}, {}
@@ -339,7 +339,7 @@ class CompositeAdapter(FlatWeights):
             np.copyto(trainer.weights, self._weights[part])
 
     def _rng(self, x: Arrays, n_batches: int) -> np.random.Generator:
-        """Return random numbers that differ between workers, as their batches do, and between batches."""
+        """Return a generator that differs between batches, and between workers because their batches differ."""
         first = next(leaves(x))[:8]
         return np.random.default_rng([self._seed, n_batches + 1, zlib.crc32(np.ascontiguousarray(first).tobytes())])
 

@@ -1,8 +1,8 @@
-"""Reading of a model module before a framework is imported, which takes seconds.
+"""Reads a model module without importing its framework, which would take seconds.
 
-A module that imports no framework at its top is executed, for good. Of any other module a part is: the statements
-behind the signature of its model, its search space and its functions about data, if all of them only import packages,
-define functions and assign values, and need no framework. A statement that might be more than that ends the attempt.
+A module without a framework import at its top is executed normally. Of any other module only a part is executed: the
+statements needed for the signature of its model, its search space and its functions about data, if all of these only
+import packages, define functions and assign values, and need no framework. Any other statement stops the attempt.
 """
 
 import ast
@@ -21,26 +21,26 @@ from nnlo_opt.engine.loading.modules import importing
 from nnlo_opt.engine.models.builders import FUNCTIONS, TrialDefinition, model_file, open_model
 from nnlo_opt.engine.models.framework import PACKAGES, packages_of
 
-#: functions whose signature is needed, and not what they do
+#: functions of which only the signature is needed
 _HOLLOW = {*FUNCTIONS, "get_loss"}
-#: names of all that is needed of a module; * stands for all names of another module
+#: names needed from a module; * stands for all names of another module
 _WANTED = (*_HOLLOW, "parameter_range", "feasible", "get_train", "get_val", "get_features", "get_labels", "*")
-#: statements that do nothing but bind names
+#: statements that only bind names
 _PLAIN = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.Assign | ast.AnnAssign
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class FrameworkWantedError(BaseException):
-    """Raised in code that imports a framework; no user's `except Exception` takes it for a missing package."""
+    """Raised when code imports a framework; not an `Exception`, so that users' code does not catch it."""
 
 
 class without_framework:
-    """Context that ends at the first import of a framework that is not imported yet; its errors do not count then.
+    """Context that ends at the first import of a new framework, and then suppresses any error.
 
-    It stands among the finders of modules, and finds none.
+    It is an import finder that never finds anything.
     """
 
-    #: True if a framework was to be imported: nothing that was made in the context may be used then
+    #: True if the code tried to import a framework: then discard all results of the context
     was_needed = False
 
     def __enter__(self) -> "without_framework":
@@ -55,20 +55,20 @@ class without_framework:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         sys.meta_path.remove(self)
         if self.was_needed:
-            # Parts of packages that were not imported to the end: the next import begins anew.
+            # Remove submodules of partly imported packages, so that the next import starts again.
             for name in [name for name in sys.modules if name.partition(".")[0] not in sys.modules]:
                 del sys.modules[name]
         return self.was_needed and isinstance(error, Exception | FrameworkWantedError)
 
 
 def read_early(spec: str, sha256: str | None = None, *, fresh: bool = False) -> TrialDefinition | None:
-    """Return what is known of the model that `--model` names; None if nothing is. Inside `without_framework`.
+    """Return what can be known of the model `--model`; None if nothing. Call it inside `without_framework`.
 
     Args:
-        spec: value of the option; `sha256` and `fresh` as of `open_model`.
+        spec: value of the option; for `sha256` and `fresh` see `open_model`.
 
     Raises:
-        ConfigurationError: the text is no Python, imports a package that is not installed, or as `open_model`.
+        ConfigurationError: the text is not Python, imports a package that is not installed, or as in `open_model`.
     """
     path = model_file(spec)
     if path.suffix != ".py" or not os.path.isfile(path) or sha256 is not None:
@@ -91,26 +91,26 @@ def read_early(spec: str, sha256: str | None = None, *, fresh: bool = False) -> 
 
 
 def _first_imports(tree: ast.Module | _FUNCTION) -> Iterable[ast.stmt]:
-    """Return the imports with which a text begins."""
+    """Return the imports at the beginning of a module or function."""
     return takewhile(packages_of, tree.body[ast.get_docstring(tree) is not None :])
 
 
 def _read_part(tree: ast.Module, path: Path) -> TrialDefinition | None:
-    """Return the model as a part of its module defines it; None if that part may be more, or needs a framework."""
+    """Return the model defined by part of its module; None if that part may have side effects or needs a framework."""
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTION):
             node.returns = None
             node.body = [ast.copy_location(ast.Pass(), node)] if node.name in _HOLLOW else node.body
         elif isinstance(node, ast.arg):
             node.annotation = None
-    #: statements by the names that they bind, or whose values they may change
+    #: name -> statements that bind it or may change its value
     changes: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
         if isinstance(statement, ast.If) and "__name__" in _names(statement.test):
-            continue  # what the file does as a script
+            continue  # `if __name__ == "__main__"`
         for name in [statement.name] if isinstance(statement, _FUNCTION | ast.ClassDef) else _names(statement):
             changes.setdefault(name, []).append(statement)
-    # Packages that are imported first are imported, as they may not be installed.
+    # Do execute the first imports, to notice packages that are not installed.
     needed = {statement for statement in _first_imports(tree) if not packages_of(statement) & PACKAGES}
     todo = [*_WANTED]
     while todo:

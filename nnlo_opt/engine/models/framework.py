@@ -1,6 +1,6 @@
-"""Interface of a trainer rank to its framework, with the choice of the framework for a model.
+"""Interface of a trainer rank to its framework, and choice of the framework for a model.
 
-A framework is a module with the functions of `Framework`. No framework is imported before it is chosen.
+A framework is a module with the functions of `Framework`. It is imported only after it was chosen.
 """
 
 import ast
@@ -19,74 +19,74 @@ from nnlo_opt.core.models.adapter import FrameworkAdapter
 from nnlo_opt.engine.loading import installed
 from nnlo_opt.engine.models.losses import LossRules, LossTerm, Output
 
-#: values of `--backend` with their modules; a model that does not indicate its framework uses the first
+#: values of `--backend` with their modules; the first is the default for a model that does not imply one
 FRAMEWORKS: dict[str, str] = {
     "keras": "nnlo_opt.engine.models.keras.framework",
     "torch": "nnlo_opt.engine.models.torch.framework",
 }
-#: frameworks by the endings of model files that are no Python modules
+#: framework by the suffix of model files that are not Python modules
 _OF_SUFFIX = {
     **dict.fromkeys((".json", ".keras", ".h5", ".hdf5"), "keras"),
     **dict.fromkeys((".pt", ".pth", ".torch"), "torch"),
 }
-#: frameworks by the packages that a model module imports; the first package that it imports decides
+#: framework by the first of these packages that a model module imports
 _OF_PACKAGE = {"keras": "keras", "tensorflow": "keras", "torch": "torch"}
-#: packages that take seconds to import, and must find the settings that `import_framework` makes
+#: packages that take seconds to import, and must be imported after the settings of `import_framework`
 PACKAGES = frozenset({*_OF_PACKAGE, "jax"})
 
 
 class Framework(Protocol):
-    """Functions that a trainer rank needs from a framework; the framework is a module with these.
+    """The functions that a trainer rank needs from a framework, which is a module with these functions.
 
     >>> framework_named("torch").NOUN
     'a torch module'
 
     Raises:
-        ConfigurationError: by a function that cannot take the model.
+        ConfigurationError: the function does not support the model.
     """
 
     #: noun for the return value of `get_model`
     NOUN: str
 
-    #: ending of the files that `ModelAdapter.save` writes
+    #: suffix of the files that `ModelAdapter.save` writes
     SUFFIX: str
 
     #: losses that the framework knows
     RULES: LossRules
 
     def import_framework(self, n_threads: int, *, quiet: bool = True, backend: str | None = None) -> None:
-        """Import the framework; to be called once, before anything else imports it.
+        """Import the framework; called once, before anything else imports it.
 
         Args:
-            n_threads: threads of a computation.
-            quiet: True to suppress messages at the start.
+            n_threads: threads for computing.
+            quiet: True to suppress startup messages.
             backend: backend of Keras; None for the value of KERAS_BACKEND.
         """
 
     def set_seed(self, seed: int) -> None:
-        """Make the next models repeatable: their initial weights, and the seeds of their dropout layers."""
+        """Seed all generators, so that initial weights and dropout of the next models are reproducible."""
 
     def is_model(self, value: object) -> bool:
         """Return True if `value` is a model of this framework; False if the framework is not imported."""
 
     def building(self, custom_objects: Mapping[str, Any], dtype_policy: Any | None) -> AbstractContextManager[None]:
-        """Return the context for `get_model`, with the custom objects and the policy of its module, if they apply."""
+        """Return the context for calling `get_model`, with the custom objects and the dtype policy of its module."""
 
     def describe_outputs(self, model: Any, feature_shape: Shapes) -> list[Output]:
-        """Return the outputs for samples of this shape; create the weights of a model that waits for its input shape.
+        """Return the outputs for samples of this shape; build the model if it has no weights yet.
 
         Raises:
-            ConfigurationError: if the model cannot take samples of this shape.
+            ConfigurationError: if the model does not accept samples of this shape.
         """
 
     def adapter(self, model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> FrameworkAdapter:
-        """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
+        """Return an adapter for training the built model on `terms`, one for each output."""
 
     def save_mean(self, models: Sequence[Any], weights: Sequence[float], path: Path) -> None:
-        """Save one model whose outputs are the weighted means of the outputs of `models`; its file needs no code.
+        """Save one model that averages the outputs of `models` with these weights; the file can be loaded without code.
 
         Raises:
-            ConfigurationError: if the file cannot hold one of the models.
+            ConfigurationError: if one of the models cannot be saved that way.
         """
 
     def forget_models(self) -> None:
@@ -94,7 +94,7 @@ class Framework(Protocol):
 
 
 def framework_named(name: str) -> Framework:
-    """Return the framework that `--backend` names, NAME or NAME@PACKAGE (`engine.loading.installed`)."""
+    """Return the framework for a value of `--backend`, NAME or NAME@PACKAGE (`engine.loading.installed`)."""
     if installed.is_installed(name):
         return cast(Framework, installed.load(installed.FRAMEWORKS, name))
     if name not in FRAMEWORKS:
@@ -103,12 +103,12 @@ def framework_named(name: str) -> Framework:
 
 
 def framework_for(source: Path, backend: str | None = None) -> Framework:
-    """Return the framework to import for the model file `source`: `backend`, else by the file's ending or text."""
+    """Return the framework for the model file `source`: `backend` if given, else by the file's suffix or text."""
     return framework_named(framework_name(source, backend))
 
 
 def framework_name(source: Path, backend: str | None = None) -> str:
-    """Return the name of that framework."""
+    """Return the name of the framework for the model file `source`, see `framework_for`."""
     return backend or _OF_SUFFIX.get(source.suffix) or imported_in(source) or next(iter(FRAMEWORKS))
 
 
@@ -118,7 +118,7 @@ def framework_of(model: object, *others: Framework | None) -> Framework | None:
     for other in others:
         if other is not None and other not in ours and other.is_model(model):
             return other
-    # The order matters: a Keras model on torch is a torch module as well.
+    # The order matters: a Keras model on torch is also a torch module.
     frameworks = (framework_named(name) for name in FRAMEWORKS if name in sys.modules)
     return next((framework for framework in frameworks if framework.is_model(model)), None)
 
@@ -140,7 +140,7 @@ def packages_of(node: ast.AST) -> set[str]:
 
 
 def syntax_tree(code: str | Path) -> ast.Module:
-    """Return the syntax tree of Python code, given itself or by its file; an empty tree if it cannot be read."""
+    """Return the syntax tree of Python code (str) or of a file (Path); an empty tree if it cannot be parsed."""
     try:
         return ast.parse(regular(code).read_bytes() if isinstance(code, Path) else code)
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):

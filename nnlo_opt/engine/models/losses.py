@@ -1,4 +1,4 @@
-"""Loss of a model: the weighted sum of one loss for each of its outputs, with the rules by which losses fit labels.
+"""Loss of a model, a weighted sum of one loss for each output, and the rules for matching losses and labels.
 
 A request is a name or function for all outputs, a list in the order of the outputs, or a dict by their names. Without a
 request, the loss is chosen to fit each output and its labels. Names are Keras's names; Keras computes the losses
@@ -20,7 +20,7 @@ Shape = tuple[int | None, ...]
 AccuracyKind = Literal["categorical", "sparse_categorical", "binary"]
 #: name of a loss, or function (y_true, y_pred) -> loss of each sample, or their mean
 Loss: TypeAlias = str | Callable[[Any, Any], Any]
-#: losses of all outputs, of each in their order, or by their names; None to choose losses that fit
+#: one loss for all outputs, a list in their order, or a dict by their names; None to choose losses that fit
 LossRequest: TypeAlias = Loss | Sequence[Loss] | Mapping[str, Loss] | None
 #: weights in the order of the outputs, or by their names; None for 1 each
 WeightRequest: TypeAlias = Sequence[float] | Mapping[str, float] | None
@@ -35,7 +35,7 @@ _LOSSES = (
 LOSSES = tuple(_LOSSES.split())
 
 # fmt: off
-# Short names of Keras and PyTorch in the form of `fold`; only names of the same computation.
+# Short names of Keras and PyTorch after `fold`; only names for the same computation.
 _ALIASES = {
     "mse": "mean_squared_error", "mae": "mean_absolute_error", "mape": "mean_absolute_percentage_error",
     "msle": "mean_squared_logarithmic_error", "bce": "binary_crossentropy", "kld": "kl_divergence",
@@ -74,13 +74,13 @@ class Labels:
 
     @property
     def are_whole(self) -> bool:
-        """True if the labels are of a type of whole numbers."""
+        """True if the labels have an integer type."""
         return np.issubdtype(self.dtype, np.integer) or np.issubdtype(self.dtype, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
 class VariedLoss:
-    """A named loss with other arguments: the function of each sample, by the name in `LOSSES` whose labels it takes."""
+    """A named loss with non-default arguments: a function per sample, and the name of the loss with the same labels."""
 
     function: Callable[[Any, Any], Any]
     name: str
@@ -94,12 +94,12 @@ class VariedLoss:
 
 @dataclass(frozen=True, slots=True)
 class LossTerm:
-    """Loss of one output, with the way its accuracy is counted."""
+    """Loss of one output, and how to count its accuracy."""
 
     output: str
     loss: Loss
     weight: float = 1.0
-    #: kind of accuracy; None if the labels are no classes
+    #: kind of accuracy; None if the labels are not classes
     accuracy: AccuracyKind | None = None
 
     @property
@@ -110,14 +110,14 @@ class LossTerm:
 
 @dataclass(frozen=True, slots=True)
 class InferredLoss:
-    """Loss that fits, and `why`, a sentence for the log."""
+    """Loss that fits, and `why`, an explanation for the log."""
 
     name: str
     why: str
 
 
 class LossRules(Protocol):
-    """Losses that a framework knows, and the rules for them; this module has the rules of Keras."""
+    """Losses of a framework, and the rules for them; this module implements Keras's."""
 
     def check_loss(self, name: str) -> str: ...
 
@@ -162,10 +162,10 @@ def infer_loss(output: Output, labels: Labels) -> InferredLoss:
 
 
 def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | None:
-    """Return the way in which "acc" is counted with `loss`; None if the labels are no classes.
+    """Return how "acc" is counted with `loss`; None if the labels are not classes.
 
-    A softmax trained with a binary cross-entropy still predicts one class: if each output were counted separately, nine
-    tenths of a wrong digit would be right.
+    A softmax trained with a binary cross-entropy still predicts one class: if each output were counted separately, a
+    wrong digit would count as nine tenths correct.
     """
     if loss == SPARSE:
         return "sparse_categorical"
@@ -177,7 +177,7 @@ def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | 
 
 
 def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) -> str | None:
-    """Return a sentence if labels cannot be compared with the output by `loss` (None: by any loss), else None."""
+    """Return an error if `loss` (None: any loss) cannot compare labels and output of these shapes, else None."""
     same = _same(output_shape, label_shape)
     sparse = _same(output_shape[:-1], label_shape)
     if {None: same or sparse, SPARSE: sparse}.get(loss, same):
@@ -194,7 +194,7 @@ def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) ->
 
 
 def _same(a: Shape, b: Shape) -> bool:
-    """Return True if two shapes agree; None matches any length, and one last dimension of 1 may be left out."""
+    """Return True if two shapes agree; None matches any length, and a last dimension of 1 is optional."""
     shorter, longer = sorted((a, b), key=len)
     if len(longer) == len(shorter) + 1 and longer[-1] == 1:
         longer = longer[:-1]
@@ -207,7 +207,7 @@ def fits(a: Shape, b: Shape) -> bool:
 
 
 def _all_in(values: np.ndarray | None, allowed: tuple[int, ...] | None) -> bool:
-    """Return True if all values are in `allowed` (None: are whole numbers); False without values."""
+    """Return True if all values are in `allowed` (None: are integers); False without values."""
     if values is None or not np.size(values):
         return False
     return bool(np.isin(values, allowed).all() if allowed is not None else (np.mod(values, 1) == 0).all())
@@ -228,7 +228,7 @@ def split_losses(text: str) -> str | list[str]:
 
 
 def request_in_words(request: LossRequest) -> str:
-    """Return a requested loss, or several, in words."""
+    """Return a loss request as text."""
     if isinstance(request, str):
         return request
     if isinstance(request, VariedLoss):
@@ -245,10 +245,10 @@ def losses_in_words(terms: Sequence[LossTerm]) -> str:
 
 
 def figures_of(terms: Sequence[LossTerm]) -> tuple[str, ...]:
-    """Return the names of the figures of a model, in the order in which they are computed.
+    """Return the names of a model's figures in the order of their computation.
 
-    They are "loss", "acc" of the first output that predicts classes, and "<output>_loss" and "<output>_acc" as well if
-    the model has several outputs.
+    They are "loss", "acc" of the first output that predicts classes, and for several outputs also "<output>_loss" and
+    "<output>_acc".
     """
     classes = [term for term in terms if term.accuracy]
     overall = ("loss", "acc") if classes else ("loss",)
@@ -260,7 +260,7 @@ def figures_of(terms: Sequence[LossTerm]) -> tuple[str, ...]:
 def make_terms(
     request: LossRequest, weights: WeightRequest, outputs: Sequence[Output], labels: Sequence[Labels], rules: LossRules
 ) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
-    """Return the loss of every output, and a sentence on each loss that was chosen.
+    """Return the loss of every output, and an explanation for each loss that was chosen automatically.
 
     Raises:
         ConfigurationError: if outputs, labels and losses do not match.
@@ -290,7 +290,7 @@ def _term(output: Output, labels: Labels, loss: Loss | None, rules: LossRules, p
         raise ConfigurationError(prefix + mismatch)
     inferred = rules.infer_loss(output, labels)
     if callable(loss) and not isinstance(loss, VariedLoss):
-        # Classes are counted as for the loss that would fit.
+        # Count classes like for the loss that would fit.
         return LossTerm(output.name, loss, accuracy=rules.metric_for(inferred.name, output.activation)), ""
     name = inferred.name if loss is None else loss.name if isinstance(loss, VariedLoss) else rules.check_loss(loss)
     if mismatch := rules.label_mismatch(name, output.shape, labels.shape):

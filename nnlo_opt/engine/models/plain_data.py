@@ -1,4 +1,4 @@
-"""Plain data as bytes, with arrays or tensors among them; nothing is pickled.
+"""Serialisation of plain data with arrays or tensors, without pickle.
 
 | uint64 n_json | n_json bytes of JSON | the arrays, as `np.save` writes them, one after the other |
 """
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.engine.models.tensors import is_of, on_host
 
-#: makes what each tag stands for of its items
+#: tag -> constructor from items
 _MAKERS: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "dict": dict}
 
 
 def packed(value: Any) -> NDArray[np.uint8]:
-    """Return plain data as bytes, shape (n_bytes,). A number of NumPy becomes one of Python, any dict a plain one.
+    """Return plain data as bytes, shape (n_bytes,). NumPy numbers become Python numbers, and any mapping a dict.
 
     Raises:
-        ConfigurationError: it holds other data.
+        ConfigurationError: it contains other data.
     """
     arrays = io.BytesIO()
     body = json.dumps(_described(value, arrays)).encode()
@@ -30,13 +30,13 @@ def packed(value: Any) -> NDArray[np.uint8]:
 
 
 def unpacked(data: NDArray[np.uint8]) -> Any:
-    """Return the data that `packed` has made these bytes of; tensors are on the CPU."""
+    """Inverse of `packed`; tensors are on the CPU."""
     stream = io.BytesIO(data.tobytes())
     return _restored(json.loads(stream.readline()), stream)
 
 
 def _described(value: Any, arrays: io.BytesIO) -> Any:
-    """Return JSON of `value`, in which a list begins with its tag; write its arrays to `arrays`."""
+    """Return `value` as JSON, where each list begins with a tag for its type; write arrays to `arrays`."""
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or type(value) in (bool, int, float, str):
         return value

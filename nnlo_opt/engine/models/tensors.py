@@ -1,4 +1,4 @@
-"""Tensors of any framework as NumPy arrays, also inside of functions that a framework has traced."""
+"""Calls NumPy code with tensors of any framework, also inside traced functions."""
 
 import math
 import sys
@@ -21,19 +21,19 @@ def is_of(package: str, value: object) -> bool:
 
 
 def on_host(tensor: Any) -> np.ndarray:
-    """Return all numbers of a tensor of torch; bfloat16, which NumPy has not, as float32."""
+    """Return a torch tensor as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
     plain = tensor.detach().to_dense().cpu()
     return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
 
 
 def through(function: Callable[..., np.ndarray], tensor: Any, *more: Any, same_shape: bool = True) -> Any:
-    """Return `function(tensor, *more)` as what `tensor` is; the function takes NumPy arrays and returns one.
+    """Return `function(tensor, *more)` in the type of `tensor`; the function takes and returns NumPy arrays.
 
-    In a traced function the call becomes an operation of the graph, which is executed once in every step.
+    In a traced function the call becomes an operation of the graph, executed once per step.
 
     Args:
-        function: called with arrays; it may not change these.
-        tensor: tensor of TensorFlow, torch or JAX, or anything that NumPy can make an array of.
+        function: called with arrays; it must not change these.
+        tensor: tensor of TensorFlow, torch or JAX, or anything that NumPy can convert to an array.
         more: further arguments, tensors or numbers.
         same_shape: True if the result has the shape of `tensor`.
 
@@ -55,7 +55,7 @@ def through(function: Callable[..., np.ndarray], tensor: Any, *more: Any, same_s
         return torch.from_numpy(function(on_host(tensor), *more)).to(tensor.device, tensor.dtype)
     if is_of("jax", tensor):
         return _through_jax(function, tensor, *more, same_shape=same_shape)
-    return function(np.asarray(tensor), *more)[()]  # a number, not an array without axes
+    return function(np.asarray(tensor), *more)[()]  # [()] turns a 0-d array into a number
 
 
 def _through_jax(function: Callable[..., np.ndarray], tensor: Any, *more: Any, same_shape: bool) -> Any:
@@ -77,9 +77,9 @@ def _through_jax(function: Callable[..., np.ndarray], tensor: Any, *more: Any, s
 
 
 def through_flat(function: Callable[..., np.ndarray], tensors: Sequence[Any], *more: Any) -> list[Any]:
-    """Return what `function` makes of all numbers of the tensors in one vector, in their shapes.
+    """Concatenate the tensors to one vector, apply `function`, and split the result to their shapes.
 
-    The tensors are of torch, or of Keras's backend. The vector is float64 if a tensor is, else float32.
+    The tensors are of torch or Keras's backend. The vector is float64 if any tensor is, else float32.
     """
     if is_of("torch", tensors[0]):
         import torch

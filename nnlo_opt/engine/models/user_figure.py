@@ -1,4 +1,4 @@
-"""Figure of merit of a user, loaded before anything trains."""
+"""User-defined figure of merit, loaded before training starts."""
 
 import hashlib
 import inspect
@@ -15,19 +15,19 @@ from nnlo_opt.engine.loading.modules import load_module
 
 @dataclass(frozen=True, slots=True)
 class UserFigure:
-    """Function (fold) or (fold, model, batches) -> number, see `core.trials.figure`, with its identification."""
+    """Function (fold) or (fold, model, batches) -> number, see `core.trials.figure`, with its identity."""
 
     function: Callable[..., Any]
     #: name of the function
     name: str
     #: hexadecimal SHA-256 of its file; empty if it has none
     sha256: str
-    #: True if the function takes the model and the validation batches too
+    #: True if the function also takes the model and the validation batches
     takes_model: bool = False
 
 
 def load_figure(spec: str, model_functions: Mapping[str, Callable[..., Any]], model_file: Path) -> UserFigure:
-    """Load the function that `spec` names; to be called in a process that may import a framework.
+    """Load the function `spec`; call it only in a process that may import a framework.
 
     Args:
         spec: value of `--figure-of-merit`.

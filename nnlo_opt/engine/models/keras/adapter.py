@@ -1,7 +1,7 @@
-"""Model adapter of Keras, for every backend of Keras.
+"""Model adapter of Keras, for every backend.
 
-Keras describes the model, and an engine computes with it. Keras's `fit`, its optimizers and its Python loops are not
-used, which saves about a millisecond a batch and 7 MB a trial. `KerasAdapter` owns the vectors between the calls.
+Keras describes the model, and an engine for its backend computes. Keras's `fit`, its optimizers and its Python loops
+are not used, which saves about a millisecond a batch and 7 MB a trial. Between calls `KerasAdapter` owns the vectors.
 """
 
 import gc
@@ -26,15 +26,14 @@ from nnlo_opt.engine.models.losses import LossTerm, figures_of
 
 @dataclass(slots=True)
 class LossScale:
-    """Factor of the loss that keeps gradients in float16 from vanishing.
+    """Dynamic loss scale, which prevents underflow of gradients in float16.
 
     P. Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740), section 3.2. The factor is a power of two. It
-    falls when a gradient overflows and rises after many gradients without overflow. A batch whose gradient overflows is
-    computed again with half the factor, while other implementations drop the batch. A gradient is therefore always the
-    gradient of its batch.
+    is halved when a gradient overflows and doubled after many gradients without overflow. A batch whose gradient
+    overflows is computed again with half the factor; other implementations drop the batch.
     """
 
-    #: gradients in a row after which the factor doubles
+    #: consecutive gradients without overflow before the factor doubles
     PATIENCE: ClassVar[int] = 2000
 
     exponent: int = 15
@@ -47,7 +46,7 @@ class LossScale:
         return float(2**self.exponent)
 
     def fits(self, gradient: FloatVector) -> bool:
-        """Return True if `gradient` is to be used: it is finite, or a smaller factor would not help."""
+        """Return True if `gradient` can be used: it is finite, or a smaller factor would not help."""
         if np.isfinite(gradient).all():
             self.n_fitting += 1
             return True
@@ -57,17 +56,17 @@ class LossScale:
         return False
 
     def rise(self) -> None:
-        """Double the factor after many gradients without overflow; must be called after `factor` was divided out."""
+        """Double the factor after many gradients without overflow; call it after dividing by `factor`."""
         if self.n_fitting >= self.PATIENCE:
             self.exponent, self.n_fitting = self.exponent + 1, 0
 
 
-#: module of the engine for each backend of Keras
+#: engine module for each backend of Keras
 ENGINES = {backend: f"nnlo_opt.engine.models.keras.on_{backend}" for backend in ("tensorflow", "jax", "torch")}
 
 
 class KerasAdapter(FlatWeights):
-    """`ModelAdapter` of one Keras model; its memory is freed by `release` only.
+    """`ModelAdapter` of one Keras model; only `release` frees its memory.
 
     Args:
         model: built Keras model with trainable weights.
@@ -86,7 +85,7 @@ class KerasAdapter(FlatWeights):
                 f"A model must have trainable weights before training. Received: {model.name} with none. Start it "
                 "with an Input layer, or let it see its input shape."
             )
-        #: the description of the model; its own variables are outdated until `synced_model`
+        #: the Keras model; its variables are outdated until `synced_model`
         self._model: Any = model
         self._graph: Any = KerasGraph(model, terms)
         self._engine: Any = _engine(self._graph, jit_compile)
@@ -96,13 +95,13 @@ class KerasAdapter(FlatWeights):
         #: state (n_state,) for the next call
         self._state = _values_of(self._graph.state_variables, self._graph.state_layout)
         self.n_state = len(self._state)
-        #: the discrete state, an integer array for each variable, then the counters of the engine
+        #: discrete state: an integer array for each variable, then the counters of the engine
         self._counters: list[np.ndarray] = [
             *(_value_of(variable) for variable in self._graph.counter_variables),
             *self._engine.own_counters,
         ]
         in_half = any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
-        #: loss scale; None if no layer computes in float16, as gradients vanish there
+        #: loss scale; None if no layer computes in float16
         self._loss_scale = LossScale() if in_half else None
 
     def read_state(self, out: FloatVector) -> None:
@@ -137,7 +136,7 @@ class KerasAdapter(FlatWeights):
             self._loss_scale.rise()
         else:
             copy_vector(result.gradient, out)
-        # Each line costs microseconds in a small model's step, because its code is no longer in the caches.
+        # Each line costs microseconds in a small model's step, because its code has left the CPU caches.
         if len(self._state):
             copy_vector(result.state, self._state)
         if self._counters:
@@ -157,7 +156,7 @@ class KerasAdapter(FlatWeights):
             return self._engine.outputs(self._vectors, Batch([*leaves(x)], [], [], []), model)
 
     def predict(self, x: Arrays) -> list[np.ndarray]:
-        """Return the outputs in inference mode; TrialError if padded steps are masked in them."""
+        """Return the outputs in inference mode; TrialError if they mask padded steps."""
         from keras.src.backend import get_keras_mask
 
         if any(get_keras_mask(tensor) is not None for tensor in getattr(self._model, "outputs", None) or ()):
@@ -165,7 +164,7 @@ class KerasAdapter(FlatWeights):
         return self.outputs(x, self._model)
 
     def measure(self, outputs: Sequence[np.ndarray], y: Arrays) -> Metrics:
-        """Return the metrics of outputs (n, ...), without the penalties of the weights."""
+        """Return the metrics of outputs (n, ...), without weight penalties."""
         from keras import ops
 
         batch = Batch([*outputs], [*leaves(y)], [], [])
@@ -188,7 +187,7 @@ class KerasAdapter(FlatWeights):
             self.synced_model().save(temporary)
 
     def synced_model(self) -> Any:
-        """Return the Keras model itself, with updated variables."""
+        """Return the Keras model itself, with current variables."""
         graph = self._graph
         values = [*graph.layout.views(self._weights), *graph.state_layout.views(self._state), *self._counters]
         variables = [*graph.weight_variables, *graph.state_variables, *graph.counter_variables]
@@ -197,7 +196,7 @@ class KerasAdapter(FlatWeights):
         return self._model
 
     def take_from_model(self) -> bool:
-        """Copy changes of the variables of the `synced_model` into the adapter; return True if there were any."""
+        """Copy changed variables of the `synced_model` back to the adapter; return True if there were any."""
         graph = self._graph
         before = self._weights.copy(), self._state.copy()
         self._weights = self.own_weights
@@ -206,9 +205,9 @@ class KerasAdapter(FlatWeights):
         return not (np.array_equal(before[0], self._weights) and np.array_equal(before[1], self._state))
 
     def release(self) -> None:
-        """Free the model and everything that Keras and its backend keep of it.
+        """Free the model and all memory of Keras and its backend for it.
 
-        The adapter cannot be used afterwards.
+        Do not use the adapter afterwards.
         """
         self._model = self._graph = self._engine = None
         forget_models()
@@ -225,7 +224,7 @@ class KerasAdapter(FlatWeights):
 
 
 def forget_models() -> None:
-    """Make Keras and its backend free every model that is no longer referenced, including one that failed to build."""
+    """Make Keras and its backend free all unreferenced models, including one that failed to build."""
     import keras
 
     keras.backend.clear_session(free_memory=False)

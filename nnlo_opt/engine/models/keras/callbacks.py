@@ -1,7 +1,7 @@
-"""Keras's callbacks at the epochs of a training that does not use Keras's `fit`.
+"""Runs Keras callbacks at the epochs of a training without Keras's `fit`.
 
 Callbacks see the model with the central weights, and an optimizer with the learning rate of the training. Their changes
-are passed on to the actual optimizer. No callback is called for batches, because all workers train them.
+are applied to the actual optimizer. Batch methods are not called, because batches are trained on all workers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.models.adapter import CallbackRequests
 from nnlo_opt.engine.models.keras.adapter import KerasAdapter
 
-#: Keras's names of figures that have another name here
+#: our name of a figure -> Keras's, if different
 _KERAS_NAMES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
 
 class KerasCallbacks:
-    """Callbacks of a user, for one training after another.
+    """A user's callbacks, for successive trainings.
 
     Args:
         callbacks: Keras callbacks.
-        epochs: epochs of the full training, for callbacks that need the number.
+        epochs: epochs of the full training, shown to callbacks.
     """
 
     def __init__(self, callbacks: Sequence[Any], epochs: int) -> None:
@@ -35,7 +35,7 @@ class KerasCallbacks:
     def call(
         self, adapter: Any, epoch: int, metrics: Mapping[str, float] | None, learning_rate: float, *, is_last: bool
     ) -> CallbackRequests:
-        """Call the callbacks as `models.callbacks.EpochCallbacks` describes."""
+        """Call the callbacks, see `models.callbacks.EpochCallbacks`."""
         if not isinstance(adapter, KerasAdapter):
             raise TrialError("Keras callbacks need a Keras model. Received: another model. Leave `callbacks` out.")
         model = adapter.synced_model()
@@ -57,7 +57,7 @@ class KerasCallbacks:
         wanted = self._shown_rate
         if not (np.isfinite(wanted) and wanted > 0):
             raise TrialError(f"A callback has set the learning rate to {wanted}. It must be a finite number above 0.")
-        # The optimizer that callbacks see stores float32; a rate that no callback has changed keeps its exact value.
+        # The optimizer shown to callbacks stores float32: keep the exact rate unless a callback has changed it.
         rate = learning_rate if wanted == shown else wanted
         return CallbackRequests(learning_rate=rate, stop=stop, has_changed=has_changed)
 
@@ -80,7 +80,7 @@ class KerasCallbacks:
 
 
 def _settle_mode(callback: Any) -> None:
-    """Set the mode of a callback that would find it in the metrics of a compiled model; this model is not compiled."""
+    """Set the mode that a callback would derive from the metrics of a compiled model; ours is not compiled."""
     monitor = getattr(callback, "monitor", None)
     if getattr(callback, "mode", None) == "auto" and isinstance(monitor, str):
         if monitor.endswith(("acc", "accuracy")):

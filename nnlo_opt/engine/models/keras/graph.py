@@ -1,6 +1,6 @@
-"""Computation of a Keras model for every backend, as a function of the arrays of its variables.
+"""A Keras model as a pure function of its variables' values, for every backend.
 
-The arrays are arguments and results, so the model's own variables never change. An `Engine` runs the computation on
+The values are arguments and results, so the model's own variables never change. An `Engine` runs the computation on
 one backend: it differentiates, compiles and converts.
 """
 
@@ -51,14 +51,14 @@ class Gradient(NamedTuple):
     counters: list[np.ndarray]
 
 
-#: splits a flat tensor into the arrays of a layout, so that the backend differentiates it at little cost
+#: splits a flat tensor into the arrays of a layout, in a way that the backend differentiates cheaply
 Split: TypeAlias = Callable[[Any, Layout], list[Any]]
 
 
 class Engine(Protocol):
-    """Computations of one graph on one backend; exceptions of the backend are passed on."""
+    """Computations of one graph on one backend; does not catch the backend's exceptions."""
 
-    #: initial values of integers that the engine keeps after the counters of the model; often none
+    #: initial values of the engine's integers, which follow the counters of the model; often none
     own_counters: list[np.ndarray]
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
@@ -83,13 +83,13 @@ class KerasGraph:
         self._model = model
         self._terms = terms
         fixed = model.non_trainable_variables
-        #: the model's variables by their use: optimised, averaged over workers, kept by each worker
+        #: the model's variables by use: optimised, averaged over workers, private to each worker
         self.weight_variables: list[Any] = model.trainable_variables
         self.state_variables = [variable for variable in fixed if "float" in variable.dtype]
         self.counter_variables = [variable for variable in fixed if "float" not in variable.dtype]
         self.layout = _layout_of(self.weight_variables)
         self.state_layout = _layout_of(self.state_variables)
-        #: shapes of inputs and outputs, with None for any length; None if they are unknown before a batch
+        #: shapes of inputs and outputs, with None for any length; None if unknown before the first batch
         self.sample_shapes = _declared_shapes(model)
 
     def forward(self, vectors: Vectors, batch: Batch, split: Split, *, training: bool) -> tuple[Any, Any, Any]:
@@ -103,11 +103,11 @@ class KerasGraph:
         from keras import ops
 
         values = self._values(vectors, split)
-        # `__call__`, unlike Keras's `stateless_call`, informs layers in a subclassed model that they train.
+        # Unlike Keras's `stateless_call`, `__call__` tells layers in a subclassed model that they train.
         with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
             outputs = self._model(packed(self._model, batch.x), training=training)
             penalties = [ops.cast(penalty, "float32") for penalty in self._model.losses]
-            # Layers number their penalties; without tracing the list would grow with every batch.
+            # Layers keep a list of their penalties, which without tracing would grow with every batch.
             self._model._clear_losses()
         loss, sums = self.compare(keras.tree.flatten(outputs), batch, penalties)
         for scale in batch.loss_scale:
@@ -115,7 +115,7 @@ class KerasGraph:
         return loss, sums, scope
 
     def compare(self, outputs: Sequence[Any], batch: Batch, penalties: Sequence[Any] = ()) -> tuple[Any, Any]:
-        """Return the mean loss of outputs with the penalties of the weights, and the figures as sums (n_figures,)."""
+        """Return the mean loss of outputs, including weight penalties, and the figures as sums (n_figures,)."""
         from keras import ops
 
         outcomes = [
@@ -127,7 +127,7 @@ class KerasGraph:
         weighted = [loss if weight == 1 else loss * weight for loss, weight in zip(losses, weights, strict=True)]
         loss = reduce(add, [*weighted, *penalties])
         n_samples = ops.cast(ops.shape(batch.x[0])[0], "float32")
-        # The sums have the order of `figures_of`.
+        # The sums are in the order of `figures_of`.
         sums = [loss * n_samples, *correct[:1]]
         if len(losses) > 1:
             sums += [*(loss * n_samples for loss in losses), *correct]
@@ -152,7 +152,7 @@ class KerasGraph:
         return [(variable, ops.cast(value, variable.dtype)) for variable, value in mapping]
 
     def moved(self, scope: Any) -> tuple[Any, list[Any]]:
-        """Return state (n_state,) and counters as `forward` left them in its scope."""
+        """Return state (n_state,) and counters after `forward`, from its scope."""
         from keras import ops
 
         arrays = [scope.get_current_value(variable) for variable in self.state_variables]
@@ -162,7 +162,7 @@ class KerasGraph:
 
 
 def packed(model: Any, x: list[Any]) -> Any:
-    """Return inputs in the form that `model` takes: one tensor, a list, or the structure it was built with."""
+    """Return inputs in the form that `model` expects: one tensor, a list, or the structure it was built with."""
     import keras
 
     if getattr(model, "inputs", None) and not isinstance(model, keras.Sequential):
@@ -171,10 +171,10 @@ def packed(model: Any, x: list[Any]) -> Any:
 
 
 def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) -> tuple[Any, Any | None]:
-    """Return the mean loss of one output, and the number of right samples, None if they are not counted.
+    """Return the mean loss of one output, and the number of correct samples, None if they are not counted.
 
-    A sample of several predictions counts by the share that is right. Masked time steps are left out of the mean, as in
-    Keras.
+    A sample with several predictions counts as the fraction that is correct. Like in Keras, the mean excludes masked
+    time steps.
     """
     import keras
     from keras import ops
@@ -183,7 +183,7 @@ def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) 
     from keras.src.backend import get_keras_mask
 
     mask = get_keras_mask(prediction)
-    # Losses are float32 in any compute type of the layers.
+    # Losses are float32 for any compute dtype of the layers.
     prediction = ops.cast(prediction, "float32")
     y = _aligned(y, prediction)
     compare = getattr(keras.losses, term.loss) if isinstance(term.loss, str) else term.loss
@@ -201,7 +201,7 @@ def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) 
 
 
 def _aligned(y: Any, prediction: Any) -> Any:
-    """Return labels with the rank of the prediction, if a last dimension of 1 is missing or superfluous.
+    """Return labels with the rank of the prediction: adds or removes a last dimension of 1.
 
     Losses would pair (n,) with (n, 1) as (n, n). Class numbers of a sparse loss do not change.
     """
@@ -214,7 +214,7 @@ def _aligned(y: Any, prediction: Any) -> Any:
 
 
 def _masked(values: Any, mask: Any | None) -> Any:
-    """Return `values` with masked time steps at 0, scaled so that the mean is over the other time steps."""
+    """Set masked time steps of `values` to 0, and scale the rest so that the mean covers only these."""
     from keras import ops
 
     if mask is None or len(mask.shape) > len(values.shape):

@@ -1,4 +1,4 @@
-"""Keras on JAX: each computation compiled once for every length of batch."""
+"""Keras on JAX: each computation is compiled once for every batch size."""
 
 import os
 from typing import Any
@@ -12,7 +12,7 @@ from nnlo_opt.engine.models.keras.graph import Batch, Gradient, KerasGraph, Vect
 
 def use_threads(n_threads: int) -> None:
     """Compute with `n_threads` threads and share the GPU; without effect if JAX is imported already."""
-    # XLA takes this variable for the number of cores.
+    # XLA reads the number of cores from this variable.
     os.environ.setdefault("NPROC", str(n_threads))
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
@@ -54,7 +54,7 @@ class Engine:
         return [np.asarray(output) for output in compiled(vectors, batch)]
 
     def _objective(self, weights: Any, state: Any, counters: Any, batch: Batch) -> tuple[Any, tuple[Any, ...]]:
-        PULSE.expect(SLOW)  # runs while the function is traced, for every length of batch, before it is compiled
+        PULSE.expect(SLOW)  # runs during tracing, once for every batch size, before the slow compilation
         loss, sums, scope = self._graph.forward(Vectors(weights, state, counters), batch, _split, training=True)
         return loss, (sums, *self._graph.moved(scope))
 

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: each computation is a concrete function, traced once for batches of any length."""
+"""Keras on TensorFlow: each computation is a concrete function, traced once for all batch sizes."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from nnlo_opt.engine.models.keras.graph import Batch, Gradient, KerasGraph, Vect
 def use_threads(n_threads: int) -> None:
     """Compute with `n_threads` threads; without effect if TensorFlow has computed before."""
     os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
-    # Without oneDNN, TensorFlow has no convolution with channels first, and if the processor lacks AVX-512, it leaves
-    # oneDNN out unless asked.
+    # TensorFlow needs oneDNN for convolutions with channels first, but on processors without AVX-512 uses it only with
+    # this variable.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     import tensorflow as tf
 
@@ -44,7 +44,7 @@ class Engine:
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
         sums, gradient, state, *counters = self._call(self._gradient, vectors, batch)
-        # TensorFlow may notice that it ran out of memory only when the arrays are read.
+        # TensorFlow may run out of memory only when the arrays are read.
         return Gradient(
             np.asarray(sums),
             np.asarray(gradient),
@@ -60,7 +60,7 @@ class Engine:
         return [np.asarray(output) for output in self._call(compute, vectors, batch, id(model))]
 
     def _call(self, function: Callable[..., Any], vectors: Vectors, batch: Batch, part: int = 0) -> list[Any]:
-        # After a computation that has emptied the caches, `tf.nest.flatten` would take 17 microseconds.
+        # After a computation that evicted the CPU caches, `tf.nest.flatten` would take 17 microseconds.
         weights, state, counters = vectors
         x, y, sample_weight, loss_scale = batch
         arrays = [weights, state, *counters, *x, *y, *sample_weight, *loss_scale]

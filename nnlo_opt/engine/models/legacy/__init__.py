@@ -1,1 +1,1 @@
-"""Files of Keras 1 or 2."""
+"""Reading of files from Keras 1 or 2."""

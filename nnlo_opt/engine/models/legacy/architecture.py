@@ -1,7 +1,7 @@
 """Translation of architectures from Keras 1 or 2 to Keras 3: the graph of layers, without a framework.
 
-`translate` takes the output of the old `to_json` and returns a config that Keras 3's `deserialize_keras_object` builds.
-The layers themselves are translated in `legacy_layers`. Names are kept, because weights are found by name.
+`translate` takes the output of the old `to_json` and returns a config for Keras 3's `deserialize_keras_object`. The
+module `layers` translates single layers. Names are kept, because weights are found by name.
 """
 
 import logging
@@ -16,22 +16,22 @@ from nnlo_opt.engine.models.legacy.layers import Config, Untranslatable, keras_o
 
 logger = logging.getLogger(__name__)
 
-#: class names of models, which hold layers in their config
+#: class names of models, whose config contains layers
 MODELS = frozenset({"Sequential", "Model", "Functional"})
 
 
 def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] = lambda name: False) -> dict[str, Any]:
-    """Return the architecture from which Keras 3 builds the model, translated if an earlier Keras wrote it.
+    """Return the architecture for Keras 3, translated if an earlier Keras wrote it.
 
     `is_custom` returns True for the name of a known class that is not Keras's own.
 
     Raises:
-        ConfigurationError: naming `source`, if `text` is no architecture or has no counterpart in Keras 3.
+        ConfigurationError: naming `source`, if `text` is not an architecture or has no counterpart in Keras 3.
     """
     try:
         architecture = parse_json(text)
         if isinstance(architecture, str):
-            # `to_json` returns text, which many users have encoded as JSON a second time.
+            # `to_json` returns text, which many users have JSON-encoded a second time.
             architecture = parse_json(architecture)
     except ValueError as error:
         architecture, what = None, f"no JSON ({error})"
@@ -50,7 +50,7 @@ def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] =
 
 
 def translate(architecture: Mapping[str, Any], source: str, is_custom: Callable[[str], bool]) -> Config:
-    """Return an architecture of Keras 0, 1 or 2 in the form of Keras 3, and log what the translation loses.
+    """Translate an architecture of Keras 0, 1 or 2 to Keras 3, and log what the translation loses.
 
     Classes for which `is_custom` is True stay unchanged.
 
@@ -62,7 +62,7 @@ def translate(architecture: Mapping[str, Any], source: str, is_custom: Callable[
         config = translator.model(architecture)
     except Untranslatable as error:
         reason = str(error)
-    except Exception as error:  # of any kind, as any value may be of any type
+    except Exception as error:  # any kind, because any value may have any type
         reason = f"which cannot be followed, {type(error).__name__}: {error}"
     else:
         version = str(architecture.get("keras_version", "1 or 2" if "class_name" in architecture else "0"))
@@ -176,7 +176,7 @@ class _Graph:
         ends = [config["input_layers"], config["output_layers"]]
         used = [ref for part in [*map(_nodes, layers), *ends] for ref in _refs(part)]
         last = {name: max(ref[1] for ref in used if ref[0] == name) for name in {ref[0] for ref in used}}
-        #: calls to skip: models counted their construction as their first call, but not in every version
+        #: calls to skip: in some versions models counted their construction as their first call
         self._skipped: dict[str, int] = {
             layer["name"]: int(last.get(layer["name"], 0) >= len(_nodes(layer)))
             for layer in layers
@@ -295,7 +295,7 @@ def _distinct(items: list[Config]) -> list[Config]:
 
 
 def _input_of(layer: Config, shape: list[Any]) -> Config:
-    """Return the input layer that is implied by a layer with an input shape."""
+    """Return the input layer implied by a layer with an input shape."""
     dtype = layer["config"].get("input_dtype") or layer["config"].get("dtype")
     name = f"{layer['name'] or 'model'}_input"
     dtype = dtype if isinstance(dtype, str) and dtype.startswith(("float", "int", "uint")) else "float32"

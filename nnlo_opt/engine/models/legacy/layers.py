@@ -1,9 +1,8 @@
 """Translation of single layers from Keras 1 or 2 to Keras 3, by tables of names without a framework.
 
-The two dialects never use one word for two things, so one set of tables reads both, regardless of the version that a
-file states. A layer without counterpart in Keras 3 is refused (`Untranslatable`), never guessed; code in a file is
-never run. Sources: the constructors of Keras 1.0.8, 1.2.2, 2.0.8, 2.1.6, 2.2.5 and 2.15, and
-`keras/legacy/interfaces.py`.
+No name has different meanings in Keras 1 and 2, so one set of tables reads both, regardless of the version stated in
+the file. A layer without counterpart in Keras 3 is refused (`Untranslatable`), never guessed; code in a file is never
+run. Sources: the constructors of Keras 1.0.8, 1.2.2, 2.0.8, 2.1.6, 2.2.5 and 2.15, and `keras/legacy/interfaces.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -84,13 +83,13 @@ HARD_SIGMOID = keras_object("Sequential", {"name": "hard_sigmoid", "layers": _HA
 
 
 def _initializer(name: str, given: Config) -> Config:
-    """Return an initializer; without a seed of its own it follows the global seed."""
+    """Return an initializer; without a seed it follows the global seed."""
     if name in INITIALIZERS_BY_NAME:
         class_name, config = INITIALIZERS_BY_NAME[name]
         return keras_object(class_name, dict(config), "keras.initializers")
     if name not in INITIALIZERS:
         raise Untranslatable(f"has initializer {name!r}, which is none of Keras's own")
-    # Further entries are about types (`dtype`), which the model decides.
+    # Drop other entries: they set types (`dtype`), which the model decides.
     return keras_object(name, _selected(given, INITIALIZERS[name]), "keras.initializers")
 
 
@@ -104,7 +103,7 @@ def _regularizer(name: str, given: Config) -> Config | None:
 
 
 def _constraint(name: str, given: Config) -> Config:
-    """Return a projection of weights; its name is the class, or the class in small letters."""
+    """Return a weight constraint; its name is the class, possibly in lower case."""
     class_name = {known.lower(): known for known in CONSTRAINTS}.get(name.lower().replace("_", ""))
     if class_name is None:
         raise Untranslatable(f"has constraint {name!r}, which Keras 3 does not have")
@@ -117,7 +116,7 @@ def _selected(given: Config, names: str) -> Config:
 
 
 def _activation(value: Any, nested: Callable[[Config], Config]) -> str | Config:
-    """Return an activation by name, or a layer that serves as activation, which `nested` translates."""
+    """Return an activation by name, or a layer used as activation, translated by `nested`."""
     if isinstance(value, Mapping):
         if value.get("class_name") != "function":
             return nested(dict(value))
@@ -235,7 +234,7 @@ CLASSES: Mapping[str, str] = {
     "ThresholdedReLU": "ReLU",
     "TimeDistributedDense": "Dense",
 }
-#: arguments that a class implies: its former defaults if a file leaves them out, or the meaning of a former name
+#: arguments implied by a class: its former defaults if missing in the file, or the meaning of a former name
 IMPLIED: Mapping[str, Config] = {
     **{name: {"reset_after": False} for name in ("GRU", "GRUCell")},
     "CuDNNGRU": {"activation": "tanh", "recurrent_activation": "sigmoid", "reset_after": True},
@@ -280,7 +279,7 @@ _IGNORED = (
     "implementation fused virtual_batch_size renorm_clipping renorm_momentum synchronized cache_enabled "
     "create_input_layer custom_name weights query_shape key_shape value_shape output_shape"
 )
-#: arguments on the way of computation, or known to Keras 3 from elsewhere; none changes a result
+#: arguments about how to compute, or that Keras 3 gets from elsewhere; none changes a result
 IGNORED = frozenset(_IGNORED.split())
 #: inherited arguments of TensorFlow's Keras, with the values that change nothing
 NEUTRAL: Mapping[str, Sequence[Any]] = {
@@ -288,7 +287,7 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
     "dilation_rate": (1, [1], [1, 1], [1, 1, 1]),
     "data_format": ("channels_last",),
 }
-#: arguments (None: with any value) without a counterpart that a model can do without, and the loss in each case
+#: dispensable arguments without a counterpart (None: any value), and what is lost without them
 LOST: Mapping[tuple[str, str, Any], str] = {
     ("BatchNormalization", "mode", 2): "evaluates with its moving averages, not with those of the batch",
     ("Embedding", "dropout", None): "drops no words",
@@ -306,13 +305,13 @@ REFUSED: Mapping[str, str] = {
 
 
 def translate_layer(class_name: str, config: Config, nested: Callable[[Config], Config], notes: set[str]) -> Config:
-    """Return a layer that is no model and no input, in the form of Keras 3, without its name.
+    """Translate a layer (not a model or an input) to Keras 3, without its name.
 
     Args:
         class_name: class of the layer in the file.
         config: arguments of the layer in the file.
-        nested: translates the layers inside.
-        notes: set to which losses of the translation are added.
+        nested: translates inner layers.
+        notes: set that receives what the translation loses.
 
     Raises:
         Untranslatable: if Keras 3 has no counterpart.

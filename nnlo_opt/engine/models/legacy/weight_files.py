@@ -1,4 +1,4 @@
-"""Weights in HDF5 files of Keras 1 or 2, in which `save_weights` or `save` of a full model wrote them."""
+"""Weights in HDF5 files written by `save_weights` or `save` of Keras 1 or 2."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ def read_saved_weights(path: Path) -> SavedWeights:
 
 
 def read_saved_architecture(path: Path) -> str:
-    """Return the JSON of a model that Keras has saved whole; ConfigurationError if the file holds none."""
+    """Return the JSON architecture in a full model file of Keras; ConfigurationError if it has none."""
     with _opened(path, "saved model", "Save it again") as file:
         text = _text(file, "model_config")
     if text is None:
@@ -54,13 +54,13 @@ def read_saved_architecture(path: Path) -> str:
 
 
 def is_compiled(path: Path) -> bool:
-    """Return True if the model that Keras has saved whole was compiled."""
+    """Return True if the model in a full model file of Keras was compiled."""
     with _opened(path, "saved model", "Save it again") as file:
         return "training_config" in file.attrs
 
 
 def write_saved_weights(path: Path, layers: Mapping[str, Sequence[tuple[str, np.ndarray]]]) -> None:
-    """Write the named arrays of layers as Keras 2 on TensorFlow did, completely or not at all."""
+    """Write the named arrays of layers atomically, in the format of Keras 2 on TensorFlow."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         file.attrs.update({"layer_names": [*layers], "keras_version": "2.3.1", "backend": "tensorflow"})
         for name, arrays in layers.items():
@@ -72,7 +72,7 @@ def write_saved_weights(path: Path, layers: Mapping[str, Sequence[tuple[str, np.
 
 @contextmanager
 def _opened(path: Path, what: str, remedy: str) -> Iterator[DataFile]:
-    """Open a file; ConfigurationError if it is damaged, now or when it is read inside the context."""
+    """Open a file; ConfigurationError if it is damaged, also while reading it inside the context."""
     try:
         with DataFile(path, external=False) as file:
             yield file
@@ -98,7 +98,7 @@ def _arrays(file: DataFile, name: str, group: h5py.Group) -> list[np.ndarray]:
 def _names(group: h5py.Group, key: str, n_key: str, form: str) -> Iterable[str]:
     """Return a list of names among the attributes; a long list is stored in parts, as `key` and a number."""
     if n_key in group.attrs:
-        # Keras 0 numbered them; lazily, as a file may declare more than it holds.
+        # Keras 0 numbered them; generate lazily, because a file may declare more than it contains.
         return map(form.format, range(group.attrs[n_key]))
     if key in group.attrs:
         return [text_of(name) for name in group.attrs[key]]

@@ -1,9 +1,9 @@
 """Loading of weights of Keras 1 or 2 into a Keras 3 model that was translated from their architecture.
 
-Arrays are converted to the layout of Keras 3, as `preprocess_weights_for_loading` of Keras 2.2.5
+Arrays are converted to the layout of Keras 3, like `preprocess_weights_for_loading` of Keras 2.2.5
 (keras/engine/saving.py) did for Keras 2. In Keras 1, the gates of recurrent layers were separate arrays, and
-convolution kernels had the order of the images. Theano convolved while TensorFlow correlates, and CuDNN had an order of
-its own.
+convolution kernels had the axis order of the images. Theano convolved while TensorFlow correlates, and CuDNN used yet
+another order.
 """
 
 import os
@@ -31,23 +31,23 @@ KERNELS_OF_KERAS_1: Mapping[tuple[str, str], tuple[int, ...]] = {
 }
 #: layers whose kernels Theano stored flipped
 CONVOLUTIONS = frozenset({"Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "ConvLSTM2D"})
-#: endings of files of weights that belong to an architecture NAME.json or NAME_arch.json
+#: suffixes of weight files for an architecture NAME.json or NAME_arch.json
 ENDINGS = (".h5", "_weights.h5", ".hdf5", "_weights.hdf5")
 
 
 def find_legacy_weights(architecture: Path) -> Path | None:
-    """Return the file of weights next to an architecture, found by its name; None if there is none."""
+    """Return the weight file next to an architecture, found by name; None if there is none."""
     stems = dict.fromkeys((architecture.stem, architecture.stem.removesuffix("_arch")))
     candidates = (architecture.with_name(stem + ending) for stem in stems for ending in ENDINGS)
     return next((path for path in candidates if os.path.isfile(path)), None)
 
 
 def load_legacy_weights(model: Any, path: Path) -> None:
-    """Give `model` the weights of a file of Keras 1 or 2, all or none.
+    """Load the weights of a file of Keras 1 or 2 into `model`, all or none.
 
     Args:
         model: built Keras model.
-        path: file of weights.
+        path: weight file.
 
     Raises:
         ConfigurationError: if the weights do not fit the model.
@@ -67,7 +67,7 @@ def load_legacy_weights(model: Any, path: Path) -> None:
         variable.assign(value)
     for leaf in _leaves(model):
         if hasattr(leaf, "finalize_state"):
-            # `Normalization` computes with values that follow from its weights, and does not update them by itself.
+            # `Normalization` computes with values derived from its weights, and does not update them by itself.
             leaf.finalize_state()
 
 
@@ -149,7 +149,7 @@ def _from_keras_1(name: str, leaf: Any, arrays: Arrays) -> Arrays:
 
 
 def _from_cudnn(name: str, arrays: Arrays) -> Arrays:
-    """Return arrays of CuDNN, with two biases and transposed kernels, in the layout of Keras 3; others unchanged."""
+    """Convert CuDNN arrays (two biases, transposed kernels) to the layout of Keras 3; leave others unchanged."""
     n_gates = len(GATES[name])
     if len(arrays) < 3 or arrays[2].shape != (2 * n_gates * len(arrays[1]),):
         return arrays
@@ -162,12 +162,12 @@ def _from_cudnn(name: str, arrays: Arrays) -> Arrays:
     ]
 
 
-#: layers that hold layers, with the attributes that do
+#: layers that contain layers, and the attributes with these
 _INSIDE = {"Bidirectional": ("forward_layer", "backward_layer"), "TimeDistributed": ("layer",)}
 
 
 def _leaves(layer: Any) -> Iterator[Any]:
-    """Yield the innermost layers of `layer` in order, or `layer` itself if it holds none."""
+    """Yield the innermost layers of `layer` in order, or `layer` itself if it contains none."""
     names = _INSIDE.get(_class(layer))
     inside = layer.layers if names is None and hasattr(layer, "layers") else [getattr(layer, n) for n in names or ()]
     if not inside:

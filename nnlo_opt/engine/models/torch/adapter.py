@@ -1,9 +1,9 @@
 """Model adapter of a plain torch module.
 
-The parameters are views into one flat tensor, so new weights are one copy. The gradient is computed by `autograd.grad`
-and concatenated directly into the caller's vector, without adding to or clearing `.grad`.
+The parameters are views into one flat tensor, so setting new weights is one copy. The gradient is computed by
+`autograd.grad` and concatenated directly into the caller's vector, without using `.grad`.
 
-This module imports torch, so it is itself imported when a model exists.
+This module imports torch: import it only when a model exists.
 """
 
 import gc
@@ -27,7 +27,7 @@ from nnlo_opt.engine.models.torch.comparison import Comparison
 
 
 def check_parameters(model: Any) -> None:
-    """Raise `TrialError` unless there are parameters that can be trained, in float32."""
+    """Raise `TrialError` unless the model has trainable parameters, all in float32."""
     kind = type(model).__name__
     for name, parameter in model.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
@@ -48,12 +48,12 @@ def check_parameters(model: Any) -> None:
 
 
 def held_tensors(model: Any) -> dict[str, Any]:
-    """Return parameters and buffers by name; must be called again later, because a module may replace a buffer."""
+    """Return parameters and buffers by name. Do not cache the result: a module may replace a buffer."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 def other_names(model: Any, trained: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the names of the state and of the discrete state: entries of the `state_dict` that are no weights."""
+    """Return the names of the state and of the discrete state: entries of the `state_dict` that are not weights."""
     kept = model.state_dict().keys()
     names: tuple[list[str], list[str]] = [], []
     for name, value in held_tensors(model).items():
@@ -69,7 +69,7 @@ def other_names(model: Any, trained: Mapping[str, Any]) -> tuple[list[str], list
 
 
 def is_batch_norm(module: Any) -> bool:
-    """Return True if a module normalises batches, and so keeps running means."""
+    """Return True if a module is a batch normalisation, with running means."""
     # A TorchScript module keeps the name of its original class.
     return "BatchNorm" in getattr(module, "original_name", type(module).__name__)
 
@@ -90,22 +90,22 @@ def named_outputs(outputs: Any) -> list[tuple[str, Any]]:
     return named
 
 
-#: samples of the batch on which the model is tried before the first batch
+#: batch size for trying the model before the first batch
 _N_PROBE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Habits:
-    """Observations of the model's first batch, in training or in evaluation."""
+    """What the model's first batch revealed, in training or in evaluation."""
 
     #: comparison with the labels, one for each output
     comparisons: tuple[Comparison, ...]
-    #: True if the model writes into its inputs, and so must be given copies
+    #: True if the model modifies its inputs, and so must get copies
     writes_inputs: bool
 
 
 class Mean(torch.nn.Module):
-    """Module of one input, whose output is the weighted mean of the outputs of its members."""
+    """Module with one input that returns the weighted mean of the outputs of its members."""
 
     def __init__(self, members: Sequence[Any], shares: Sequence[float]) -> None:
         super().__init__()
@@ -123,11 +123,10 @@ class Mean(torch.nn.Module):
 class TorchAdapter:
     """`ModelAdapter` of one torch module, which owns the module's parameters.
 
-    Weights are the parameters that require a gradient, each once even if it is used several times. State is all other
-    float tensors in the `state_dict`: buffers, for example the running means of a batch normalisation, and frozen
-    parameters. The discrete state is the integer buffers and a pair (seed, batches trained). This pair alone determines
-    the random numbers of a batch, so a batch is computed the same after any restart, even if other code draws random
-    numbers.
+    Weights are the parameters that require a gradient; shared ones count once. State is all other float tensors in the
+    `state_dict`: buffers, for example the running means of a batch normalisation, and frozen parameters. The discrete
+    state is the integer buffers and a pair (seed, batches trained). This pair alone determines the random numbers of a
+    batch, so batches are reproducible after a restart, even if other code draws random numbers.
 
     Args:
         model: torch module; it is moved to the GPU if there is one.
@@ -161,12 +160,12 @@ class TorchAdapter:
         self.n_state = self._state_layout.n_weights
         #: seed of this model's random numbers, and number of batches trained
         self._random = [int(torch.randint(2**31, ())), 0]
-        #: mode of the module; None before it was set here
+        #: mode of the module; None before we first set it
         self._training: bool | None = None
         #: submodules that stay in evaluation mode, because `get_model` put them there
         self._resting = [module for module in model.modules() if not module.training] if model.training else []
         self._normalises = any(is_batch_norm(module) for module in {*model.modules()} - {*self._resting})
-        #: observations in training and in evaluation, each from the first batch on
+        #: observations from the first batch in training (True) and in evaluation (False)
         self._habits: dict[bool, _Habits] = {}
         #: True if integer inputs are converted to floats
         self._casts = False
@@ -208,7 +207,7 @@ class TorchAdapter:
         n = n_samples(x)
         batch = x, y, sample_weight
         if n == 1 and self._normalises:
-            # torch refuses to normalise a single sample, which has no variance; two equal samples have none either.
+            # torch refuses to normalise a single sample, which has no variance: use it twice, with the same result.
             batch = (take(x, _TWICE), take(y, _TWICE), None if sample_weight is None else np.repeat(sample_weight, 2))
         with blame_on_trial("gradient"):
             loss, sums = self._figures(*batch, training=True)
@@ -237,7 +236,7 @@ class TorchAdapter:
             return [output.cpu().numpy() for output in self._forward(self._inputs(x, training=False), n_samples(x))]
 
     def measure(self, outputs: Sequence[np.ndarray], y: Arrays) -> Metrics:
-        """Return the metrics of outputs (n, ...); `predict` must have been called."""
+        """Return the metrics of outputs (n, ...); call `predict` first."""
         n = len(outputs[0])
         with blame_on_trial("evaluation"), torch.no_grad():
             _, sums = self._compare([self._tensor(output) for output in outputs], y, None, training=False)
@@ -249,7 +248,7 @@ class TorchAdapter:
             if isinstance(self._model, torch.jit.ScriptModule):
                 torch.jit.save(self._model, str(temporary))
                 return
-            # Without copies, every tensor read from the file would be a view of the full vector.
+            # Copy, or torch would save each tensor as a view of the full vector.
             state = {
                 name: value.detach().cpu().clone() if torch.is_tensor(value) else value
                 for name, value in self._model.state_dict().items()
@@ -283,7 +282,7 @@ class TorchAdapter:
         return self._compare(outputs, y, weights, training=training)
 
     def _compare(self, outputs: list[Any], y: Arrays, weights: Any, *, training: bool) -> tuple[Any, list[Any]]:
-        """Return the loss of outputs with their labels, and their figures, as `_figures` does."""
+        """Return the loss of outputs with their labels, and their figures, like `_figures`."""
         labels = [self._tensor(array) for array in leaves(y)]
         comparisons = self._habits[training].comparisons
         if len(labels) != len(outputs):
@@ -300,18 +299,18 @@ class TorchAdapter:
             if comparison.term.weight != 1:
                 mean = mean * comparison.term.weight
             loss = mean if loss is None else loss + mean
-        # The figures have the order of `figures_of`.
+        # The figures are in the order of `figures_of`.
         return loss, [loss, *counts[:1], *((*means, *counts) if len(means) > 1 else ())]
 
     def _forward(self, inputs: list[Any], n: int) -> list[Any]:
         """Return the outputs for `n` samples, in float32."""
         seed(self._random, self._training is True, self._device)
         result = self._model(*inputs)
-        # The usual case comes first, because every microsecond here is spent for each batch.
+        # The usual case first, because this code costs time in every batch.
         tensors = [result] if type(result) is torch.Tensor else [output for _, output in named_outputs(result)]
         outputs = [output if output.dtype is torch.float32 else output.float() for output in tensors]
         if n == 1:
-            # `squeeze` in a model removes a batch dimension of 1 as well.
+            # `squeeze` in a model also removes a batch dimension of 1.
             outputs = [output if output.shape[:1] == (1,) else output.unsqueeze(0) for output in outputs]
         for output in outputs:
             if not output.dim() or len(output) != n:
@@ -322,10 +321,10 @@ class TorchAdapter:
         return outputs
 
     def _try(self, x: Arrays) -> None:
-        """Find out the types of inputs that the model takes, and its outputs, on a few samples in evaluation mode."""
+        """Determine the model's input types and its outputs, from a few samples in evaluation mode."""
         self._turn(False)
         errors = []
-        # Layers of floats refuse integer pixels in 0..255, but an embedding requires integers.
+        # Float layers refuse integer pixels in 0..255, but an embedding requires integers.
         whole = any(np.asarray(array).dtype.kind in "iub" for array in leaves(x))
         for self._casts in (False, True) if whole else (False,):
             inputs = self._inputs(x, training=False)
@@ -360,7 +359,7 @@ class TorchAdapter:
         return map_tree(tensor, x) if isinstance(x, list) else [tensor(x)]
 
     def _tensor(self, array: np.ndarray) -> Any:
-        """Return a tensor that shares the memory of `array` if possible; floats become float32."""
+        """Return `array` as a tensor, without copying if possible; floats become float32."""
         array = np.asarray(array)
         if array.dtype != np.float32:
             if array.dtype.kind == "f":
@@ -389,7 +388,7 @@ def forget_models() -> None:
 
 
 def seed(random: Sequence[int], training: bool, device: Any) -> None:
-    """Seed the next computation by batch `random` in training; every evaluation has the same seed."""
+    """Seed the next computation: from `random` (seed, batch) in training, always the same in evaluation."""
     value = sum(random) if training else 0
     # `torch.manual_seed` would take a tenth of a millisecond to look for devices.
     torch.default_generator.manual_seed(value)

@@ -1,6 +1,6 @@
-"""Comparison of a torch module's outputs with labels, by the losses that `torch_losses` names.
+"""Comparison of a torch module's outputs with labels, by the losses named in the module `losses`.
 
-This module imports torch, so it is itself imported when a model exists.
+This module imports torch: import it only when a model exists.
 """
 
 import logging
@@ -18,7 +18,7 @@ from nnlo_opt.engine.models.torch.losses import OF_CLASSES, OF_SIGNS, is_of_torc
 
 logger = logging.getLogger(__name__)
 
-#: operations, as PyTorch names them, that keep values unchanged or inside the same range
+#: PyTorch's names of operations that keep values unchanged or in the same range
 _NEUTRAL = {
     *("Alias", "Clamp", "ClampMin", "Clone", "Index", "Permute", "ReshapeAlias", "Select", "Slice", "Squeeze"),
     *("T", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze", "View"),
@@ -28,8 +28,8 @@ _NEUTRAL = {
 def activation_of(output: Any) -> str | None:
     """Return the activation that computed `output` (n, ...): "softmax", "log_softmax", "sigmoid"; None if unknown.
 
-    The graph of the computation shows the activation, so `F.softmax` in a `forward` is found as well. If the graph does
-    not show it, rows that are probability distributions do.
+    It is read from the autograd graph, so `F.softmax` in a `forward` is found, too. Otherwise the values decide: rows
+    that are probability distributions come from a softmax.
     """
     node, activation = output.grad_fn, None
     while node is not None and activation is None:
@@ -62,7 +62,7 @@ class Comparison:
         loss, name = term.loss, own_name(term.loss)
         #: axis of the classes
         self._axis = 1 if name in OF_CLASSES else -1
-        #: outputs above the threshold count as yes
+        #: outputs above this threshold count as class 1
         self._threshold = {None: 0.0, "log_softmax": float(np.log(0.5))}.get(activation, 0.5)
         if name:
             self._threshold = 0.5 if name == "BCELoss" else 0.0
@@ -82,7 +82,7 @@ class Comparison:
 
             self.values = values
             if activation is None and loss in (SPARSE, "categorical_crossentropy"):
-                # The same result in one step saves a tenth of the time of a small model's batch.
+                # The fused function gives the same result and saves a tenth of the time of a small model's batch.
                 self._fused = lambda output, labels: cross_entropy(output, form(output, labels))
         elif is_of_torch(loss):
             self.values = lambda output, labels: loss((pair := aligned(output, labels))[0], _like(*pair))
@@ -120,7 +120,7 @@ class Comparison:
         return cls(term, activation)
 
     def n_correct(self, output: Any, labels: Any) -> Any:
-        """Return the number of samples with the right class; with several predictions, a sample counts by its share."""
+        """Return the number of correct samples; one with several predictions counts as the correct fraction."""
         axis = self._axis
         if axis < 0:
             output, labels = aligned(output, labels)
@@ -134,7 +134,7 @@ class Comparison:
 
 
 def aligned(output: Any, labels: Any) -> tuple[Any, Any]:
-    """Return both with a last dimension, after adding or removing a last dimension of 1 of the labels if needed.
+    """Return both with the same rank, adding or removing a last dimension of 1 if needed.
 
     Losses would pair (n,) with (n, 1) as (n, n).
     """
@@ -160,7 +160,7 @@ def _target(name: str, output: Any, labels: Any) -> Any:
         labels = _like(output, labels) if labels.is_floating_point() else labels
         if not labels.is_floating_point():
             return labels.long()
-        # PyTorch takes class numbers first, then -1, in place of a row of 0 and 1.
+        # PyTorch expects the class numbers, padded with -1, instead of a row of 0 and 1.
         n_classes = labels.shape[-1]
         numbers = torch.where(labels > 0.5, torch.arange(n_classes, device=labels.device), n_classes).sort(-1).values
         return numbers.masked_fill(numbers == n_classes, -1)
@@ -171,7 +171,7 @@ def _target(name: str, output: Any, labels: Any) -> Any:
 
 
 def _like(output: Any, labels: Any) -> Any:
-    """Return labels with the type of the output; their shape must be equal, because nothing is broadcast."""
+    """Return labels with the type of the output; raise if the shapes differ, to prevent broadcasting."""
     if labels.shape != output.shape:
         raise TrialError(
             f"Labels must have the shape of the model's output, {tuple(output.shape)}. Received: "

@@ -1,6 +1,6 @@
-"""Framework torch, with a plain `torch.nn.Module` as model; functions import torch, the module does not.
+"""The framework torch, for plain `torch.nn.Module` models; torch is imported only inside functions.
 
-A module takes its features with the layout of the data, channels last; a convolution needs `x.permute(0, 3, 1, 2)`.
+A model receives features in the layout of the data, channels last; a convolution needs `x.permute(0, 3, 1, 2)`.
 Several inputs are several arguments of `forward`. Several outputs are a tuple, a list or a dict.
 """
 
@@ -33,21 +33,21 @@ RULES = torch_losses
 
 #: samples of a dry run; not 1, because `squeeze` would remove this dimension
 _N_SAMPLES = 2
-#: length of a dimension that a shape leaves open
+#: length used for an open dimension of a shape
 _N_OPEN = 16
-#: most combinations of input types that are tried
+#: most combinations of input types to try
 _N_TRIES = 16
 
 
 def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None = None) -> None:
-    """Import torch; to be called once, before anything else imports it.
+    """Import torch; called once, before anything else imports it.
 
     The import takes 2 s of CPU time and 200 MB.
 
     Args:
-        n_threads: threads of a computation.
-        quiet: True to suppress messages at the start.
-        backend: without effect, because it is for Keras.
+        n_threads: threads for computing.
+        quiet: True to suppress startup messages.
+        backend: ignored, it is for Keras.
 
     Raises:
         ConfigurationError: torch is not installed.
@@ -66,11 +66,11 @@ def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None 
 
 
 def set_seed(seed: int) -> None:
-    """Make the next models repeatable: their initial weights, and the seeds of their dropout layers."""
+    """Seed all generators, so that initial weights and dropout of the next models are reproducible."""
     import torch
 
     torch.manual_seed(seed % 2**63)
-    # As in Keras, all generators are seeded, because `get_model` may draw from any of them.
+    # Like Keras, seed all generators, because `get_model` may use any of them.
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
@@ -83,7 +83,7 @@ def is_model(value: object) -> bool:
 
 @contextmanager
 def building(custom_objects: Mapping[str, Any], dtype_policy: Any | None) -> Iterator[None]:
-    """Do nothing for `get_model`: custom objects have no effect, and a policy is refused."""
+    """Return the context for calling `get_model`: custom objects are ignored, and a dtype policy is an error."""
     if dtype_policy is not None:
         raise ConfigurationError(
             f"A dtype policy is for Keras models. Received: {dtype_policy!r} for a torch module. Use "
@@ -96,7 +96,7 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
     """Return the outputs for samples of this shape; create the weights of lazy layers.
 
     Raises:
-        ConfigurationError: if the model cannot take samples of this shape.
+        ConfigurationError: if the model does not accept samples of this shape.
     """
     from nnlo_opt.engine.models.torch.comparison import activation_of
 
@@ -112,7 +112,7 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
 
 
 def compiled_of(model: Any) -> Compiled:
-    """Return that a module says nothing of its training; ConfigurationError for one that trains by its own methods."""
+    """Return an empty `Compiled`; ConfigurationError for a module that trains by its own methods."""
     for name in ("training_step", "validation_step", "configure_optimizers"):
         if hasattr(model, name):
             raise ConfigurationError(
@@ -124,7 +124,7 @@ def compiled_of(model: Any) -> Compiled:
 
 
 def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> FrameworkAdapter:
-    """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
+    """Return an adapter for training the built model on `terms`, one for each output."""
     if jit_compile:
         raise ConfigurationError(
             "`get_model.jit_compile` is for Keras models. Received: True with a torch module. Leave it out, or return "
@@ -144,7 +144,7 @@ def forget_models() -> None:
 
 
 def _dry_run(model: Any, feature_shape: Shapes) -> list[tuple[str, Any]]:
-    """Return the outputs for samples of zeros in evaluation mode, with their graph of the computation."""
+    """Return the outputs for zeros in evaluation mode, with their autograd graph."""
     import torch
 
     from nnlo_opt.engine.models.torch.adapter import named_outputs
@@ -153,7 +153,7 @@ def _dry_run(model: Any, feature_shape: Shapes) -> list[tuple[str, Any]]:
     device = next((parameter.device for parameter in model.parameters()), None)
     errors: list[Exception] = []
     with _evaluating(model):
-        # Only the model knows which inputs are class numbers, for example of words.
+        # Only the model knows which inputs are integers, such as word indices: try all combinations.
         for dtypes in islice(product((torch.float32, torch.int64), repeat=len(shapes)), _N_TRIES):
             zeros = (
                 torch.zeros(_N_SAMPLES, *shape, dtype=dtype, device=device)
@@ -171,13 +171,13 @@ def _dry_run(model: Any, feature_shape: Shapes) -> list[tuple[str, Any]]:
 
 
 def _in_form(shapes: Shapes, tensors: Iterator[Any]) -> Any:
-    """Return the tensors in a tree of the form of the shapes."""
+    """Return the tensors in a tree with the structure of `shapes`."""
     return [_in_form(shape, tensors) for shape in shapes] if isinstance(shapes, list) else next(tensors)
 
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Put the model into evaluation mode, and each of its parts back into its own mode afterwards."""
+    """Put the model into evaluation mode, and restore the mode of each submodule afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -191,12 +191,12 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def load_model(path: Path, get_model: Callable[[], Any] | None = None, data: bytes | None = None) -> Any:
-    """Return the model in `path`: a TorchScript archive, or a `state_dict` for the module that `get_model` builds.
+    """Return the model in `path`: a TorchScript archive, or a `state_dict` for the module built by `get_model`.
 
-    Only tensors are unpickled. `data`: what was read of the file already.
+    Only tensors are unpickled. `data`: content of the file if already read.
 
     Raises:
-        ConfigurationError: if the file cannot be read, or a `state_dict` has no `get_model` that fits.
+        ConfigurationError: if the file cannot be read, or a `state_dict` has no matching `get_model`.
     """
     import torch
 
@@ -227,7 +227,7 @@ def save_files(model: Any, architecture: Path, weights: Path) -> None:
     """Write the model as a TorchScript archive, which needs no code, and its weights as a `state_dict`.
 
     Raises:
-        ConfigurationError: if TorchScript cannot describe the model.
+        ConfigurationError: if TorchScript does not support the model.
     """
     import torch
 
@@ -239,10 +239,10 @@ def save_files(model: Any, architecture: Path, weights: Path) -> None:
 
 
 def save_mean(models: Sequence[Any], weights: Sequence[float], path: Path) -> None:
-    """Save a TorchScript archive of one module, whose output is the weighted mean of the outputs of `models`.
+    """Save a TorchScript archive of one module that averages the outputs of `models` with these weights.
 
     Raises:
-        ConfigurationError: if TorchScript cannot describe a model, or one has not one input and one output.
+        ConfigurationError: if TorchScript does not support a model, or one has several inputs or outputs.
     """
     from nnlo_opt.engine.models.torch.adapter import Mean
 
@@ -252,12 +252,12 @@ def save_mean(models: Sequence[Any], weights: Sequence[float], path: Path) -> No
 
 
 def _scripted(model: Any, remedy: str) -> Any:
-    """Return the TorchScript module of a module; ConfigurationError, with a remedy, if there is none."""
+    """Convert a module to TorchScript; ConfigurationError with this remedy if it is not supported."""
     import torch
 
     try:
         return torch.jit.script(model)
-    except Exception as error:  # of a dozen kinds
+    except Exception as error:  # TorchScript raises a dozen kinds
         raise ConfigurationError(
             f"A torch model must be one that TorchScript can describe. Received: {type(model).__name__}, "
             f"{first_line(error)}. {remedy}."
@@ -265,9 +265,9 @@ def _scripted(model: Any, remedy: str) -> Any:
 
 
 def read_state(path: Path, data: bytes | None = None) -> dict[str, Any]:
-    """Return the tensors of a `state_dict`, which may be part of a checkpoint as "state_dict" or "model_state_dict".
+    """Return the tensors of a `state_dict`, also from a checkpoint with "state_dict" or "model_state_dict".
 
-    `data`: what was read of the file already.
+    `data`: content of the file if already read.
     """
     import torch
 
@@ -297,7 +297,7 @@ def read_state(path: Path, data: bytes | None = None) -> dict[str, Any]:
 
 
 def load_state(model: Any, state: Mapping[str, Any], source: str) -> None:
-    """Give `model` the tensors of `state`; raise `ConfigurationError`, naming `source`, if they do not fit."""
+    """Load the tensors of `state` into `model`; raise `ConfigurationError`, naming `source`, if they do not fit."""
     expected = model.state_dict()
     for verb, missing in (("lacks", expected.keys() - state.keys()), ("also has", state.keys() - expected.keys())):
         if missing:
@@ -320,8 +320,8 @@ def _opened(path: Path, data: bytes | None) -> Path | BytesIO:
 
 
 def is_script(file: Path | BytesIO) -> bool:
-    """Return True if a file is a TorchScript archive, which contains its code; a `state_dict` does not."""
-    with suppress(OSError):  # who reads the file next says what is wrong with it
+    """Return True if a file is a TorchScript archive (with code), False for a `state_dict`."""
+    with suppress(OSError):  # the next reader reports the error
         if zipfile.is_zipfile(regular(file) if isinstance(file, Path) else file):
             with zipfile.ZipFile(file) as archive:
                 return any(name.split("/")[1:2] == ["constants.pkl"] for name in archive.namelist())

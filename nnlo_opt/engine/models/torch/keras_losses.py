@@ -1,7 +1,7 @@
-"""Keras's losses by their names, computed by torch.
+"""Keras's losses, implemented in torch under the same names.
 
 Each function takes the output, its labels in the form of the output and the activation of the output, and returns the
-losses of each sample (n, ...). This module imports torch, so it is itself imported when a model exists.
+losses of each sample (n, ...). This module imports torch: import it only when a model exists.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ _EPSILON = 1e-7
 
 
 def binary_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
-    """Return the cross-entropy of each output alone; an output without activation is a logit."""
+    """Return the cross-entropy of each output separately; an output without activation is a logit."""
     if activation is None:
         return functional.binary_cross_entropy_with_logits(output, y, reduction="none")
     return functional.binary_cross_entropy(_probabilities(output, activation), y, reduction="none")
@@ -45,7 +45,7 @@ def sparse_categorical_crossentropy(output: Any, y: Any, activation: str | None)
 
 
 def categorical_hinge(output: Any, y: Any, _: str | None) -> Any:
-    """Return the margin of the right class above the best other class, cut at 0."""
+    """Return the hinge loss: how far the correct class is from exceeding the best other class by 1, at least 0."""
     return (1 + ((1 - y) * output).amax(-1) - (y * output).sum(-1)).relu()
 
 
@@ -80,7 +80,7 @@ def log_cosh(output: Any, y: Any, _: str | None) -> Any:
 
 
 def huber(output: Any, y: Any, _: str | None) -> Any:
-    """Return half the square of a small error, and the absolute value of an error above 1 less a half."""
+    """Return half the square of errors up to 1, and the absolute error minus 0.5 above."""
     return functional.huber_loss(output, y, reduction="none")
 
 
@@ -105,12 +105,12 @@ def mean_squared_logarithmic_error(output: Any, y: Any, _: str | None) -> Any:
 
 
 def poisson(output: Any, y: Any, _: str | None) -> Any:
-    """Return the loss of counts, with the output as their rate."""
+    """Return the Poisson loss of counts; the output is their rate."""
     return output - y * torch.log(output + _EPSILON)
 
 
 def tversky(output: Any, y: Any, _: str | None) -> Any:
-    """Return the loss of the full batch; with alpha and beta 0.5 it is the loss of dice."""
+    """Return the loss of the full batch; with alpha = beta = 0.5 it is the Dice loss."""
     return 1 - 2 * (y * output).sum() / (y.sum() + output.sum() + _EPSILON)
 
 
@@ -127,7 +127,7 @@ def _log_probabilities(output: Any, activation: str | None) -> Any:
 
 
 def _probabilities(output: Any, activation: str | None) -> Any:
-    """Return the probability of each output alone."""
+    """Return the probability of each output separately."""
     if activation is None:
         return output.sigmoid()
     return (output.exp() if activation == "log_softmax" else output).clamp(_EPSILON, 1 - _EPSILON)

@@ -1,9 +1,9 @@
-"""Losses of a torch module: Keras's losses by their meaning, PyTorch's own losses unchanged.
+"""Losses of a torch module: Keras's losses adapted to the activation, PyTorch's own losses unchanged.
 
 Keras's names compute Keras's losses, but depend on the activation of the outputs: after a softmax or a sigmoid the
-outputs are probabilities, after a log-softmax logarithms of probabilities, and otherwise the cross-entropies take them
-for logits. PyTorch's names (`CrossEntropyLoss`, or `cross_entropy`) compute the losses of `torch.nn` after any
-activation; only the labels are converted to the form that these losses need.
+outputs are probabilities, after a log-softmax log probabilities, and otherwise cross-entropies treat them as logits.
+PyTorch's names (`CrossEntropyLoss`, or `cross_entropy`) compute the losses of `torch.nn` after any activation; only the
+labels are converted to the form that these losses need.
 """
 
 from dataclasses import replace
@@ -16,14 +16,14 @@ from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.losses import SPARSE, AccuracyKind, InferredLoss, Labels, Loss, Output, Shape
 
 # fmt: off
-#: PyTorch's losses without a counterpart in Keras, with the way "acc" is counted
+#: PyTorch's losses without a counterpart in Keras, and how to count "acc" for each
 TORCH_LOSSES: dict[str, AccuracyKind | None] = {
     "BCELoss": "binary", "BCEWithLogitsLoss": "binary", "CrossEntropyLoss": "categorical", "HingeEmbeddingLoss": None,
     "KLDivLoss": None, "MultiLabelMarginLoss": None, "MultiLabelSoftMarginLoss": "binary",
     "MultiMarginLoss": "categorical", "NLLLoss": "categorical", "PoissonNLLLoss": None, "SoftMarginLoss": None,
 }
 # fmt: on
-#: inputs of other losses, in addition to or in place of one output and its labels
+#: unsupported losses, and the inputs that they need beyond or instead of one output and its labels
 _REFUSED = {
     **dict.fromkeys(("AdaptiveLogSoftmaxWithLoss", "LinearCrossEntropyLoss"), "weights of its own"),
     "CTCLoss": "the lengths of inputs and targets",
@@ -55,7 +55,7 @@ def check_loss(name: str) -> str:
 
 
 def infer_loss(output: Output, labels: Labels) -> InferredLoss:
-    """Choose the loss as `losses.infer_loss`, but take outputs without activation for logits if labels are classes."""
+    """Choose the loss like `losses.infer_loss`, but treat linear outputs as logits if labels are classes."""
     shape, values = output.shape, labels.values
     n_classes = shape[-1] if shape else 1
     if output.activation is None:
@@ -71,12 +71,12 @@ def infer_loss(output: Output, labels: Labels) -> InferredLoss:
 
 
 def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | None:
-    """Return the way in which "acc" is counted with `loss`; None if the labels are no classes."""
+    """Return how "acc" is counted with `loss`; None if the labels are not classes."""
     return TORCH_LOSSES[loss] if loss in TORCH_LOSSES else losses.metric_for(loss, _in_keras(last_activation))
 
 
 def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) -> str | None:
-    """Return a sentence if labels cannot be compared with the output by `loss` (None: by any loss), else None."""
+    """Return an error if `loss` (None: any loss) cannot compare labels and output of these shapes, else None."""
     if loss in (None, *OF_CLASSES) and output_shape and label_shape in (output_shape[1:], (*output_shape[1:], 1)):
         # PyTorch's own losses have classes on dimension 1.
         return None
@@ -84,7 +84,7 @@ def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) ->
 
 
 def _in_keras(activation: str | None) -> str | None:
-    """Return the activation for Keras's rules; a log-softmax predicts classes as a softmax does."""
+    """Return the activation for Keras's rules; a log-softmax predicts classes like a softmax."""
     return "softmax" if activation == "log_softmax" else activation
 
 
