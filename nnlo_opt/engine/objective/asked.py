@@ -1,4 +1,4 @@
-"""Rank without an objective: it is asked for a trial, and told what the trial reports and how it ends."""
+"""The rank behind ask and tell: the caller asks it for a trial, and tells it reports and the result."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from nnlo_opt.engine.objective.rank import ROOT, Report, RunningTrial, TrialFold
 
 
 class AskedRank:
-    """Rank whose trials are computed by whoever asks for them, one at a time.
+    """Rank whose trials are computed by the caller, one at a time.
 
     Args:
         orders: transport to the coordinator.
@@ -29,11 +29,11 @@ class AskedRank:
 
     def __init__(self, orders: Transport, run: Path, comparison: Comparison, clock: Clock) -> None:
         self._orders, self._run, self._comparison, self._clock = orders, run, comparison, clock
-        #: attempt under way; None if there is none
+        #: running attempt; None if there is none
         self._attempt: Attempt | None = None
 
     def take_in(self) -> bool:
-        """Take in what the coordinator has sent; return True if there is a new trial to ask for."""
+        """Handle messages of the coordinator; return True if there is a new trial to ask for."""
         before = self._attempt
         while (received := self._orders.poll()) is not None:
             self._handle(received.message)
@@ -51,10 +51,10 @@ class AskedRank:
             if isinstance(message, msg.PreemptFold):
                 self._orders.send(ROOT, msg.FoldStopped(assignment=message.assignment))
 
-    # ------------------------------------------------------------ an attempt is under way
+    # ------------------------------------------------------------ while an attempt runs
 
     def trial(self, space: Space, seed: int, report: Report) -> RunningTrial:
-        """Return the trial under way, as the code that computes it gets it, which reports by `report`."""
+        """Return the running trial for the caller; it reports through `report`."""
         assert self._attempt is not None
         return RunningTrial(
             number=self._attempt.order.trial,
@@ -67,21 +67,21 @@ class AskedRank:
 
     @property
     def is_stopped(self) -> bool:
-        """True once the coordinator waits for the end of the trial under way."""
+        """True once the coordinator waits for the end of the running trial."""
         return self._attempt is not None and msg.StopFold in self._attempt.heard
 
     def report(self, epoch: Any, value: Any, figures: Mapping[str, Any]) -> msg.EpochReported:
-        """Report a value after an epoch; TrialError unless the report consists of numbers."""
+        """Report a value after an epoch; TrialError unless all values are numbers."""
         assert self._attempt is not None
         reported = self._attempt.report(epoch, value, figures)
         self._orders.send(ROOT, reported)
         return reported
 
     def end(self, value: Any, error: BaseException | str | None) -> None:
-        """End the trial with its value, or with the reason for which it has failed.
+        """End the trial with its value, or with the reason for its failure.
 
         Raises:
-            MisuseError: `value` can be that of no trial; the trial is still under way then.
+            MisuseError: `value` is invalid for any trial; the trial continues.
         """
         assert self._attempt is not None
         self._orders.send(ROOT, self._end_of(self._attempt, value, error))

@@ -1,4 +1,4 @@
-"""One attempt at a trial that code of a user computes, as one rank knows it; made anew for each."""
+"""State of one rank during one attempt at a trial of an objective."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +14,12 @@ from nnlo_opt.engine.objective.values import epoch_reported, finished_fold
 
 
 class Attempt:
-    """Attempt at a trial, as one rank knows it: what it has reported, and heard of the coordinator and other ranks.
+    """One attempt at a trial: what this rank has reported, and received from the coordinator and other ranks.
 
     Args:
-        order: of the coordinator, or of block rank 0 to the other ranks, which report nothing.
-        saved: save from which it goes on; None: from the beginning.
-        folder: of its fold.
+        order: order of the coordinator; on ranks other than block rank 0, which do not report, of block rank 0.
+        saved: the save to resume from; None: from the beginning.
+        folder: folder of its fold.
         comparison: rules by which trials are compared.
         clock: measures its duration.
         checkpoint: further fields of its `TrialCheckpoint`.
@@ -35,7 +35,7 @@ class Attempt:
         **checkpoint: Any,
     ) -> None:
         self.order, self._comparison, self._clock = order, comparison, clock
-        #: time of its beginning, less the seconds before its save
+        #: its start time, minus the training time before its save
         self._began_s = clock.monotonic_s() - (0.0 if saved is None else saved.train_s)
         count = EpochCount(order.first if saved is None else saved.first)
         #: saves of the trial
@@ -44,11 +44,11 @@ class Attempt:
         )
         #: last report; None before the first
         self.reported: msg.EpochReported | None = None
-        #: orders about it that the coordinator has sent
+        #: types of the orders received from the coordinator about it
         self.heard = set[type[msg.Message]]()
-        #: message by which it ends after `goes_on` has returned False; None before
+        #: message that ends it after `goes_on` has returned False; None before
         self.end: msg.Message | None = None
-        #: failure on any rank of its block; None while it can succeed
+        #: failure on any rank of its block; None without one
         self.failure: msg.FoldFailed | None = None
         #: block rank 0's answer to the last arrival of this rank
         self.proceed: ObjectiveProceed | None = None
@@ -59,11 +59,11 @@ class Attempt:
 
     @property
     def train_s(self) -> float:
-        """Seconds that the trial has taken by now."""
+        """Seconds that the trial has taken so far."""
         return self._clock.monotonic_s() - self._began_s
 
     def report(self, epoch: Any, value: Any, figures: Mapping[str, Any]) -> msg.EpochReported:
-        """Return the report of an epoch, which is the last one from now on; TrialError unless it is of numbers."""
+        """Record the report of an epoch and return it; TrialError unless all values are numbers."""
         assert isinstance(self.order, msg.RunFold)
         reported = epoch_reported(self.order, self._comparison, self.checkpoint.count, epoch, value, figures)
         n_saved = self.checkpoint.n_epochs
@@ -71,7 +71,7 @@ class Attempt:
         return self.reported
 
     def goes_on(self) -> bool:
-        """Return False if it has to end with its last report, as orders say that have come."""
+        """Return False if an order of the coordinator ends it with its last report."""
         assert self.reported is not None
         if msg.StopFold in self.heard or (msg.PreemptFold in self.heard and self.reported.checkpointed):
             self.end = msg.FoldStopped(assignment=self.order.assignment)
@@ -80,7 +80,7 @@ class Attempt:
         return self.end is None
 
     def finished(self, value: Any) -> msg.FoldFinished:
-        """Return its result; TrialError unless `value` is of numbers."""
+        """Return its result; TrialError unless all values are numbers."""
         last, number = self.reported, self.order.assignment
         n_epochs = self.checkpoint.n_epochs if last is None else last.epoch
         return finished_fold(self._comparison, last, number, value, n_epochs=n_epochs, train_s=self.train_s)

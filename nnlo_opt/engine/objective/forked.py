@@ -1,11 +1,11 @@
-"""Ranks that call the objective, each in a process that the search has forked.
+"""Ranks in forked processes, which call the objective in parallel without MPI.
 
-A fork shares all that the objective refers to, so that lambdas, closures, open files and locks need no pickling. The
-messages of every other transport travel over pipes.
+A fork inherits everything that the objective refers to, so lambdas, closures, open files and locks need no pickling.
+Pipes carry the same messages as other transports.
 
 A fork also copies locks that other threads hold at that moment, and nobody frees the copies. Python and the C library
-make new ones for threads, logging and memory, this module for streams and NumPy's random numbers. If any other lock
-keeps a process from its first message, its attempt is lost.
+renew those for threads, logging and memory, this module those for streams and NumPy's random numbers. If any other lock
+blocks a process before its first message, its attempt is lost.
 """
 
 import os
@@ -34,11 +34,11 @@ from nnlo_opt.engine.objective.rank import ObjectiveRank
 from nnlo_opt.engine.runtime.streams import flush_streams, renew_streams
 from nnlo_opt.engine.runtime.watchdog import Watch
 
-#: frameworks whose threads a fork would not have, although their locks would wait for them
+#: frameworks whose threads a fork lacks, so that it would wait for their locks
 FRAMEWORKS = ("tensorflow", "jax", "torch")
-#: seconds in which a process has to begin; in which one that closes its pipe has to end; between looks for its parent
+#: seconds for a process to start; for it to end after closing its pipe; between its checks for its parent
 BEGIN_S, END_S, LOOK_S = 60.0, 1.0, 0.5
-#: exit code of a process whose file descriptors were closed, and what the code says
+#: exit code of a process whose file descriptors were closed by user code, and its message
 _BROKEN = 115
 _CLOSED = "its process had closed file descriptors that it has not opened"
 
@@ -58,7 +58,7 @@ class _Pipes(Transport):
 
     def __init__(self, rank: int, size: int, ranks: dict[Connection, int]) -> None:
         self.rank, self.size, self.n_processes = rank, size, size
-        #: ranks by connection to them
+        #: connection -> rank
         self._ranks = ranks
 
     @property
@@ -71,7 +71,7 @@ class _Pipes(Transport):
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         for connection, rank in self._ranks.items():
             if rank == dest:
-                with suppress(OSError):  # a death is noticed by `poll`
+                with suppress(OSError):  # `poll` notices a death
                     connection.send_bytes(encode(message, payload).tobytes())
 
     def poll(self) -> Received | None:
@@ -88,15 +88,15 @@ class _Pipes(Transport):
         return None
 
     def _hear(self, rank: int) -> None:
-        """Take in that a process has written, a message or nothing."""
+        """Note that a process has written a message, or the empty one that shows that it has started."""
 
     @abstractmethod
     def _lose(self, connection: Connection) -> None:
-        """Take in that the process at the other end has died."""
+        """Handle the death of the process at the other end."""
 
 
 class ForkEnd(_Pipes):
-    """Transport of a forked process to the one that forked it, which has rank 0; it is lost with that process."""
+    """Transport of a forked process to its parent, which has rank 0; it ends with the parent."""
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         flush_streams()  # this process may be killed once its trial has ended
@@ -106,11 +106,11 @@ class ForkEnd(_Pipes):
         received = super().poll()
         if received is not None and isinstance(received.message, Shutdown):
             flush_streams()
-            os._exit(EXIT_OK)  # also within a trial, which nobody waits for
+            os._exit(EXIT_OK)  # even during a trial: nobody waits for it
         return received
 
     def say_that_it_has_begun(self) -> None:
-        """Write nothing, which is heard."""
+        """Send an empty message as a sign that this process has started."""
         for connection in self._ranks:
             with suppress(OSError):
                 connection.send_bytes(b"")
@@ -120,15 +120,15 @@ class ForkEnd(_Pipes):
 
 
 class ForkedRanks(_Pipes):
-    """Transport of the coordinator to ranks that it forks when they are first given a trial.
+    """Transport of the coordinator to ranks that it forks when they get their first trial.
 
-    A rank that dies is a team that has reformed without its trial: it is forked anew for its next trial. So is one that
-    has not begun after `BEGIN_S`, by the looks of a coordinator that is at work.
+    The death of a rank counts as a team that has reformed without its trial: it is forked again for its next trial. So
+    is one that has not started after `BEGIN_S`, counting only time in which the coordinator was running.
 
     Args:
-        n_ranks: number of ranks beside this process, which has rank 0.
-        make_rank: makes the rank, in its own process, from its transport and the run.
-        seed: of the random numbers of `random` and NumPy, which would be the same in all processes otherwise.
+        n_ranks: number of ranks in addition to this process, which has rank 0.
+        make_rank: creates the rank in its own process, from its transport and the run.
+        seed: seed for `random` and NumPy, whose random numbers would otherwise be equal in all processes.
     """
 
     def __init__(self, n_ranks: int, make_rank: Callable[[Transport, OpenRun], ObjectiveRank], seed: int) -> None:
@@ -136,13 +136,13 @@ class ForkedRanks(_Pipes):
         self._make_rank, self._seed = make_rank, seed
         #: the run; None before it is open
         self._run: OpenRun | None = None
-        #: processes by rank
+        #: rank -> process id
         self._processes: dict[int, int] = {}
-        #: rank -> assignment that it was given last
+        #: rank -> its last assignment
         self._assigned: dict[int, int] = {}
-        #: processes that have not begun, by rank
+        #: rank -> watch over its process until it has started
         self._starting: dict[int, Watch] = {}
-        #: deaths that the coordinator has not heard of
+        #: deaths that the coordinator has not received yet
         self._news: deque[Received] = deque()
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
@@ -161,7 +161,7 @@ class ForkedRanks(_Pipes):
             if connection.poll():
                 continue
             watch = self._starting.get(rank)
-            if self._has_ended(rank):  # while a child of it keeps the pipe open
+            if self._has_ended(rank):  # although a child of it keeps the pipe open
                 self._lose(connection)
             elif watch is not None and watch.look(0, 1.0, time.monotonic()):
                 self._lose(connection, f"its process had not begun after {BEGIN_S:g} s")
@@ -183,11 +183,11 @@ class ForkedRanks(_Pipes):
             return True
 
     def _lose(self, connection: Connection, why: str = "") -> None:
-        """Let go of the process of a rank; `why` it is killed, or nothing if its pipe is closed or it has died."""
+        """Give up the process of a rank; `why`: reason to kill it, "" if its pipe is closed or it has died."""
         rank = self._ranks.pop(connection)
         self._starting.pop(rank, None)
         if not why:
-            until_s = time.monotonic() + END_S  # it closes its files before it has ended
+            until_s = time.monotonic() + END_S  # a process closes its files before it ends
             while not (has_ended := self._has_ended(rank)) and time.monotonic() < until_s:
                 time.sleep(1e-3)
             why = "" if has_ended else _CLOSED
@@ -208,7 +208,7 @@ class ForkedRanks(_Pipes):
         try:
             ours, theirs = Pipe()
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12, for any second thread
+                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about any second thread
                 process = os.fork()
         except OSError as error:
             raise ConfigurationError(
@@ -229,12 +229,12 @@ class ForkedRanks(_Pipes):
         code = EXIT_OK
         try:
             renew_streams()
-            # Ctrl-C goes to all processes of a terminal: the coordinator ends this one.
+            # A terminal sends Ctrl-C to all processes: ignore it, the coordinator will end this one.
             signal.signal(signal.SIGINT, lambda *_: None)
             signal.set_wakeup_fd(-1)
             threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
             random.seed(f"{self._seed} {end.rank}")
-            np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]  # its lock is free
+            np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]  # with a new lock
             np.random.seed([self._seed, end.rank])
             assert self._run is not None
             served = self._make_rank(end, self._run)
@@ -253,7 +253,7 @@ class ForkedRanks(_Pipes):
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the one that has forked it has ended."""
+    """End this process when its parent has ended."""
     while os.getppid() == parent:
         time.sleep(LOOK_S)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,9 +1,9 @@
-"""What makes a function of a script the objective that it is, and what may differ when its run is resumed.
+"""Identity of an objective defined in a script, compared when its run is resumed.
 
-Its code decides: its source, its default arguments, and the functions of its module that it calls, each by its syntax
-tree, which has neither comments nor layout, and is the same in every version of Python. A plain value that it names
-(`LIMIT = 3` above it) is only noted. A value that changes while the search runs is no part of it: one that can change
-in place, or whose name the function or a function that it calls binds again.
+It is the code: the source of the function, its default arguments, and the functions of its module that it calls, each
+as a syntax tree, without comments and layout and equal in every version of Python. A plain value that it uses
+(`LIMIT = 3` above it) is only noted: a change is reported, not refused. Values that may change during the search are
+ignored: mutable ones, and names that the function or a function that it calls rebinds.
 """
 
 import ast
@@ -25,26 +25,26 @@ from typing import Any
 
 from nnlo_opt.core.trials.identity import DIGEST
 
-#: immutable values that are shown, and those of which a digest is noted: texts may be secret, or long
+#: immutable types whose values are shown, and those of which only a digest is noted: texts may be secret or long
 _SHOWN = (bool, int, float, complex, Decimal, Fraction, range)
 _HIDDEN = (str, bytes, PurePath, date, time, timedelta, Enum)
-#: most characters of a value that is shown
+#: most characters of a value to show
 _MOST_CHARACTERS = 60
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(frozen=True, kw_only=True)
 class Makeup:
-    """What an objective of a script consists of."""
+    """Identity of a script's objective."""
 
-    #: name of each function -> digest of its code and default arguments, the objective first; another is a change
+    #: name of each function -> digest of its code and default arguments, the objective first; a difference is refused
     parts: Mapping[str, str]
-    #: plain value that they name -> the value, or a digest of it; another one is said
+    #: name of each plain value they use -> the value, or a digest of it; a difference is only reported
     notes: Mapping[str, str]
 
 
 def makeup_of(objective: Callable[..., Any]) -> Makeup:
-    """Return what a function, or any other callable of a script, consists of."""
+    """Return the identity of a function, or any other callable of a script."""
     walk = _Walk(_module_of(_innermost(objective)))
     name = _short(getattr(objective, "__qualname__", type(objective).__qualname__))
     walk.codes[name] = []
@@ -56,25 +56,25 @@ def makeup_of(objective: Callable[..., Any]) -> Makeup:
 
 
 def _innermost(function: Any) -> Any:
-    """Return the function in `functools.partial` objects and decorators."""
+    """Return the function inside `functools.partial` objects and decorators."""
     while (inner := function.func if isinstance(function, partial) else _wrapped(function)) is not None:
         function = inner
     return function
 
 
 def _wrapped(function: Any) -> Any:
-    """Return the function that a decorator has wrapped; None if there is none."""
+    """Return the function that a decorator wraps; None if there is none."""
     return inspect.getattr_static(function, "__wrapped__", None)
 
 
 def _module_of(function: Any) -> str | None:
-    """Return the name of the module whose text defines a function; a decorator of another one has the name of ours."""
+    """Return the module whose source defines a function; `__module__` is wrong for wrappers from other modules."""
     function = getattr(function, "__func__", function)
     return getattr(function, "__globals__", {}).get("__name__", getattr(function, "__module__", None))
 
 
 class _Walk:
-    """Functions of one module that are reached from an objective, each looked at once."""
+    """Collects the functions of one module that are reachable from an objective, each once."""
 
     def __init__(self, module: str | None) -> None:
         self._module = module
@@ -82,16 +82,16 @@ class _Walk:
         self._rebound = set[str]()
         self._named = dict[str, Any]()
         self._trees = dict[str, ast.Module]()
-        #: name of a function -> its code; functions of one name share it
+        #: name of a function -> code of all functions of that name
         self.codes = dict[str, list[Any]]()
 
     @property
     def values(self) -> dict[str, Any]:
-        """Values by name that no function of the walk binds again."""
+        """Values by name that no collected function rebinds."""
         return {name: value for name, value in self._named.items() if name not in self._rebound}
 
     def add(self, value: Any, name: str = "") -> None:
-        """Take in the functions in a value; `name`: of the value, if it is the objective itself."""
+        """Add the functions in a value; `name`: its name, if it is the objective itself."""
         if id(value) in self._seen:
             return
         self._seen.add(id(value))
@@ -107,7 +107,7 @@ class _Walk:
             if _module_of(value) == self._module:
                 self._add_function(value)
             self.add(_wrapped(value))
-        elif (wrapped := _wrapped(value)) is not None:  # by `functools.cache`
+        elif (wrapped := _wrapped(value)) is not None:  # for example by `functools.cache`
             self.add(wrapped)
         elif isinstance(value, type):
             self._add_class(value)
@@ -122,8 +122,8 @@ class _Walk:
         self._rebound |= _bound({"STORE_DEREF", "DELETE_DEREF"}, code) & {*code.co_freevars}
         found = {name: function.__globals__[name] for name in _globals(code) if name in function.__globals__}
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            with suppress(ValueError):  # it has no value yet
-                # A variable of a function may hold one function after another; a definition has its own name.
+            with suppress(ValueError):  # an empty cell
+                # A variable may hold different functions over time: add only definitions, under their own name.
                 if getattr(value := cell.cell_contents, "__name__", name) == name:
                     found[name] = value
         self._named |= found
@@ -134,7 +134,7 @@ class _Walk:
         for base in kind.__mro__:
             for member in vars(base).values() if base.__module__ == self._module else ():
                 function = getattr(member, "__func__", getattr(member, "fget", member))
-                # What `dataclasses` and others have generated follows from the rest.
+                # Skip code generated by `dataclasses` and others: it follows from the rest.
                 if isinstance(function, FunctionType) and not function.__code__.co_filename.startswith("<string>"):
                     self.add(function)
 
@@ -143,14 +143,14 @@ class _Walk:
             self.add(type(value))
 
     def _code(self, function: FunctionType) -> Any:
-        """Return the syntax tree of a function as plain data; its instructions if there is no source."""
+        """Return the syntax tree of a function as plain data; its bytecode if there is no source."""
         code = function.__code__
         try:
             if code.co_filename not in self._trees:
                 lines, _ = inspect.findsource(function)
                 self._trees[code.co_filename] = ast.parse("".join(lines))
             found = [_tree(node) for node in _definitions(self._trees[code.co_filename], code)]
-        except (OSError, TypeError, SyntaxError, ValueError, RecursionError):  # made by exec, for example
+        except (OSError, TypeError, SyntaxError, ValueError, RecursionError):  # from `exec`, for example
             found = []
         return found or _instructions(code)
 
@@ -160,7 +160,7 @@ def _short(name: str) -> str:
 
 
 def _definitions(tree: ast.Module, code: CodeType) -> list[_Definition]:
-    """Return the definition of a function; of lambdas on one line that cannot be told apart all of them."""
+    """Return the definition of a function; all candidates if lambdas on one line cannot be told apart."""
 
     def begins_at(node: _Definition) -> int:
         decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
@@ -173,9 +173,9 @@ def _definitions(tree: ast.Module, code: CodeType) -> list[_Definition]:
 
 
 def _enclosing(found: Sequence[Any], code: CodeType) -> list[_Definition]:
-    """Return the innermost of several lambdas that has all instructions of `code`; all if Python does not say it."""
+    """Return the innermost of several lambdas that contains all of `code`; all if Python gives no positions."""
     places = [(line, column) for line, _, column, end in code.co_positions() if line and column is not None and end]
-    if not places:  # Python 3.12 has none for a constant
+    if not places:  # Python 3.12 gives none for a constant
         constant = [node for node in found if isinstance(node.body, ast.Constant) and node.body.value in code.co_consts]
         return constant or [*found]
 
@@ -187,15 +187,15 @@ def _enclosing(found: Sequence[Any], code: CodeType) -> list[_Definition]:
 
 
 def _tree(node: Any) -> Any:
-    """Return a part of a syntax tree as plain data, without positions and without what is empty.
+    """Return a syntax tree as plain data, without positions and empty fields.
 
-    A later version of Python has further fields, which are empty for code that an earlier one can read.
+    Later versions of Python have additional fields, which are empty for code that earlier versions can read.
     """
     if isinstance(node, ast.Constant):
         return [repr(node.value)]
     if isinstance(node, ast.AST):
         fields = {name: _tree(value) for name, value in ast.iter_fields(node) if value not in (None, [])}
-        if isinstance(node, ast.JoinedStr):  # Python 3.12 has empty texts in it
+        if isinstance(node, ast.JoinedStr):  # Python 3.12 adds empty strings
             fields["values"] = [value for value in fields.get("values", []) if value != ["''"]]
         return [type(node).__name__, fields]
     return [*map(_tree, node)] if isinstance(node, list) else node
@@ -207,7 +207,7 @@ def _instructions(code: CodeType) -> Any:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object, and those of the functions within it."""
+    """Yield a code object and all nested ones."""
     yield code
     for part in code.co_consts:
         if isinstance(part, CodeType):
@@ -215,7 +215,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _bound(operations: Iterable[str], code: CodeType) -> set[str]:
-    """Return the names that these operations of a function, and of the functions within it, have to do with."""
+    """Return the names used by these operations in a function and its nested functions."""
     return {
         str(step.argval) for part in _codes(code) for step in dis.get_instructions(part) if step.opname in operations
     }
@@ -232,12 +232,12 @@ def _globals(code: CodeType) -> list[str]:
 def _note(value: Any) -> str | None:
     """Return an immutable value as text, or a digest of it; None if it can change in place."""
     if type(value).__module__ == "numpy" and not hasattr(value, "__setitem__") and hasattr(value, "item"):
-        value = value.item()  # which another version of NumPy shows in another way
+        value = value.item()  # NumPy's versions differ in how they print it
     if not _is_plain(value):
         return None
     try:
         text = _text(value)
-    except Exception:  # of a class of the user that inherits from one of ours
+    except Exception:  # a user's subclass of one of these types
         return None
     is_shown = _is_plain(value, _SHOWN) and len(text) <= _MOST_CHARACTERS
     return text if is_shown else f"{DIGEST}{_digest(text)[:12]}"
@@ -250,7 +250,7 @@ def _is_plain(value: Any, kinds: tuple[type, ...] = (*_SHOWN, *_HIDDEN)) -> bool
 
 
 def _text(value: Any) -> str:
-    """Return a value as text, a set in an order of its own; a number of too many digits as hexadecimal."""
+    """Return a value as text: a set sorted, a number with too many digits in hexadecimal."""
     if isinstance(value, frozenset):
         return f"{{{', '.join(sorted(map(_text, value)))}}}"
     if isinstance(value, tuple):

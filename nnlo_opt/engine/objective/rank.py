@@ -1,9 +1,9 @@
 """Rank of a block that runs a user's objective: every rank calls it at the same point, block rank 0 answers.
 
-The objective is ordinary blocking MPI code, so this module is not reactive. A protocol keeps the objective from
-hanging: before a collective call, before `report`, before its return, every rank reports its place to block rank 0. It
-continues only when block rank 0 has seen all ranks at the same place. So no rank begins a collective call that another
-rank has left, or misses because of an error.
+The objective is ordinary blocking MPI code, so this module is not reactive. A protocol prevents deadlocks in the
+objective: before a collective call, before `report`, and before its return, every rank reports its place to block rank
+0, and continues only when block rank 0 has seen all ranks at the same place. So no rank enters a collective call that
+another rank will never make because of an error.
 """
 
 import os
@@ -42,26 +42,24 @@ from nnlo_opt.engine.objective.torch_group import Call
 from nnlo_opt.engine.runtime.process import check_files, code_of_user, end_if_forked
 from nnlo_opt.engine.runtime.streams import keeping_streams
 
-#: seconds in which ranks have to return after one has raised; they may be computing, and notice it at their next call
+#: seconds for ranks to return after one has raised; they may be computing, and notice it at their next call
 GRACE_S = 600.0
-#: seconds that block rank 0 then waits for the failure to be in the journal
+#: seconds that block rank 0 then waits until the failure is in the journal
 RECORDED_S = 10.0
 ROOT = 0
 #: place of a rank that has reached the end of the objective
 _RETURN = "return"
 
 
-#: report(epoch, value, **figures) -> False if the trial is to stop
+#: report(epoch, value, **figures) -> False if the trial should stop
 Report: TypeAlias = Callable[..., bool]
-#: makes an answer of what the ranks bring
+#: computes the answer from the values of all ranks
 Answer: TypeAlias = Callable[[list[Json]], Json]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialFold:
     """Part of the data on which a trial is validated; `seed` is the same for all folds of all trials of a run.
-
-    It raises nothing.
 
     >>> def objective(x, fold):
     ...     return fold.number
@@ -77,14 +75,14 @@ class TrialFold:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunningTrial:
-    """Trial under way, as the code that computes its value sees it.
+    """A running trial, for the code that computes its value.
 
     >>> nnlo_opt.optimize(lambda trial: trial.number, {"x": Real(0, 1)}, num_iterations=2).trials[1].figure_of_merit
     1.0
 
     Raises:
-        AttributeError: for a name that a trial does not have, as the `suggest_float` of Optuna; the message says where
-            its parameters are.
+        AttributeError: for a name that a trial does not have, such as Optuna's `suggest_float`; the message says where
+            to find the parameters.
     """
 
     number: int
@@ -98,41 +96,40 @@ class RunningTrial:
     fold: TrialFold = TrialFold()
     _run: Path = field(repr=False)
     _report: Report = field(repr=False)
-    #: `ObjectiveRank.meet` and `ObjectiveRank.is_stopped`, for objectives of this package
+    #: `ObjectiveRank.meet` and `ObjectiveRank.is_stopped`, for our own objectives
     meet: Callable[..., Json] = field(repr=False, default=lambda name, own, answer, *_: answer([own]))
     is_stopped: Callable[[], bool] = field(repr=False, default=bool)
-    #: of a script: where it starts, and what tells the coordinator of it, on block rank 0
+    #: for scripts: the folder they start in, and how block rank 0 tells the coordinator about it
     scripts: ScriptFolders = field(repr=False, default=ScriptFolders())
     tell: Callable[[msg.Message], None] = field(repr=False, default=lambda message: None)
     #: answers of the reports so far
     _answers: list[bool] = field(default_factory=list, init=False, repr=False)
 
     def report(self, epoch: int, value: float, **figures: float) -> bool:
-        """Report a value after an epoch for `pruner`; return False if the trial is to stop.
+        """Report a value after an epoch to the pruner; return False if the trial should stop.
 
-        Epochs count from 1. If the first one that a trial reports or saves is 0, the run has each with 1 more. The
-        value that the objective returns once it is to stop is ignored. `figures`: further ones, for the results and the
-        page.
+        Epochs count from 1. If the first one that a trial reports or saves is 0, the run records each plus 1. After
+        False, the return value of the objective is ignored. `figures`: other figures for results and report.
 
         Collective: every rank of the block, if the trial runs on several.
 
         Raises:
-            TrialError: the epoch is no whole number from 0, or a value no finite number; nothing is recorded.
+            TrialError: the epoch is not an integer >= 0, or a value is not a finite number; nothing is recorded.
         """
         self._answers.append(self._report(epoch, value, **figures))
         return self._answers[-1]
 
     def reporting_by(self, wrapped: Callable[[Report], Report]) -> Self:
-        """Return the same trial with another way to report."""
+        """Return the same trial with a different report function."""
         return replace(self, _report=wrapped(self._report))
 
     def should_prune(self) -> bool:
-        """Return True if the trial is to stop, as the last report has answered: return any value then."""
+        """Return True if the last report asked the trial to stop: then return any value."""
         return False in self._answers[-1:]
 
     @cached_property
     def directory(self) -> Path:
-        """The trial's own folder in the run directory, which is temporary without `checkpoint`; it exists."""
+        """The trial's folder in the run directory, which exists; temporary unless the run has a `checkpoint`."""
         folder = SafePath(self._run) / f"trials/{self.number:04d}"
         make_directory(folder)
         return Path(str(folder))
@@ -149,32 +146,32 @@ UserObjective: TypeAlias = Callable[[RunningTrial], Any]
 
 
 class BlockComm(Protocol):
-    """Communicator that the objective gets, without its MPI calls."""
+    """The communicator passed to the objective, without its MPI calls."""
 
     def close(self) -> None:
         """Free the communicator. Collective: every rank of the block."""
 
 
 class Programs(Protocol):
-    """Workload of a rank whose trials are calls of the user's program."""
+    """Workload of a rank whose trials call the user's program."""
 
     def open(self, start: CallObjective) -> UserObjective:
-        """Return what calls the program in the trial of `start`."""
+        """Return the function that runs the program in the trial of `start`."""
 
     def close(self) -> None:
-        """Release what the last program has used."""
+        """Release the resources of the last program."""
 
 
 class StuckBlockError(NnloError):
-    """Raised if a rank does not return from an objective in which another rank raised: the job has to end."""
+    """Raised if a rank does not return from an objective after another rank raised: the job must end."""
 
 
 class _CallFailed(TrialError):
-    """Raised in a call that has failed for a known reason on another rank."""
+    """Raised in a call that has already failed on another rank, for a known reason."""
 
 
 class ObjectiveSetup(Frozen):
-    """Values from which a rank of a block that runs objectives is made."""
+    """Everything needed to create an `ObjectiveRank`."""
 
     #: transport to the coordinator
     orders: Transport
@@ -183,15 +180,15 @@ class ObjectiveSetup(Frozen):
     programs: Programs
     #: the run of the trials
     run: OpenRun
-    #: returns the communicator for one call; None without MPI. Collective: every rank of the block
+    #: creates the communicator for one call; returns None without MPI. Collective: every rank of the block
     make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
     clock: Clock
-    #: lets the coordinator take in a report, on a rank that shares its process, and returns False if it has failed;
-    #: None on any other rank
+    #: lets the coordinator handle a report, on the rank that shares its process; returns False if the coordinator has
+    #: failed. None on any other rank
     coordinate: Callable[[], bool] | None = None
-    #: rules by which trials are compared, which name the values that the objective has to return
+    #: rules for comparing trials, with the names of the values that the objective returns
     comparison: Comparison = Comparison()
-    #: the rank as it was before its team regrouped; None at first
+    #: this rank's previous object, before its team regrouped; None at first
     before: "ObjectiveRank | None" = None
 
 
@@ -204,24 +201,24 @@ class ObjectiveRank:
         self._is_root = setup.block.rank == ROOT
         self._tuples = Tuples(setup.run.with_tuples)
         self._world_rank = setup.orders.rank
-        #: number of this process, which a child that the objective forks does not have
+        #: id of this process, to recognise children forked by the objective
         self._pid = os.getpid()
         check_files()
         #: number of the last assignment taken; -1 before the first
         self.taken: int = -1 if setup.before is None else setup.before.taken
         #: results of the finished assignments
         self.results: Results = Results() if setup.before is None else setup.before.results
-        #: attempt under way, or the last one; at first one that never was, whose number no message has
+        #: running or last attempt; initially a dummy with a number that no message has
         self._attempt = self._begun(CallObjective(assignment=-1, point={}), None)
-        #: time at which the last call ended (at the root only); None before the first call
+        #: end of the last call (at the root only); None before the first call
         self._idle_since_s: float | None = None
-        #: communicator of the last call if the call failed while the ranks were at different places; else None
+        #: communicator of the last call if it failed with ranks at different places; else None
         self._comm: BlockComm | None = None
-        #: assignment -> folder of saves that are removed once the coordinator has recorded its end
+        #: assignment -> folder of saves to remove once the coordinator has recorded its end
         self._unneeded: dict[int, SafePath] = {}
 
     def handle_order(self, message: msg.Message) -> None:
-        """Take in one message from the coordinator (block rank 0)."""
+        """Handle one message from the coordinator (block rank 0)."""
         match message:
             case msg.RunFold():
                 self.taken = message.assignment
@@ -237,9 +234,9 @@ class ObjectiveRank:
                 raise ProtocolError(f"A block takes no {type(message).__name__}.")
 
     def handle(self, message: msg.Message) -> None:
-        """Take in one message from block rank 0 between two calls (other ranks)."""
+        """Handle one message from block rank 0 between two calls (other ranks)."""
         if isinstance(message, CallObjective):
-            with Call():  # block rank 0 hears of a failure before a group of torch ends because of it
+            with Call():  # report a failure to block rank 0 before it ends a torch group
                 saved = None
                 if message.saved:
                     saved = Save(self._folder(message) / message.saved, message.epoch, message.first)
@@ -252,7 +249,7 @@ class ObjectiveRank:
             raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
 
     def _give_up_on_root(self, failed: msg.FoldFailed) -> NoReturn:
-        """Have the coordinator record the failure, then end the job, as block rank 0 does not answer."""
+        """Have the coordinator record the failure, then end the job, because block rank 0 does not answer."""
         self._orders.send(ROOT, failed)
         self._orders.flush(RECORDED_S)
         time.sleep(RECORDED_S)
@@ -275,7 +272,7 @@ class ObjectiveRank:
         )
 
     def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned | msg.FoldFailed]:
-        """Return the value of the objective, and the message that the call has ended on this rank."""
+        """Call the objective; return its value, and the message that it has ended on this rank."""
         if self._comm is not None:
             self._comm.close()
         try:
@@ -307,26 +304,26 @@ class ObjectiveRank:
         except PASSED_ON:
             raise
         except BaseException as error:
-            self._block.blame(error)  # a rank may have died in a call that is not guarded
+            self._block.blame(error)  # a rank may have died in an unguarded call
             failed = fold_failed(call.assignment, error, self._world_rank)
             Call.clear(error)
             return None, failed.replaced(traceback="") if isinstance(error, _CallFailed) else failed
 
     def _report(self, epoch: Any, value: Any, **figures: Any) -> bool:
-        """Report a value after an epoch; return False if the trial has to stop. Collective: every rank of the block."""
-        # Only the value of block rank 0 counts: other ranks may report anything, even None.
+        """Report a value after an epoch; return False if the trial should stop. Collective: every rank of the block."""
+        # Only block rank 0's value counts: other ranks may report anything, even None.
         return bool(self.meet("report", None, lambda _: self._pass_on(epoch, value, figures)))
 
     def meet(self, name: str, own: Json = None, answer: Answer = len, meanwhile: Callable[[], object] = bool) -> Json:
-        """Wait until every rank is at the collective call `name`; return what block rank 0 answers.
+        """Wait until every rank is at the collective call `name`; return the answer of block rank 0.
 
         Collective: every rank of the block.
 
         Args:
-            name: of the collective call.
-            own: plain data that this rank brings.
-            answer: makes the answer of what the ranks bring, in their order, on block rank 0.
-            meanwhile: called again and again on a rank that waits.
+            name: name of the collective call.
+            own: plain data from this rank.
+            answer: computes the answer on block rank 0 from the data of all ranks, in their order.
+            meanwhile: called repeatedly while this rank waits.
 
         Raises:
             TrialError: the call of the objective has failed, or the ranks are at different places.
@@ -360,7 +357,7 @@ class ObjectiveRank:
         return made
 
     def _pass_on(self, epoch: Any, value: Any, figures: dict[str, Any]) -> bool:
-        """Report to the coordinator; return False if the trial has to stop."""
+        """Report to the coordinator; return False if the trial should stop."""
         attempt = self._attempt
         reported = attempt.report(epoch, value, figures)
         attempt.heard.discard(msg.GoOn)
@@ -372,11 +369,11 @@ class ObjectiveRank:
                     self._await(self._look_for_orders)
             except RanksLost:
                 if reported.waits:
-                    raise  # else the coordinator is gone; the result of the call will be kept
+                    raise  # otherwise the coordinator has died; keep the result of the call
         return attempt.goes_on()
 
     def is_stopped(self) -> bool:
-        """Return True if the coordinator waits for the end of the call, as block rank 0 hears between two reports."""
+        """Return True if the coordinator waits for the end of the call; block rank 0 checks this between reports."""
         if self._is_root and (self._setup.coordinate is None or self._setup.coordinate()):
             with suppress(RanksLost):
                 self._look_for_orders()
@@ -398,21 +395,21 @@ class ObjectiveRank:
     def _await(self, done: Callable[[], bool], meanwhile: Callable[[], object] = bool) -> None:
         def look() -> bool:
             self.look_out()
-            return done() or bool(meanwhile() and done())  # what is done already waits for nothing
+            return done() or bool(meanwhile() and done())  # do not call `meanwhile` if already done
 
         wait_until(look, transport=self._block if meanwhile is bool else None)
 
     def look_out(self) -> None:
-        """Take in messages from the other ranks; raise if the call has failed."""
+        """Handle messages from the other ranks; raise if the call has failed."""
         end_if_forked(self._pid)
         self._take_in()
         if (failure := self._attempt.failure) is not None:
             raise _CallFailed(f"the call has failed on rank {failure.world_rank}: {failure.reason}")
 
     def _take_in(self) -> bool:
-        """Take in messages from the other ranks; return True if the call has failed, as block rank 0 knows."""
+        """Handle messages from the other ranks; return True if block rank 0 knows that the call has failed."""
         attempt = self._attempt
-        # The message that a call has failed may be followed by the next call, which must not be taken here.
+        # After the message that a call has failed, the next call may follow: do not take it here.
         while (self._is_root or attempt.failure is None) and (received := self._block.poll()) is not None:
             message = received.message
             if getattr(message, "assignment", None) != attempt.order.assignment:
@@ -432,7 +429,7 @@ class ObjectiveRank:
         return attempt.failure is not None
 
     def _take_failure(self, failure: msg.FoldFailed) -> None:
-        """Take in the failure of a rank; the first one counts, but one by chance may be the cause of all others."""
+        """Record the failure of a rank: the first one, unless a later random one may have caused all others."""
         if self._attempt.failure is None:
             self._spread(failure)
         elif failure.by_chance and not self._attempt.failure.by_chance:
@@ -510,21 +507,21 @@ class ObjectiveRank:
             return self._attempt.finished(value)
         except PASSED_ON:
             raise
-        except BaseException as error:  # the value is an object of the user
+        except BaseException as error:  # the value is a user's object
             failed = fold_failed(self._attempt.order.assignment, error, self._world_rank)
-            if isinstance(error, TrialError):  # of ours: its sentence says all
+            if isinstance(error, TrialError):  # ours: the message is enough
                 return failed.replaced(traceback=_ends_the_search(error))
             return failed
 
     def _look_for_orders(self) -> bool:
-        """Take in what the coordinator has sent; return True if it has answered the last report, or ends the call."""
+        """Handle messages of the coordinator; return True if it has answered the last report, or ends the call."""
         while (received := self._orders.poll()) is not None:
             self.handle_order(received.message)
         return bool(self._attempt.heard)
 
 
 def _ends_the_search(error: Exception) -> str:
-    """Return what a failure has as its traceback: empty if another point may do better."""
+    """Return the traceback to record for a failure; empty if another point may succeed."""
     return reason_of(error) if isinstance(error, MisuseError) else ""
 
 

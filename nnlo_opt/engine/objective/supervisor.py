@@ -1,14 +1,14 @@
-"""Supervisor of a script, which leaves no process of it behind.
+"""Supervisor of a script: makes sure that none of its processes is left behind.
 
-It is executed as a file, by a Python that imports nothing of this package or of others, so that a script begins at
-once. Its standard input is a socket of the rank. A byte there sends SIGTERM to the script; the end of the socket, which
-the death of the rank brings, too, kills the script and all that it has started. If the script ends by itself, its
-wait status goes back to the rank.
+It is executed as a file, by a Python that imports neither this package nor others, so that the script starts at once.
+Its standard input is a socket of the rank. A byte there sends SIGTERM to the script; the end of the socket, also by the
+death of the rank, kills the script and all its descendants. If the script ends by itself, its wait status is sent back
+to the rank.
 
-All of the script stays below this process, however often it forks and whatever session it leaves, as the processes of a
-dead parent become children of this one. What SIGKILL takes from this process is left to its parent, the guard: the
-process that the rank has started, and that has forked this one. Either of the two ends everything when the other one
-has died, also if the rank has died with it. If both are killed, the first process of the script goes with them.
+All processes of the script stay below this one, even if they fork or change their session, because orphans become our
+children (subreaper). The guard, our parent, protects against SIGKILL: the rank has started it, and it has forked this
+process. When either of the two dies, the other ends everything, even if the rank has died, too. If both are killed, the
+first process of the script dies with them.
 """
 
 import ctypes
@@ -21,23 +21,23 @@ import time
 from contextlib import suppress
 
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
-#: code of a command that cannot be started, as in a shell
+#: exit code of a command that cannot be started, like in a shell
 _MISSING = 127
-#: looks for killed processes, and seconds between two of them: one that waits for a broken disk outlives its death
+#: checks for killed processes, and seconds between two: a process that waits for a broken disk does not die at once
 _N_LOOKS, _LOOK_S = 500, 0.01
-#: signals that end a process unless it handles them
+#: signals that we handle, most of which would end this process
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-#: what `ps` shows of the guard: who ends supervisors by the name of their file leaves it
+#: name of the guard in `ps`, so that killing supervisors by their file name spares it
 _GUARD = b"guard of a script"
-#: programs that pass SIGTERM on to no process, by the beginning of their name
+#: shells, by the beginning of their name: they do not forward SIGTERM
 _SHELLS = ("ash", "bash", "csh", "dash", "fish", "ksh", "lksh", "mksh", "sh", "tcsh", "yash", "zsh")
 _C = ctypes.CDLL(None)
 
 
 def supervise(words: list[str]) -> int:
-    """Run a script to its end; return its code, as a shell would, when nothing is left of it."""
+    """Run a script; return its exit code, like a shell, when none of its processes is left."""
     for number in _SIGNALS:
-        signal.signal(number, lambda *_: None)  # a signal that is ignored would be ignored by the script as well
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the script would inherit
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _C.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     guarded, guards = os.pipe()
@@ -49,12 +49,12 @@ def supervise(words: list[str]) -> int:
         _end_all({})
         return _code(status)
     os.close(guards)
-    _C.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # which no fork inherits
+    _C.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # forks do not inherit it
     return _code(_run(words, guarded))
 
 
 def _run(words: list[str], guarded: int) -> int:
-    """Return the status of a script when nothing is left of it; the pipe `guarded` ends with the guard."""
+    """Run a script; return its status when none of its processes is left. The pipe `guarded` closes with the guard."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -82,15 +82,15 @@ def _run(words: list[str], guarded: int) -> int:
 
 
 def _told(status: int) -> int:
-    """Tell the rank the status with which a script has ended by itself; return it."""
+    """Send the rank the status of a script that has ended by itself; return it."""
     with suppress(OSError):  # the rank may have died
         os.write(0, struct.pack("=i", status))
     return status
 
 
 def _start(words: list[str]) -> int:
-    """Start a script; return the number of its first process, which ends with this one. OSError if it cannot start."""
-    failed, tells = os.pipe()  # which end when the script begins
+    """Start a script; return the id of its first process, which dies with this one. OSError if it cannot start."""
+    failed, tells = os.pipe()  # closed when the script begins
     if script := os.fork():
         os.close(tells)
         if number := os.read(failed, 16):
@@ -100,7 +100,7 @@ def _start(words: list[str]) -> int:
     try:
         _C.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(ignored, signal.SIG_DFL)
         os.execvp(words[0], words)
     except OSError as error:
@@ -115,7 +115,7 @@ def _code(status: int) -> int:
 
 
 def _show(name: bytes) -> None:
-    """Have `ps` show this process by a name, as far as its command line has room for it."""
+    """Set the name of this process in `ps`, truncated to the length of its command line."""
     begin, end = map(int, _stat("self")[45:47])
     ctypes.memset(begin, 0, end - begin)
     ctypes.memmove(begin, name, min(len(name), end - begin - 1))
@@ -125,20 +125,20 @@ def _show(name: bytes) -> None:
 
 
 def _addressees(script: int) -> list[int]:
-    """Return the processes that are sent SIGTERM: the first one that is no shell, and shells on the way that trap it.
+    """Return the processes to send SIGTERM to: the first one that is not a shell, and shells above that trap it.
 
-    Shells wait for the program that they run, which would hear of nothing. A group of processes would be too many: the
-    workers of a loader would end while the script saves. A shell with a trap sees to its jobs in the background.
+    A shell waits for its program without forwarding the signal. Signalling the whole group would be wrong: the workers
+    of a data loader would end while the script saves. A shell with a trap takes care of its background jobs.
     """
     children, found, ahead = _children(), list[int](), [script]
     while ahead:
         process, *ahead = ahead
         if not _is_shell(process):
             return [*found, process]
-        below = sorted(  # those in the background, which a shell has ignore SIGINT, last
+        below = sorted(  # background jobs last, which ignore SIGINT
             (_has_signal(child, b"SigIgn:", signal.SIGINT), place, child) for place, child in children.get(process, ())
         )
-        # With a trap for its exit, bash catches every signal that would end it, and ends at once.
+        # With only a trap for EXIT, bash catches every fatal signal, and ends at once: not a trap for SIGTERM.
         if traps := _catches(process, signal.SIGTERM) and not _catches(process, signal.SIGXCPU):
             found.append(process)
         ahead = [child for is_in_background, _, child in below if not (traps and is_in_background)] + ahead
@@ -146,7 +146,7 @@ def _addressees(script: int) -> list[int]:
 
 
 def _is_shell(process: int) -> bool:
-    """Return True if a process runs a shell, also one of BusyBox."""
+    """Return True if a process runs a shell, including BusyBox's."""
     with suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
         program = os.path.basename(os.readlink(f"/proc/{process}/exe"))
         if program.startswith("busybox"):
@@ -168,7 +168,7 @@ def _has_signal(process: int, name: bytes, number: int) -> bool:
 
 
 def _children() -> dict[int, list[tuple[int, int]]]:
-    """Return the living children of each process, each with the time at which it began before it."""
+    """Return the living children of each process, as (start time, process id)."""
     found: dict[int, list[tuple[int, int]]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
@@ -179,24 +179,24 @@ def _children() -> dict[int, list[tuple[int, int]]]:
 
 
 def _stat(process: str) -> list[bytes]:
-    """Return the fields of a process behind its name, from its state on."""
+    """Return the fields of /proc/PID/stat after the name, starting with the state."""
     with open(f"/proc/{process}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
 
 def _end_all(ended: dict[int, int]) -> None:
-    """Kill all below this process; add their status to `ended`."""
+    """Kill all descendants; add their status to `ended`."""
     for _ in range(_N_LOOKS):
         if not _reap(ended):
             break
-        for _, process in _children().get(os.getpid(), ()):  # whose children are this process's own then
+        for _, process in _children().get(os.getpid(), ()):  # their children then become ours
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(_LOOK_S)
 
 
 def _reap(ended: dict[int, int]) -> bool:
-    """Add the status of processes that have ended; return True if some are left."""
+    """Add the status of ended processes to `ended`; return True if some are left."""
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             ended[found[0]] = found[1]

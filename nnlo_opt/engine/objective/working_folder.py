@@ -1,9 +1,9 @@
-"""Working folder of a trial whose program is a script: what is in it, and which words of the command lead out of it.
+"""Working folder of a trial that runs a script: its links, and paths in the command that must point out of it.
 
-Without one, all trials of a script would start in the folder in which the search was started, and a script that keeps
-its state there would go on from the state of another trial. So each trial has a folder, `trials/0007/files`, with an
-absolute link for every name at the top of the starting folder. The links are there while an attempt lasts: what is left
-is what the script wrote.
+Otherwise all trials of a script would run in the folder where the search was started, and a script that keeps its state
+there would continue from the state of another trial. So each trial has a folder, `trials/0007/files`, with an absolute
+link for every top-level name of the starting folder. The links exist only during an attempt; what remains are the files
+written by the script.
 """
 
 import os
@@ -23,11 +23,11 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import AssignmentEnd
 from nnlo_opt.engine.objective.named_files import CODE_ENDINGS
 
-#: files and folders that are looked at, in all that is linked, to see whether a script has changed it
+#: most linked files and folders to check for changes by a script
 _MOST_SEEN = 2000
-#: variables with lists of folders, which may be relative to the starting folder
+#: variables with lists of folders, possibly relative to the starting folder
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
-#: name of the folders in which Python keeps what it has compiled: whoever imports writes there
+#: name of Python's bytecode folders, which any import may change
 _COMPILED = "__pycache__"
 
 
@@ -35,38 +35,38 @@ class WorkingFolder:
     """Folder of one attempt of a trial; block rank 0 opens it before any script starts, and closes it after the last.
 
     Args:
-        directory: of the trial.
-        folders: of the run.
+        directory: folder of the trial.
+        folders: where the scripts of the run start.
     """
 
     def __init__(self, directory: Path, folders: ScriptFolders) -> None:
         self.path = SafePath(directory) / FILES_NAME
         self._folders, self._linked = folders, frozenset(folders.linked)
         self._start = Path(folders.start)
-        #: name in the starting folder -> path of what all trials share of it, with its state when the attempt began
+        #: name in the starting folder -> path of the shared file or folder, and its state when the attempt began
         self._shared: dict[str, tuple[Path, object]] = {}
 
     @property
     def cwd(self) -> str | None:
-        """Folder in which the scripts start; None for that of this process."""
+        """Folder in which the scripts start; None: that of this process."""
         return None if self._folders.kind == "here" else str(self.path)
 
     # ------------------------------------------------------------ on block rank 0
 
     def open(self) -> None:
-        """Make the folder, with its links; what an earlier attempt has written stays."""
+        """Create the folder with its links; files written by an earlier attempt stay."""
         make_directory(self.path)
         self._remove_links()
         for name in self._linked:
             target = self._start / name
             if os.path.lexists(target):
                 self._watch(name, target)
-                with suppress(FileExistsError):  # the script has made a file of its own
+                with suppress(FileExistsError):  # the script has created a file of this name
                     (self.path / name).symlink_to(str(target))
 
     def close(self) -> list[str]:
-        """Remove the links; return the names of what all trials share and what has changed since `open`."""
-        with suppress(OSError):  # a broken disk, of which the journal will tell
+        """Remove the links; return the names of shared files and folders that have changed since `open`."""
+        with suppress(OSError):  # a broken disk, which the journal will report
             self._remove_links()
         return sorted(name for name, (path, before) in self._shared.items() if self._state(path) != before)
 
@@ -75,7 +75,7 @@ class WorkingFolder:
             link.unlink()
 
     def _watch(self, name: str, path: Path) -> None:
-        """Remember the state of what all trials share, unless it is known."""
+        """Record the state of a shared file or folder, unless known."""
         if name not in self._shared:
             self._shared[name] = path, self._state(path)
 
@@ -85,22 +85,22 @@ class WorkingFolder:
     # ------------------------------------------------------------ on every rank
 
     def placed(self, words: Sequence[str], typed: Collection[str]) -> list[str]:
-        """Return the words of a command such that a script in this folder finds the files that they name.
+        """Return the words of a command, adapted so that a script in this folder finds the files that they name.
 
-        A word that names an existing file of the starting folder becomes its absolute path if it has `..`, if there is
-        no link to it, or if it is code: a link in a run directory may be changed by whoever may write there.
+        A word that names an existing file of the starting folder becomes its absolute path if it contains `..`, if
+        there is no link to it, or if it is code: anyone who can write to the run directory could change a link.
 
         Args:
-            words: of the command of a trial.
-            typed: words that the user has typed as they are. Others are values of parameters, such as `adam`, which
-                name a file only if they look like one.
+            words: command of a trial.
+            typed: words that the user has typed literally. Others are values of parameters, such as `adam`, which name
+                a file only if they look like one.
         """
         if self.cwd is None:
             return [*words]
         program, *rest = words
         placed = [self._placed(program, is_typed=True) if "/" in program else _found(program)]
         for before, word in pairwise([program, *rest]):
-            # Behind -m is the name of a module.
+            # -m is followed by the name of a module.
             placed.append(word if before == "-m" else self._placed(word, is_typed=word in typed))
         return placed
 
@@ -116,7 +116,7 @@ class WorkingFolder:
             return f"{head}{equals}{path}"
         if parts[0] in self._linked or parts[0] in self._folders.own:
             return word
-        if path.resolve() not in self.path.root.parents:  # a folder with the run changes all the time
+        if path.resolve() not in self.path.root.parents:  # a folder that contains the run always changes
             self._watch(parts[0], path)
         return f"{head}{equals}{path}"
 
@@ -130,24 +130,24 @@ class WorkingFolder:
 
 
 def _links_in(folder: SafePath, folders: ScriptFolders) -> list[SafePath]:
-    """Return the links that attempts of a trial have made in its folder, where a script may have made others."""
+    """Return our links in the folder of a trial, where a script may have created others."""
     return [path for path in folder.glob("*") if _target(path) == os.path.join(folders.start, path.name)]
 
 
 def killed(run: Path, ledger: Ledger) -> Iterator[tuple[int, SafePath]]:
-    """Yield the trials of which an attempt has died, each with its folder."""
+    """Yield (trial, folder) for each trial with an attempt that died."""
     ends = (None, AssignmentEnd.LOST)
     for number in sorted({a.trial for a in ledger.assignments if a.end in ends}):
         yield number, SafePath(run) / f"trials/{number:04d}/{FILES_NAME}"
 
 
 def stale_links(run: Path, ledger: Ledger) -> list[SafePath]:
-    """Return the links of attempts that died before they could remove them; nobody may be at work."""
+    """Return the links of attempts that died before removing them; call it only while no trial runs."""
     return [link for _, folder in killed(run, ledger) for link in _links_in(folder, ledger.settings.scripts)]
 
 
 def remove_stale_links(run: Path, ledger: Ledger) -> None:
-    """Remove `stale_links`."""
+    """Remove the links of attempts that died, see `stale_links`."""
     for link in stale_links(run, ledger):
         with suppress(OSError):
             link.unlink()
@@ -167,14 +167,14 @@ def is_code(path: Path) -> bool:
 
 
 def _target(path: SafePath) -> str | None:
-    """Return where a link leads; None if it is none."""
+    """Return the target of a link; None if it is not a link."""
     with suppress(OSError):
         return path.readlink()
     return None
 
 
 def _exists(path: Path) -> bool:
-    """Return True if there is a file or a folder; a value of a parameter may be no path at all."""
+    """Return True if a file or folder exists; the text may not be a valid path."""
     try:
         return path.exists()
     except (OSError, ValueError):  # too long, or with a zero byte
@@ -182,16 +182,16 @@ def _exists(path: Path) -> bool:
 
 
 def _found(program: str) -> str:
-    """Return a program that PATH has in a folder relative to the working folder by its absolute path."""
+    """Return the absolute path of a program that PATH finds in a folder relative to the working folder."""
     found = shutil.which(program)
     return program if found is None or os.path.isabs(found) else os.path.abspath(found)
 
 
 def _state(path: Path, most: int) -> object:
-    """Return what changes if the file changes, or the listing of the folder; of a folder `most` entries are seen."""
+    """Return a value that changes if the file or the folder's listing changes; checks at most `most` entries."""
     found: list[object] = []
     folders = deque([str(path)])
-    with suppress(OSError):  # removed, or closed to us
+    with suppress(OSError):  # removed, or not readable
         if not path.is_dir():
             about = path.stat()
             return about.st_ino, about.st_size, about.st_mtime_ns
