@@ -129,7 +129,8 @@ class PartTrainer:
         self._gradient = aligned_empty(n_weights)
         #: state of the adapter, including the copies
         self._state = aligned_empty(self.adapter.n_state)
-        #: for each copied variable: place in `_state`, other trainer, True for its weights or False for its state, place
+        #: for each copied variable: place in `_state`, other trainer, True for its weights or False for its state, and
+        #: the place there
         self._followed: list[tuple[slice, PartTrainer, bool, slice]] = []
 
     def follow(self, copies: Sequence[tuple[Any, Any]], others: Sequence["PartTrainer"]) -> None:
