@@ -1,4 +1,4 @@
-"""Files that the words of a command name: its code, whose change makes it another command, and all others."""
+"""Files named in a command: code, which identifies the command, and other files, whose changes are only noted."""
 
 import hashlib
 import os
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-#: endings of code that some program reads
+#: suffixes of interpreted code
 # fmt: off
 CODE_ENDINGS = {
     ".py", ".pyw", ".pyz", ".ipynb", ".sh", ".bash", ".zsh", ".ksh", ".csh", ".fish", ".r", ".jl", ".pl", ".rb",
     ".awk", ".js", ".lua", ".mjs", ".cjs", ".ts", ".m", ".c", ".cc", ".cpp", ".cxx", ".jar", ".scala", ".tcl", ".php",
 }
 # fmt: on
-#: beginnings of scripts, and of compiled programs
+#: first bytes of scripts and of compiled programs
 _SCRIPT, _COMPILED = b"#!", (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-#: bytes of a file that are read for its fingerprint, besides its size
+#: bytes of a file to read for its fingerprint, which also includes its size
 _MOST_READ = 2**24
 
 
@@ -24,10 +24,10 @@ _MOST_READ = 2**24
 class NamedFiles:
     """Files of a command with their fingerprints."""
 
-    #: the program if it is a script, and the first further word that is one; without any the same of compiled programs
+    #: the program if it is a script, and the first other word that is one; without scripts, compiled programs likewise
     code: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
-    #: what older versions have taken into the fingerprint of the command, in the order of its words
+    #: files that older versions included in the fingerprint of the command, in the order of its words
     former: dict[str, str] = field(default_factory=dict)
 
 
