@@ -1,1 +1,1 @@
-"""Rank of a run: its place in a team, its roles, its loop."""
+"""A rank of a run: its place in a team, its roles, its main loop."""

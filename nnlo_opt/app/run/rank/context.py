@@ -1,4 +1,4 @@
-"""Context of a process in a run."""
+"""Resources of a process in a run: output, signals, watchdog, share of the node."""
 
 import logging
 import socket
@@ -37,28 +37,28 @@ logger = logging.getLogger(__name__)
 class ProcessContext:
     """Output, signals, watchdog and share of the node of one process.
 
-    The defaults serve a user's own script: a run changes nothing of its process.
+    The defaults are for a user's script, whose process a run must not change.
     """
 
     #: log of the rank; None: the process keeps its own output
     output: RankOutput | None = None
     timeline: Timeline = NO_TIMELINE
     preemption: Preemption = field(default_factory=Preemption)
-    #: None: nothing ends the process if it hangs
+    #: None: a hung process is not ended
     watchdog: Watchdog | None = None
-    #: if False, no rank tells of slow work
+    #: False: ranks do not report slow work
     tells_work: bool = True
-    #: threads, cores and GPU of this rank; one thread before `settled`
+    #: threads, cores and GPU of this rank; one thread until `settled`
     share: NodeShare = NodeShare()  # noqa: RUF009  (frozen)
     #: file for the exit code of all ranks; None without a launcher
     exit_code_file: str | None = None
     #: for `--mirror`
     mirrors: Mirrors = NO_MIRRORS
-    #: measures what the rank takes of its machine; None: nothing is measured
+    #: measures the load of this rank; None: not measured
     monitor: "Monitor | None" = None
 
     def settled(self, world: "World | RankGroup", topology: Topology, options: Options) -> "ProcessContext":
-        """Return the context with this rank's share of its node, which is taken before a framework is imported.
+        """Return the context with this rank's share of its node; call it before importing a framework.
 
         Collective: every rank of `world`.
         """
@@ -76,12 +76,12 @@ class ProcessContext:
         return replace(self, share=share, monitor=make_monitor(SystemClock(), share.gpu))
 
     def start_watching(self) -> None:
-        """Start the watchdog of a rank other than 0, whose run is not open yet. From the main thread."""
+        """Start the watchdog of a rank other than 0, before a run is open. Call it from the main thread."""
         if self.watchdog is not None and self.watchdog.world_rank:
             self.watchdog.start()
 
     def hand_in(self, exit_code: int) -> int:
-        """Give the launcher the exit code of all ranks, on rank 0; return the code with which they leave."""
+        """On rank 0, pass the exit code to the launcher, if any; return the code with which all ranks exit."""
         if self.exit_code_file is not None:
             with suppress(OSError):
                 SafePath.of(Path(self.exit_code_file)).write_bytes(b"%d" % exit_code)
@@ -89,13 +89,13 @@ class ProcessContext:
         return exit_code
 
     def say_at_the_end(self, text: Callable[[], str]) -> None:
-        """Write `text` to the terminal if SIGTERM comes; a launcher has the last word itself."""
+        """Write `text` to the terminal after SIGTERM, unless a launcher does it."""
         output, watchdog = self.output, self.watchdog
         if output is not None and watchdog is not None and self.exit_code_file is None:
             watchdog.tell_of_sigterm(lambda rank_died: output.tell_at_the_end(text(), rank_died=rank_died))
 
     def open(self, run: Path, topology: Topology) -> None:
-        """Write log, timeline and notes of deaths to the run directory from now on. From the main thread."""
+        """From now on write log, timeline and notes of deaths to the run directory. Call it from the main thread."""
         if self.output is not None:
             self.output.open_log(run)
         self.timeline.open(run)
@@ -104,8 +104,8 @@ class ProcessContext:
 
 
 def _share(world: "World | RankGroup", topology: Topology, options: Options) -> NodeShare:
-    # If a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
-    is_objective = options.names_objective  # which every rank of a team calls
+    # If the update rule is searched, it is not known yet: then masters count as ranks that do not train.
+    is_objective = options.names_objective  # every rank of a team calls it
     ranks_of = [team.world_ranks if is_objective else team.trainer_ranks for team in topology.teams]
     trainers = {rank for ranks in ranks_of for rank in ranks}
     masters = {rank for team in topology.teams for rank in (team.master_rank, *team.sub_master_ranks)}
@@ -118,7 +118,7 @@ def _share(world: "World | RankGroup", topology: Topology, options: Options) -> 
 
 
 def _watch_node(watchdog: Watchdog, world: "World | RankGroup") -> None:
-    """Have the watchdog watch the other ranks of the node. Collective: every rank of `world`."""
+    """Make the watchdog watch the other ranks of the node. Collective: every rank of `world`."""
     handle = watchdog.heart.handle if watchdog.heart is not None else bytes(HANDLE_BYTES)
     handles = world.on_node(handle)
     peers = (Peer.of(rank, of_rank) for rank, of_rank in handles.items() if rank != world.rank)
@@ -126,15 +126,15 @@ def _watch_node(watchdog: Watchdog, world: "World | RankGroup") -> None:
 
 
 def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path, *, tells_work: bool) -> None:
-    """Start the watchdog, which leaves notes of deaths in the run directory; `tells_work`: and tells of slow work."""
+    """Start the watchdog, which writes notes of deaths to the run directory; `tells_work`: also reports slow work."""
 
     def saw_death(world_rank: int, how: str) -> None:
         if ranks_outlive_others() and world_rank:
-            return  # the coordinator outlives the rank, and counts what is lost with it
+            return  # the coordinator survives, and records the loss
         team = topology.team_of_rank(world_rank)
         index = None if team is None else team.index
         leave_note(run, Death(world_rank=world_rank, team=index, host=socket.gethostname(), how=how))
 
-    is_first = watchdog.world_rank == topology.teams[0].first_trainer_rank  # others do the same at the same time
+    is_first = watchdog.world_rank == topology.teams[0].first_trainer_rank  # only one rank, because all work alike
     watchdog.report(saw_death, log_path(run, watchdog.world_rank), tells_work=tells_work and is_first)
     watchdog.start()

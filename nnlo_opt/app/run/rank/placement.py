@@ -1,4 +1,4 @@
-"""Placement of a rank in its team."""
+"""Placement of a rank in its team: transports and communicators."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,11 +21,11 @@ class Endpoints(Frozen):
     """
 
     team: Team
-    #: endpoint among the ranks that this rank trains with; the master's own if every worker has ranks of its own
+    #: endpoint among the ranks that this rank trains with; the master's own if workers are groups of ranks
     worker_end: Transport
-    #: endpoint as the team's master; None for any other rank
+    #: endpoint of the team's master; None on other ranks
     master_end: Transport | None
-    #: endpoint of a sub-master among the masters; None for any other rank
+    #: endpoint of a sub-master among the masters; None on other ranks
     above: Transport | None = None
     #: sums over the ranks of the team; None in a team of one, and with sub-masters
     together: Collective | None = None
@@ -34,11 +34,11 @@ class Endpoints(Frozen):
 
     @classmethod
     def of(cls, team: Team, comm: "Communicator | None", made: "list[Communicator]") -> "Endpoints":
-        """Make the endpoints of this rank. Collective: every rank of `comm`.
+        """Create the endpoints of this rank. Collective: every rank of `comm`.
 
         Args:
-            comm: communicator of the team; None for a rank alone, without MPI.
-            made: list to which communicators are added as they are made, so that it is right if a rank dies meanwhile.
+            comm: communicator of the team; None for a single rank without MPI.
+            made: list to which each new communicator is added at once, so that it is complete even if a rank dies.
         """
         if comm is None or comm.Get_size() == 1:
             network = LoopbackNetwork(2, shares=True)
@@ -49,7 +49,7 @@ class Endpoints(Frozen):
         above = together = None
         if team.groups:
             is_master = rank == 0 or (group is not None and rank == group.head)
-            # The first communicator of a worker, and the second of the top master, are never used.
+            # A worker never uses its first communicator, the top master never its second.
             colors = 0 if is_master else 1, 0 if group is None else group.number
             comms = [_made(comm.Split(color, rank), made) for color in colors]
             end = MpiTransport(comms[0] if rank == 0 else comms[1])
@@ -59,7 +59,7 @@ class Endpoints(Frozen):
             end, together = MpiTransport(comms[0]), MpiCollective(comms[1])
         ring = None
         if team.ranks_per_worker > 1:
-            # Behind a master each so many ranks are a worker; a master is in a group of its own: -(-0 // n) == 0.
+            # After the master, every n ranks are a worker; the master gets group 0: -(-0 // n) == 0.
             ranks = comms[1] if team.groups else comms[0]
             ring = MpiCollective(_made(ranks.Split(-(-ranks.Get_rank() // team.ranks_per_worker), rank), made))
         return cls(
@@ -68,7 +68,7 @@ class Endpoints(Frozen):
 
     @property
     def transports(self) -> list[Transport]:
-        """Transports of this rank, each once."""
+        """Transports of this rank, without duplicates."""
         ends = (self.master_end, self.above, self.worker_end)
         return list({id(end): end for end in ends if end is not None}.values())
 
@@ -80,13 +80,13 @@ class Endpoints(Frozen):
 
     @property
     def is_worker(self) -> bool:
-        """True if this rank is a worker of the master; in allreduce and in a team of one, the master is one too."""
+        """True if this rank is a worker; in allreduce and in a team of one, so is the master."""
         if self.above is not None or (self.master_end is not None and self.team.groups):
             return False
         return self.ring is None or (self.master_end is None and self.worker_end.rank == self.leader_end)
 
     def partners(self) -> Partners:
-        """Return the ranks with which the worker of this rank computes gradients."""
+        """Return the ranks that compute gradients together with this rank's worker."""
         if self.ring is None:
             return Partners(self.together)
         return Partners(self.together, WorkerGroup(self.worker_end, self.ring, self.team.ranks_per_worker))
@@ -98,22 +98,22 @@ def _made(comm: "Communicator", made: "list[Communicator]") -> "Communicator":
 
 
 class Placement(Frozen):
-    """Placement of one rank: its transports, its team and its communicators; replaced when ranks die."""
+    """Placement of one rank: its transports, team and communicators; replaced when ranks die."""
 
-    #: leads to the coordinator
+    #: transport to the coordinator
     orders: Transport
-    #: the team as it was planned
+    #: the team as planned
     team: Team
     world_rank: int
-    #: world ranks of the team that live, as far as is known
+    #: world ranks of the team that are alive, as far as known
     alive: tuple[int, ...]
-    #: communicator of the ranks that live, in this order; None for a rank alone, without MPI
+    #: communicator of the living ranks, in this order; None for a single rank without MPI
     comm: "Communicator | None"
-    #: communicator of the ranks among them that train, on which objectives send
+    #: communicator of those that train, used by objectives
     training_comm: "Communicator | None"
-    #: endpoints in the team; None for a rank that does not train, because it makes no whole worker with other ranks
+    #: endpoints in the team; None for a leftover rank, which does not train because its worker is incomplete
     endpoints: Endpoints | None
-    #: communicators made of these, to be freed
+    #: communicators created from these, to be freed
     made: "tuple[Communicator, ...]" = ()
 
     @classmethod
@@ -134,7 +134,7 @@ class Placement(Frozen):
 
     @property
     def transports(self) -> list[Transport]:
-        """Transports by which messages of the team come, or the news that ranks of it have died."""
+        """Transports that receive messages of the team, or the news of a death in it."""
         if self.endpoints is not None:
             return self.endpoints.transports
         from nnlo_opt.engine.comm.mpi.ulfm import Watch
@@ -144,22 +144,22 @@ class Placement(Frozen):
 
     @property
     def new_team(self) -> Team | None:
-        """The team that trains, of the ranks that live; None on a rank that does not train."""
+        """The team of the living ranks that train; None on a rank that does not."""
         return None if self.endpoints is None else self.endpoints.team
 
     @property
     def leads(self) -> bool:
-        """True if this rank is the lowest of the team that lives."""
+        """True if this rank is the lowest living one of the team."""
         return self.world_rank == self.alive[0]
 
     def regrouped(self, least_children: int, calls: "Sequence[Communicator]") -> "Placement":
-        """Return the placement among the ranks that are left.
+        """Return the placement among the remaining ranks.
 
-        Collective: every rank that is left; each comes here because what it waits in is given up.
+        Collective: every remaining rank; each gets here because the operation it waits in is revoked.
 
         Args:
             least_children: see `topology.reformed`.
-            calls: communicators of the call of an objective under way.
+            calls: communicators of the running call of an objective.
         """
         from nnlo_opt.engine.comm.mpi.ulfm import losing_ranks, shrink
 
@@ -175,5 +175,5 @@ class Placement(Frozen):
                     part = _made(comm.Split(0 if trains else 1, comm.Get_rank()), made)
                     endpoints = Endpoints.of(team, part, made) if team is not None and trains else None
             except RanksLost:
-                continue  # another rank has died: what was made of this communicator is given up too
+                continue  # another rank has died, and what was made from this communicator is revoked
             return self.replaced(alive=alive, comm=comm, training_comm=part, endpoints=endpoints, made=tuple(made))

@@ -1,4 +1,4 @@
-"""Roles of a rank, made from its placement."""
+"""Creates the roles of a rank from its placement."""
 
 import logging
 from collections.abc import Callable
@@ -32,44 +32,44 @@ logger = logging.getLogger(__name__)
 
 
 class RoleSetup(Frozen):
-    """Everything that the roles of one rank are made from."""
+    """Everything needed to create the roles of one rank."""
 
     topology: Topology
     options: Options
     workload: ModuleWorkload
     context: ProcessContext
     clock: Clock = SystemClock()
-    #: if False, no checkpoint is written
+    #: False: do not write checkpoints
     writes_checkpoints: bool = True
-    #: makes the user's callbacks on worker 1; None: there are none on any rank
+    #: creates the user's callbacks on worker 1; None: no callbacks
     make_callbacks: Callable[[], EpochCallbacks] | None = None
-    #: lets the coordinator work while a call of the objective lasts, on rank 0; it never raises, and returns False if
-    #: the coordinator has failed. None on any other rank
+    #: on rank 0, lets the coordinator work during a call of the objective; never raises, returns False if the
+    #: coordinator has failed. None on other ranks
     coordinate: Callable[[], bool] | None = None
-    #: what a rank raises if another rank of its team has died; None: the team regroups
+    #: error message if another rank of the team dies; None: the team regroups
     ends_with_a_death: str | None = None
 
 
 class RankRoles:
-    """Makes the roles of one rank once the run is open, and once more each time its team has regrouped."""
+    """Creates the roles of one rank when the run opens, and again each time its team regroups."""
 
     def __init__(self, placement: Placement, setup: RoleSetup) -> None:
-        #: where this rank stands, which changes when ranks of its team die
+        #: placement of this rank, replaced when ranks of its team die
         self.placement = placement
         self._setup = setup
-        #: communicator of the call of an objective under way, or of the last one; None before there was one
+        #: communicator of the running or last call of an objective; None before the first
         self._call: GatedComm | None = None
 
     def open(self, run: OpenRun) -> None:
-        """Write to the run directory from now on."""
+        """From now on write to the run directory."""
         if run.is_temporary:
             make_directory(Path(run.directory).parents[1])
-            private_directory(Path(run.directory).parent)  # rank 0 may have made it on another node
+            private_directory(Path(run.directory).parent)  # rank 0 may have created it only on another node
         self._setup.workload.open_run(run)
         self._setup.context.open(Path(run.directory), self._setup.topology)
 
     def regroup(self, run: OpenRun) -> None:
-        """Place this rank among the ranks that are left. Collective: all of these; the call waits for all."""
+        """Place this rank among the remaining ones. Collective: every remaining rank; waits for all of them."""
         if self._setup.ends_with_a_death is not None:
             raise NnloError(self._setup.ends_with_a_death)
         calls = [] if self._call is None else self._call.communicators
@@ -77,7 +77,7 @@ class RankRoles:
         logger.warning("of world ranks %s are left %s", self.placement.team.world_ranks, self.placement.alive)
 
     def master(self, run: OpenRun) -> Master | None:
-        """Return the master of the team; None on a rank that is another one's."""
+        """Return the master of the team; None if it is on another rank."""
         setup, endpoints = self._setup, self.placement.endpoints
         end = None if endpoints is None else endpoints.master_end
         if endpoints is None or end is None or run.is_objective:
@@ -91,7 +91,7 @@ class RankRoles:
             timeline=setup.context.timeline,
             comparison=setup.options.comparison,
             writes_checkpoints=setup.writes_checkpoints,
-            # A search keeps the weights of every fold; a training also what it takes to train on.
+            # A search keeps the weights of every fold; a training also what it needs to continue.
             keeps_checkpoints=not setup.workload.searches,
             calls_back=setup.make_callbacks is not None,
         )
@@ -100,7 +100,7 @@ class RankRoles:
     def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
         """Return the worker of this rank, or the first rank of a worker group.
 
-        `memory`: what the worker before it remembers, if ranks of the team have died.
+        `memory`: memory of the previous worker, if ranks of the team have died.
         """
         setup, endpoints = self._setup, self.placement.endpoints
         if run.is_objective or endpoints is None or not endpoints.is_worker:
@@ -123,7 +123,7 @@ class RankRoles:
         return Worker(worker)
 
     def follower(self, run: OpenRun) -> WorkerGroupMember | SubMaster | None:
-        """Return the sub-master of this rank, or another rank of a worker group than the first."""
+        """Return the sub-master on this rank, or the member of a worker group (not its first rank)."""
         endpoints, world_rank = self.placement.endpoints, self.placement.world_rank
         timeline = self._setup.context.timeline
         if run.is_objective or endpoints is None:
@@ -151,12 +151,12 @@ class RankRoles:
         return WorkerGroupMember(member)
 
     def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None:
-        """Return what calls the objective on this rank; `before`: the same before the team has regrouped."""
+        """Return the `ObjectiveRank` of this rank; `before`: the previous one, if the team has regrouped."""
         placement = self.placement
         if not run.is_objective or placement.endpoints is None:
             return None
-        self._setup.workload.read()  # the time of the first trial is without it
-        # A team of one has two endpoints, master and worker; an objective needs one, with no other rank.
+        self._setup.workload.read()  # now, to keep it out of the first trial's time
+        # A team of one has two endpoints, master and worker; an objective needs a single one.
         is_alone = placement.training_comm is None or placement.training_comm.Get_size() == 1
         block = LoopbackNetwork(1).end(0) if is_alone else placement.endpoints.worker_end
         setup = ObjectiveSetup(
@@ -173,7 +173,7 @@ class RankRoles:
         return ObjectiveRank(setup)
 
     def _make_comm(self, gate: "Gate") -> BlockComm | None:
-        """Return the communicator for a call of the objective; None without MPI. Collective: every rank of the team."""
+        """Create the communicator for a call of the objective; None without MPI. Collective: every rank of the team."""
         comm = self.placement.training_comm
         if comm is None:
             return None

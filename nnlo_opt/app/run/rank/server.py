@@ -1,8 +1,7 @@
-"""Server of a rank that trains, which hands every message to the role that takes it.
+"""Main loop of a rank that trains: passes every message to the role that handles it.
 
-If ranks outlive ranks that die, the server also handles deaths: `RanksLost` may be raised by everything that a rank
-does. Without the coordinator there is nothing to serve. If a rank of the team dies, the remaining ranks regroup and get
-new roles.
+With ULFM, the loop also handles deaths: any operation may raise `RanksLost`. If the coordinator has died, the rank
+leaves. If a rank of the team dies, the remaining ranks regroup and get new roles.
 """
 
 import logging
@@ -36,7 +35,7 @@ from nnlo_opt.engine.runtime.process import code_of_user
 logger = logging.getLogger(__name__)
 
 COORDINATOR = 0
-#: seconds a worker trains before it looks for messages again, if it needs none to continue
+#: seconds that a worker trains between two checks for messages, if it does not need one to continue
 LOOK_S = 5e-2
 
 
@@ -52,22 +51,22 @@ class RankServer:
         self._follower: WorkerGroupMember | SubMaster | None = None
         self._objective: ObjectiveRank | None = None
         self._has_told = False
-        #: exit code that the coordinator has sent; None before
+        #: exit code from the coordinator; None before it arrives
         self.exit_code: int | None = None
         #: True if the coordinator has died
         self.is_orphaned = False
         #: message that opened the run; None before
         self._run: run_msg.OpenRun | None = None
-        #: results that this rank has sent and the coordinator has not recorded
+        #: results that this rank has sent but the coordinator has not recorded
         self._results: list[Results] = []
-        #: the last messages taken in, each with its sender, for the report of a failure
+        #: the last messages received, as (sender, message), for error reports
         self._story: deque[tuple[int, msg.Message]] = deque(maxlen=40)
-        #: transports to receive from; the team's join when the run is open, because its messages may overtake the
-        #: coordinator's on the other transport
+        #: transports to receive from. Those of the team are added when the run is open: their messages may overtake the
+        #: coordinator's
         self._transports: list[Transport] = [self._orders]
 
     def serve(self) -> int:
-        """Serve until Shutdown has come and the team needs this rank no more; return the exit code."""
+        """Serve until Shutdown arrives and the team no longer needs this rank; return the exit code."""
         while not self.is_orphaned and (self.exit_code is None or self._is_busy):
             if self._has_to_tell():
                 self._has_told = True
@@ -91,11 +90,11 @@ class RankServer:
 
     @property
     def _is_busy(self) -> bool:
-        # Shutdown may overtake messages of the team, and another rank may be about to make a step with this one.
+        # Shutdown may overtake messages of the team, and another rank may be about to step with this one.
         return any(role is not None and role.is_busy for role in (self._worker, self._follower))
 
     def step(self) -> bool:
-        """Take in one message, or train; return True if there was anything to do."""
+        """Handle one message, or train; return True if there was anything to do."""
         try:
             return self._step()
         except RanksLost:
@@ -162,7 +161,7 @@ class RankServer:
         self._stand(run, self._team_ends)
 
     def _stand(self, run: run_msg.OpenRun, ends: Sequence[Transport], memory: Memory | None = None) -> None:
-        """Make the roles that work with other ranks of the team."""
+        """Create the roles that work with other ranks of the team."""
         self._worker = self._roles.worker(run, memory)
         self._follower = self._roles.follower(run)
         self._results = [role.results for role in (self._master, self._objective) if role is not None]
@@ -171,7 +170,7 @@ class RankServer:
     # ------------------------------------------------------------ when ranks die
 
     def _lose_ranks(self) -> None:
-        """Continue with the ranks of the team that live; leave if the coordinator has died."""
+        """Continue with the living ranks of the team; leave if the coordinator has died."""
         run = self._run
         if COORDINATOR in self._orders.lost or run is None:
             self.is_orphaned = True
@@ -192,7 +191,7 @@ class RankServer:
             self._orders.send(COORDINATOR, answers)
 
     def _answer_again(self, run: run_msg.OpenRun, end: Transport) -> msg.TeamReformed:
-        """Make the role that answers the coordinator, if it is on this rank; return the message about the new team.
+        """Create the role that answers the coordinator, if on this rank; return the message about the new team.
 
         `end`: the first endpoint of this rank in the new team.
         """
@@ -232,7 +231,7 @@ class RankServer:
 
     @contextmanager
     def _calling(self, message: msg.Message) -> Iterator[None]:
-        """Show in the timeline a call of an objective, which lasts as long as a message is handled."""
+        """Record a call of an objective in the timeline, which lasts as long as its message is handled."""
         with self._timeline.span(type(message).__name__), PULSE.unwatched():
             yield
         self._timeline.flush()
@@ -245,7 +244,7 @@ class RankServer:
             self._answer(message.space, self._prepared_findings)
             return
         PULSE.expect(SLOW)
-        # The rank that reports says what is wrong, or the first trial here fails.
+        # Only log errors: another rank reports them, or the first trial here fails.
         with failures_to(lambda error: logger.error("%s", reason_of(error))):
             self._prepare()
 
@@ -254,7 +253,7 @@ class RankServer:
         return self._workload.inspect(space)
 
     def _answer(self, space: Json, look: Callable[[Space | None], Findings | None]) -> None:
-        """Send to the coordinator what `look` finds in the search space, the model and the data, or its error."""
+        """Send the coordinator the result of `look` for the search space, the model and the data, or its error."""
         PULSE.expect(SLOW)
         try:
             found = look(None if space is None else Space.from_json(space))
