@@ -1,4 +1,4 @@
-"""Findings of a trainer rank about the workload of a run."""
+"""What a trainer rank finds out about model and data, for the coordinator."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -13,34 +13,33 @@ from nnlo_opt.engine.models.builders import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Everything that the coordinator has to know about the user's model and data.
+    """Everything that the coordinator needs to know about the user's model and data.
 
-    A trainer rank finds it, because the coordinator imports no module of the user; between the two it is a message.
+    A trainer rank sends it as a message, because the coordinator does not import the user's modules.
     """
 
     #: name of the model
     model: str
     kind: Kind
-    #: absolute path of the model file, and its checksum
+    #: absolute path and checksum of the model file
     source: str
     sha256: str
     #: name of a function that only the user's script can call; empty if executing `source` defines it
     function: str = ""
-    #: as of `ModelDefinition`
+    #: see `ModelFile`
     parts: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] | None = None
-    #: True for a model that makes its own steps (`engine.models.composite`)
+    #: True for a composite model, which trains itself (`engine.models.composite`)
     trains_itself: bool = False
-    #: of such a model the optimizers of its parts
+    #: optimizers of a composite model's parts
     optimizers: tuple[str, ...] = ()
-    #: False for an objective that takes no `checkpoint`: its trials cannot be paused
+    #: False for an objective without the argument `checkpoint`: its trials cannot be paused
     pauses: bool = True
-    #: True if the model is compiled, and what `compile` says holds
+    #: True if the model is compiled, and its `compile` arguments are used
     compiled: bool = False
-    #: training options that a compiled model brings, at the middle of the search space
+    #: training options from the model's `compile`, at the middle of the search space
     steps: Mapping[str, Any] = field(default_factory=dict)
-    #: sentences about arguments of `compile` in whose place others are chosen, that hold, and that do not; empty if
-    #: there are none
+    #: remarks on arguments of `compile`: overridden, used, and without effect; each empty if there are none
     replaced: str = ""
     taken: str = ""
     unused: str = ""
@@ -50,7 +49,7 @@ class Findings:
     figure: str = ""
     #: name and checksum of the user's figure of merit; None if there is none
     figure_function: dict[str, str] | None = None
-    #: losses in words; None for an objective
+    #: losses as text; None for an objective
     loss: str | None = None
     #: None for an objective
     data: DataFiles | None = None
@@ -58,12 +57,12 @@ class Findings:
     n_train_smallest: int = 0
     features_name: str | None = None
     labels_name: str | None = None
-    #: sentences for the user
+    #: remarks for the user
     remarks: tuple[str, ...] = ()
 
     @property
     def is_objective(self) -> bool:
-        """True if a trial is a call of the user's objective."""
+        """True if a trial calls the user's objective."""
         return self.kind == "objective"
 
     @property

@@ -1,7 +1,7 @@
-"""Tasks of folds from a data source: what a worker trains and validates, of the samples of its shard.
+"""Training and validation samples of a worker for one fold.
 
-Samples that fit into memory are held there from trial to trial; others are read from the files in every pass, window by
-window. Either way they come in the same order (`core.data.order`).
+Samples that fit into memory are kept between trials; others are read from the files in every epoch, window by window.
+The order is the same in both cases (`core.data.order`).
 """
 
 import logging
@@ -31,17 +31,17 @@ logger = logging.getLogger(__name__)
 
 
 class Feeding(Frozen):
-    """Settings by which samples are held, read and weighted."""
+    """How to keep, read and weight samples."""
 
-    #: bytes of samples that a rank may hold; None: a quarter of the node's free memory, divided among its ranks
+    #: bytes of samples that a rank may keep; None: a quarter of the node's free memory, divided among its ranks
     memory_bytes: int | None = None
-    #: windows read ahead by a thread if samples are not held in memory; 0: no thread
+    #: windows that a thread reads ahead if samples are not in memory; 0: no thread
     n_ahead: int = 1
-    #: True if a thread gathers shuffled batches ahead of need, for which it wants a core of its own
+    #: True if a thread prefetches shuffled batches, which needs a spare core
     gathers_ahead: bool = False
-    #: weights of the classes, for every fold; None: all alike
+    #: class weights for every fold; None: all equal
     class_tables: Sequence[ClassTable] | None = None
-    #: data set with a weight for each sample; None: all alike
+    #: data set with a weight for each sample; None: all equal
     sample_weights_name: str | None = None
 
 
@@ -53,19 +53,19 @@ class FoldTasks:
     folds: list[Fold]
     seed: int
     feeding: Feeding = field(default_factory=Feeding)
-    #: samples read last: most trials ask for the same shard again
+    #: samples read last, because most trials need the same shard again
     _loaded: dict[tuple[str, int, int, int], Samples] = field(default_factory=dict, init=False)
-    #: of the task under way; its thread ends with the task
+    #: stream of the current task; its thread ends with the task
     _stream: BatchStream | None = field(default=None, init=False)
 
     def task(self, start: StartFold, adapter: ModelAdapter, options: TrainingOptions) -> FoldTask:
         """Load this worker's shard for the model of a point, trained with its `options`. Not collective."""
         fold = self.folds[start.fold]
         mine = shard(fold.train, start.n_workers, start.worker - 1)
-        # Fewer validation samples than workers is no reason to refuse: some have nothing to do.
+        # Fewer validation samples than workers are allowed: some workers get none.
         edges = [len(fold.validation) * i // start.n_workers for i in (start.worker - 1, start.worker)]
         validates = fold.validation[edges[0] : edges[1]]
-        # One fold at a time: folds that take turns on a small block do not fill its memory.
+        # Keep one fold at a time, so that folds that alternate on a small block do not fill its memory.
         self._loaded = {key: samples for key, samples in self._loaded.items() if key[1:] == _place(start)}
         validation, n_left = self._validation(validates, start, options)
         key = (self.seed, start.trial, start.fold, start.worker)
@@ -86,7 +86,7 @@ class FoldTasks:
         )
 
     def close(self) -> None:
-        """End reading ahead; samples held in memory stay for the next trial."""
+        """Stop reading ahead; samples in memory are kept for the next trial."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
@@ -96,7 +96,7 @@ class FoldTasks:
     def _validation(
         self, numbers: Indices, start: StartFold, options: TrainingOptions
     ) -> tuple[Callable[[], Iterator[Samples]], int]:
-        """Return the maker of the validation samples, and the bytes of memory left for training samples."""
+        """Return a function that yields the validation samples, and the bytes left for training samples."""
         n_bytes = len(numbers) * self.source.info.sample_bytes
         if len(numbers) <= self._cut.window or n_bytes <= self._memory_bytes // 2:
             samples = self._load("validation", start, lambda: self._read(numbers))
@@ -105,13 +105,13 @@ class FoldTasks:
         return self._in_parts(numbers, options, self.feeding.n_ahead), self._memory_bytes
 
     def _in_parts(self, numbers: Indices, options: TrainingOptions, n_ahead: int) -> Callable[[], Iterator[Samples]]:
-        """Return the maker of validation samples that are read part by part, each of whole batches."""
+        """Return a function that reads and yields validation samples in parts, each of full batches."""
         batch = validation_batch(options)
         n_at_once = max(1, self._cut.window // batch) * batch
         return lambda: read_in_order(lambda part: self._read(numbers[part]), len(numbers), n_at_once, n_ahead)
 
     def _windows(self, numbers: Indices, start: StartFold, order: Order, memory_bytes: int) -> Windows:
-        """Return the training samples, in memory if `memory_bytes` are enough."""
+        """Return the training samples, in memory if they fit in `memory_bytes`."""
         tables, name = self.feeding.class_tables, self.feeding.sample_weights_name
         table = tables[start.fold] if tables else None
         n_bytes = len(numbers) * self.source.info.sample_bytes
@@ -154,7 +154,7 @@ class FoldTasks:
 
 
 def model_seed(seed: int, start: StartFold) -> int:
-    """Return the seed of a model; it depends on the fold too, as every fold begins with fresh weights."""
+    """Return the seed of a model; it also depends on the fold, because every fold begins with fresh weights."""
     return int(np.random.SeedSequence((seed, start.trial, start.fold)).generate_state(1)[0]) & 0x7FFFFFFF
 
 
@@ -164,7 +164,7 @@ def _place(start: StartFold) -> tuple[int, int, int]:
 
 
 def _weighted(samples: Samples, table: ClassTable | None, weights: NDArray[np.float32] | None) -> Samples:
-    """Return the samples with the weight of their class times their own."""
+    """Return the samples, weighted by the product of class weight and sample weight."""
     if table is not None:
         of_class = table.of(samples.y)
         weights = of_class if weights is None else weights * of_class

@@ -1,11 +1,11 @@
 """Checks HDF5 files in a separate process, because a damaged file can crash or hang libhdf5.
 
-libhdf5 trusts what it reads: a list in a damaged file that leads back to itself keeps it for ever, a chunk that is
-shorter than it should be crashes it. No handler of Python sees either. So the first rank that looks at the files of a
-run lets a process read them before: all headers, and samples that libhdf5 has to decode. That process reports nothing
-but the file that it is at: an error that it meets is met again by the rank.
+libhdf5 trusts what it reads: a cyclic list in a damaged file hangs it, a truncated chunk crashes it. Python can catch
+neither. So the first rank that opens the files of a run first lets a separate process read them: all headers, and
+samples that libhdf5 must decode. That process reports only the file it is reading: the rank will see any other error
+itself.
 
-The time is limited by processor time, which a loop takes, but a slow file system does not.
+The limit is CPU time, which an endless loop consumes, but a slow file system does not.
 """
 
 import json
@@ -27,16 +27,16 @@ from nnlo_opt.engine.data.hdf5.source import Hdf5Source
 from nnlo_opt.engine.models.legacy.weight_files import read_saved_weights
 from nnlo_opt.engine.runtime.environment import module_command, start_helper
 
-#: seconds of processor time that a step may take, for any bytes, and for each byte that it reads: a twentyfold of what
-#: short sequences take (measured)
+#: CPU seconds that a step may take, plus those for each byte it reads: 20 times as long as for short sequences
+#: (measured)
 STEP_S, BYTE_S = 0.5, 2.5e-6
-#: bytes for which the headers of a file get time at most, and bytes of samples that are read in a step
+#: most bytes of a file that count for the time limit of its headers, and bytes of samples per step
 HEADER_BYTES, PIECE_BYTES = 24e6, 4 << 20
-#: seconds of processor time after which no samples are read any more; about 1 GiB
+#: CPU seconds for reading samples, enough for about 1 GiB; the rest is not read
 SAMPLES_S = 5.0
-#: seconds in which samples are read that libhdf5 need not decode, to see if they are finite; about 1 GiB in memory
+#: seconds for checking that samples without encoding are finite, enough for about 1 GiB in memory
 PLAIN_S = 0.5
-#: exit code with the sentence about samples that are not finite
+#: exit code if samples are not finite; the message follows on standard output
 NOT_FINITE = 64
 
 
@@ -52,11 +52,11 @@ def check_files(
 
     Args:
         data: paths of data files.
-        names: features and labels, as `Hdf5Source` takes them, and further data sets with one value for each sample; a
-            name that is None or in no file is passed over. Empty without data files.
-        weights: files of weights of Keras 1 or 2.
-        external: True if the data files may lead to other files.
-        finite: which of features and labels must be finite; of large files, only a part is read.
+        names: features and labels, see `Hdf5Source`, and other data sets with one value for each sample; names that are
+            None or missing in the files are skipped. Empty without data files.
+        weights: weight files of Keras 1 or 2.
+        external: True if the data files may link to other files.
+        finite: which of features and labels must be finite; only a part of large files is read.
     """
     paths = [*map(str, data), *map(str, weights)]
     command = module_command("nnlo_opt.app.run.workload.hdf5_check")
@@ -74,7 +74,7 @@ def check_files(
 
 
 def main() -> None:
-    """Read the files that standard input names; the number of each goes to standard output before it is read."""
+    """Read the files named on standard input; before each, print its number to standard output."""
     began_s = time.monotonic()
     paths, n_data, names, external, finite = json.load(sys.stdin)
     for number, path in enumerate(paths):
@@ -107,7 +107,7 @@ def _read_samples(number: int, source: Hdf5Source, until_s: float) -> None:
 
 
 def _begin(number: int, n_bytes: float) -> None:
-    """Begin a step of a file that reads `n_bytes`; if it takes too much processor time, SIGPROF ends the process."""
+    """Begin a step that reads `n_bytes` of a file; if it takes too much CPU time, SIGPROF ends the process."""
     os.write(1, f"{number}\n".encode())
     signal.setitimer(signal.ITIMER_PROF, STEP_S + BYTE_S * n_bytes)
 

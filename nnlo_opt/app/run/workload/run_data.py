@@ -22,30 +22,30 @@ from nnlo_opt.engine.data.cache import FileCache
 from nnlo_opt.engine.data.lists import read_list, verify
 from nnlo_opt.engine.models.builders import Files
 
-#: labels looked at to infer a loss
+#: number of labels used to infer a loss
 _N_HINT = 1000
 
 
 class TrainingData(Frozen):
-    """Samples of a training in their folds."""
+    """Samples of a training, with their folds."""
 
     source: DataSource
     folds: list[Fold]
     n_train: int
-    #: files with samples that a fold trains on
+    #: files with training samples of any fold
     trained: tuple[Path, ...] = ()
-    #: of features and labels, for the findings
+    #: names of features and labels, for the findings
     names: tuple[str, str] = ("", "")
-    #: weights of the classes, for every fold; None: none were asked for
+    #: class weights for every fold; None: not requested
     class_tables: list[ClassTable] | None = None
 
 
 class RunData:
-    """Samples of this rank; the headers of their files are read when they are first asked for.
+    """Samples of this rank; the headers of their files are read on first use.
 
     Args:
-        options: paths in them count from the folder in which the run was started.
-        maker: has the definition of the model, which may name files, data sets and their adaptors.
+        options: options of the run; paths are relative to the folder where the run was started.
+        maker: has the model definition, which may name files, data sets and their adaptors.
     """
 
     def __init__(self, options: Options, maker: ModelMaker) -> None:
@@ -54,20 +54,20 @@ class RunData:
         paths = {name: start / path for name in ("train_data", "val_data", "cache") if (path := getattr(data, name))}
         self._options = replace(options, data=replace(data, **paths))
         self._maker = maker
-        #: True if this rank looks at the data files before all other ranks
+        #: True if this rank opens the data files before all other ranks
         self._looks_first = False
 
     def anew(self) -> "RunData":
-        """Return the same samples, not read yet."""
+        """Return a copy that has not read anything yet."""
         return RunData(self._options, self._maker)
 
     def look_first(self) -> None:
-        """Have a process read the data files before this one, as damage may crash it."""
+        """Have a separate process read the data files first, because damaged ones may crash it."""
         self._looks_first = True
 
     @cached_property
     def training(self) -> TrainingData:
-        """Samples to train and to validate on."""
+        """Samples for training and validation."""
         return self.read()
 
     @property
@@ -77,12 +77,12 @@ class RunData:
 
     @cached_property
     def some_labels(self) -> Arrays:
-        """Some labels, by which a loss is inferred."""
+        """Some labels, to infer a loss."""
         source = self.training.source
         return padded(source.read_labels(np.arange(min(_N_HINT, source.info.n_samples))))
 
     def read(self) -> TrainingData:
-        """Read the headers of the files, and make the folds."""
+        """Read the headers of the files, and create the folds."""
         given, definition = self._options.data, self._maker.definition
         train = _paths(given.train_data or definition.files("get_train"))
         validation = _paths(given.val_data or definition.files("get_val"))
@@ -111,7 +111,7 @@ class RunData:
 
     @cached_property
     def test(self) -> tuple[DataSource, Indices] | None:
-        """Samples on which the saved model is measured, with their numbers in their source; None without test data."""
+        """Source and indices of the test samples for the saved model; None without test data."""
         files = _paths(self._options.data.test_data)
         if not files:
             return None
@@ -121,14 +121,14 @@ class RunData:
                 f"`--test-data` must name samples that are not trained on. Received: {seen[0]}, which is trained on. "
                 f"Name other files, or train on fewer by `{spelled('train_data')}` and `{spelled('val_data')}`."
             )
-        # Beside a file of training samples, with which those of the test have to agree.
+        # Together with a file of training samples, which test samples must match.
         known = self.training.source.info.files[0]
         source, _ = self.source([known.path, *files])
         return source, np.arange(known.n_samples, source.info.n_samples)
 
     @property
     def finite(self) -> tuple[str, ...]:
-        """Names of what must be finite; a loss of the user's may be made for labels that are not."""
+        """Which of features and labels must be finite; a user-defined loss may accept labels that are not."""
         return ("features",) if "get_loss" in self._maker.definition.functions else ("features", "labels")
 
     def source(self, files: Sequence[Path]) -> tuple[DataSource, tuple[str, str]]:
@@ -142,18 +142,18 @@ class RunData:
         names = given.features_name or features, given.labels_name or labels
         adaptors = features_adaptor, labels_adaptor
         if self._looks_first:
-            # A process reads the files first, as damage may crash it.
+            # A separate process reads the files first, because damaged ones may crash it.
             weights = [path for path in (definition.beside,) if path is not None and path.suffix != ".py"]
             finite = [role for role, adaptor in zip(self.finite, adaptors, strict=False) if adaptor is None]
             columns = given.fold_by, given.sample_weights_name
             check_files(files, [*names, *columns], weights, external=external, finite=finite)
-        # The cache is kept by the source, and closed at the end of the process; a copy would lead to no other file.
+        # The source keeps the cache, which closes at the end of the process. A copy would break links to other files.
         locate = None if given.cache is None or external else FileCache(given.cache, given.copy_command).locate
         return Hdf5Source([*files], *names, adaptors, locate, external=external, finite=self.finite), names
 
     @cached_property
     def verified(self) -> tuple[str, ...]:
-        """Sentences for the user about the data files, which are compared with their checksums if that is asked for."""
+        """Remarks for the user on the data files; with `--verify-data`, first verifies their checksums."""
         given = self._options.data
         if not given.verify_data:
             return ()
@@ -171,7 +171,7 @@ class RunData:
         return (f"Data verified: {n_files} files match their checksums.",)
 
     def folds(self, source: DataSource, n_train: int) -> list[Fold]:
-        """Return the folds; the first `n_train` samples are to train on."""
+        """Return the folds; the first `n_train` samples are for training."""
         n_fold = self._options.plan.n_fold
         if n_fold == 1:
             return [single_fold(n_train, source.info.n_samples - n_train)]
@@ -179,7 +179,7 @@ class RunData:
 
 
 def cut(source: DataSource, by: str, n_fold: int, seed: int, rows: Indices | None = None) -> list[Fold]:
-    """Return the folds of all samples, or of the samples `rows`: by classes, by files, or by a data set."""
+    """Split all samples, or the samples `rows`, into folds: by classes, by files, or by a data set."""
     groups = labels = None
     match by:
         case "samples":
@@ -193,7 +193,7 @@ def cut(source: DataSource, by: str, n_fold: int, seed: int, rows: Indices | Non
 
 
 def _paths(files: Files | None) -> tuple[Path, ...]:
-    """Return absolute paths of the data files that an option or a function names; a single path is a list file."""
+    """Return absolute paths of the data files named by an option or a function; a single path is a list file."""
     if files is None:
         return ()
     return tuple(path.absolute() for path in (read_list(files) if isinstance(files, Path) else files))

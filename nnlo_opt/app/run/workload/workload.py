@@ -39,10 +39,10 @@ class ModuleWorkload:
     """Model and data of this rank, or its objective.
 
     Args:
-        searches: there is a search space (OptimizationDriver); else the model is built as it is.
-        maker: makes the models; None: of what `--model` names.
-        data: the samples; None: of what the options name, or the model module.
-        tuples: of the search space, until a run is opened.
+        searches: True with a search space (OptimizationDriver); otherwise the model is built unchanged.
+        maker: builds the models; None: those of `--model`.
+        data: the samples; None: those named by the options or the model module.
+        tuples: parameters of the search space with tuples, until a run is opened.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class ModuleWorkload:
     ) -> None:
         self.maker = maker or ModelMaker(options, context)
         self.data = data or RunData(options, self.maker)
-        #: of the run
+        #: options of the run
         self.options = options
         self._context = context
-        #: False: all trials are pieces of one training
+        #: False: all trials are parts of one training
         self.searches = searches
         #: True once a task was opened
         self._has_opened = False
@@ -71,10 +71,10 @@ class ModuleWorkload:
     # ------------------------------------------------------------ before a run
 
     def check(self, space: Space | None) -> Findings | None:
-        """Return the findings that need no framework, before one is imported; None if they are unknown.
+        """Return the findings without importing a framework; None if that is impossible.
 
         Raises:
-            ConfigurationError: as `inspect`.
+            ConfigurationError: as in `inspect`.
         """
         with without_framework() as context:
             findings = self._inspection.look(space) if self.maker.read_early() else None
@@ -84,10 +84,10 @@ class ModuleWorkload:
         return findings
 
     def inspect(self, space: Space | None) -> Findings:
-        """Describe model, search space and data; `space` comes from `--search-space`; without it the module has one.
+        """Describe model, search space and data; `space`: from `--search-space`, None to use the module's.
 
         Raises:
-            ConfigurationError: they are not what they should be, or do not fit together.
+            ConfigurationError: they are invalid, or do not fit together.
         """
         return self._inspection.inspect(space)
 
@@ -100,17 +100,17 @@ class ModuleWorkload:
         return self.maker.definition
 
     def follow(self, *, compile: bool) -> None:
-        """Take what models say by `compile`, or nothing of it (`Options.follows_compile`)."""
+        """Use or ignore the `compile` arguments of models (`Options.follows_compile`)."""
         self.maker.follows_compile = compile and self.options.follows_compile
 
     def prepare(self) -> None:
-        """Import the framework, unless the model is an objective, which needs none."""
+        """Import the framework; an objective needs none."""
         self.maker.prepare()
 
     # ------------------------------------------------------------ trials
 
     def open_run(self, run: OpenRun) -> None:
-        """Build models of the search space of this run from now on."""
+        """From now on build models for the search space of this run."""
         self._tuples = Tuples(run.with_tuples)
 
     @overload
@@ -120,26 +120,26 @@ class ModuleWorkload:
     def open(self, start: CallObjective) -> UserObjective: ...
 
     def open(self, start: StartFold | CallObjective) -> FoldTask | UserObjective:
-        """Return the training of `start`, with model and data, or what calls the user's program.
+        """Return the training of `start`, with model and data, or the function that calls the user's program.
 
-        What the first training needs is read and imported then.
+        The first training reads and imports what it needs.
         """
         if isinstance(start, CallObjective):
             return self.open_program(start)
         if not self._has_opened:
             self.prepare()
             self._has_opened = True
-        # The pieces of a training that was continued are trials to the journal, and one training to its batches.
+        # In the journal the parts of a continued training are trials; for the order of batches they are one training.
         return self.open_task(start if self.searches else start.replaced(trial=0))
 
     def close(self) -> None:
-        """Release what the last trial has used: the model of a training."""
+        """Release the resources of the last trial: the model of a training."""
         if self._tasks is not None:
             self._tasks.close()
             self.maker.release()
 
     def open_task(self, start: StartFold) -> FoldTask:
-        """Build model and data for `start`; the framework is imported."""
+        """Build model and data for `start`; the framework must have been imported."""
         if self._tasks is None:
             data, given = self.data.training, self.options.data
             self._tasks = FoldTasks(
@@ -154,7 +154,7 @@ class ModuleWorkload:
                     sample_weights_name=given.sample_weights_name,
                 ),
             )
-        self._tasks.close()  # the thread of the last task must not read while a model is built
+        self._tasks.close()  # stop the last task's thread from reading while a model is built
         options = self.options.training.with_point(start.point)
         adapter = self.build(model_parameters(start.point), options, model_seed(self.options.seed, start))
         steps = self.maker.steps
@@ -164,16 +164,16 @@ class ModuleWorkload:
         return self._tasks.task(start, adapter, options).replaced(steps=steps)
 
     def open_program(self, start: CallObjective) -> UserObjective:
-        """Return what calls the user's program; ConfigurationError if it cannot be called."""
+        """Return the function that calls the user's program; ConfigurationError if it cannot be called."""
         definition = self.read()
         return objective_of(definition.objective, str(definition.source), start.names)
 
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
-        """Return a model with fresh weights, which depend on the seed alone; TrialError if it cannot be built."""
+        """Return a model with fresh weights, which depend only on the seed; TrialError if it cannot be built."""
         return self.maker.build(self._tuples.given(parameters), options, seed, self.data)
 
     def judge(self, fold: dict[str, Json], task: FoldTask) -> object:
-        """Return the figure of merit of a fold; the module of its function is loaded on worker 1 alone."""
+        """Return the figure of merit of a fold; only worker 1 loads the module of its function."""
         figure = self.maker.figure
         assert figure is not None
         if isinstance(point := fold.get("point"), dict):
@@ -188,7 +188,7 @@ class ModuleWorkload:
     def export(
         self, point: Point, weights_directory: SafePath, path: Path, *, measure: bool = False
     ) -> tuple[Path, dict[str, float]]:
-        """Save the model of `point` with the weights of a finished fold as `path`, with the ending of its framework."""
+        """Save the model of `point` with the weights of a finished fold to `path`, with the framework's suffix."""
         adapter = self.trained_model(point, *load_weights(weights_directory), seed=0)
         path = path.with_suffix(self.maker.framework.SUFFIX)
         adapter.save(path)
