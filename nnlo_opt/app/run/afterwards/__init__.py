@@ -1,1 +1,1 @@
-"""Results of a run: best model, ensemble, trained models."""
+"""Results of a run: best model, ensemble, trained models, reports."""

@@ -1,4 +1,4 @@
-"""Best model of a run, as its files tell it."""
+"""The best model of a run, from its files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,14 +17,14 @@ from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.checkpoint import fold_directory
 from nnlo_opt.core.trials.trial import Trial
 
-#: name of the best model in the run directory, without the ending of its framework
+#: name of the best model in the run directory, without the framework's suffix
 BEST_MODEL = "best_model"
 
 
 def save_model(
     ranks: ServingRanks, candidates: Sequence[int], directory: Path, trial: Trial, direction: str, measure: bool = False
 ) -> ModelExported:
-    """Have the first of the trainer ranks `candidates` that answers save, and measure, the model of a trial."""
+    """Have the first responding trainer rank of `candidates` save and evaluate the model of a trial."""
     order = ExportModel(
         point=trial.point,
         weights_path=str(fold_directory(directory.resolve(), trial.number, best_fold(trial, direction))),
@@ -43,13 +43,13 @@ def save_model(
 
 
 def best_fold(trial: Trial, direction: str) -> int:
-    """Return the fold of a complete trial whose model is kept: the one with the best figure of merit."""
+    """Return the fold of a complete trial whose model is saved: the one with the best figure of merit."""
     sign = -1.0 if direction == "max" else 1.0
     return min(trial.folds, key=lambda fold: (sign * trial.folds[fold].figure_of_merit, fold))
 
 
 def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
-    """Return the history that the master of a fold has written; CheckpointError if it cannot be read."""
+    """Return the history of a fold, written by its master; CheckpointError if it cannot be read."""
     path = fold_directory(directory, trial, fold) / "history.json"
     try:
         checked(history := parse_object(path.read_bytes(MOST_BYTES)), FoldRecord)
@@ -59,7 +59,7 @@ def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
 
 
 def kept_epoch(directory: Path, trial: Trial, fold: int) -> int:
-    """Return the epoch whose weights are kept of a finished fold; the last one if its history does not say it."""
+    """Return the epoch of a finished fold's saved weights; the last one if the history does not tell."""
     try:
         return int(history_of(directory, trial.number, fold)["kept_epoch"])
     except (CheckpointError, KeyError):
@@ -67,7 +67,7 @@ def kept_epoch(directory: Path, trial: Trial, fold: int) -> int:
 
 
 def weights_text(directory: Path, trial: Trial, direction: str) -> str:
-    """Return in words which weights the saved model of a complete trial has."""
+    """Describe which weights the saved model of a complete trial has."""
     fold = best_fold(trial, direction)
     epoch, n_epochs = kept_epoch(directory, trial, fold), trial.folds[fold].n_epochs
     of_fold = f"fold {fold} (the best of {len(trial.folds)}), " if len(trial.folds) > 1 else ""
@@ -75,9 +75,9 @@ def weights_text(directory: Path, trial: Trial, direction: str) -> str:
 
 
 def without_validation(directory: Path, trial: Trial, training: TrainingOptions) -> Point:
-    """Return the training options by which a trial is trained again without validation data.
+    """Return the training options to retrain a trial without validation data.
 
-    Rules that need these give way to the number of epochs after which its weights were best.
+    Stopping rules, which need these, are replaced by the number of epochs after which its weights were best.
     """
     epochs = [kept_epoch(directory, trial, fold) for fold in trial.folds]
     rules = [name for name in ("early_stopping", "target_metric") if "val_" in (getattr(training, name) or "")]

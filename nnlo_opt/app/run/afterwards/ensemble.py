@@ -1,10 +1,10 @@
 """Ensemble of trained trials, selected greedily on one half of the validation samples.
 
 R. Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004): forward selection (section 2) with
-replacement (2.1), which begins with the best models (2.2). Bags of models (2.3) are for libraries of thousands.
+replacement (2.1), starting from the best models (2.2). Bagging of models (2.3) is for libraries of thousands.
 
-The prediction of a trial for a sample is the output of the model of the fold that validates the sample, so no model is
-judged by samples that it was trained on. In the ensemble a trial is the mean of the models of its folds.
+The prediction of a trial for a sample comes from the model of the fold that validates the sample, so no model is judged
+by samples that it was trained on. In the ensemble a trial is the mean of the models of its folds.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ from nnlo_opt.engine.models.framework import framework_of
 
 #: outputs of a model, each (n, ...)
 Outputs: TypeAlias = list[np.ndarray]
-#: figures on the half of the samples that selects, and on the other half
+#: figures on the half of the samples used for selection, and on the other half
 Figures: TypeAlias = tuple[float, float]
 
 
@@ -46,35 +46,35 @@ class EnsembleSetup(Frozen):
     workload: ModuleWorkload
     #: most selections of trials
     size: int
-    #: of the cut of the samples into halves
+    #: seed for splitting the samples into halves
     seed: int
-    #: file of the saved model; its ending becomes the one of the framework
+    #: file of the saved model; its suffix is replaced by the framework's
     path: Path
 
 
 class Ensemble(Frozen):
     """Selected trials with their figures."""
 
-    #: trial -> number of times that it was selected, the most often selected first
+    #: trial -> number of times that it was selected, most frequent first
     counts: dict[int, int]
     figures: Figures
-    #: the trial that is best alone on the half that selects
+    #: the best single trial on the half used for selection
     single: int
     single_figures: Figures
-    #: samples of each half
+    #: number of samples of each half
     n_samples: tuple[int, int]
-    #: trials that could be selected
+    #: number of trials that could be selected
     n_trials: int
     path: Path
 
 
 def select(outputs: Sequence[Outputs], size: int, loss_of: Callable[[Outputs], tuple[float, ...]]) -> list[int]:
-    """Return the numbers of the selected models, a model as often as it was selected.
+    """Return the numbers of the selected models, repeated for repeated selections.
 
     Args:
-        outputs: of every model, for the samples that select.
+        outputs: outputs of every model for the samples used for selection.
         size: most selections, at least 1.
-        loss_of: returns the numbers to be minimised, the first one first, for the outputs of an ensemble.
+        loss_of: returns the numbers to minimise, in order of priority, for the outputs of an ensemble.
     """
 
     def grown(totals: Outputs, model: int) -> Outputs:
@@ -100,10 +100,11 @@ def select(outputs: Sequence[Outputs], size: int, loss_of: Callable[[Outputs], t
 
 
 def make_ensemble(setup: EnsembleSetup) -> Ensemble:
-    """Select an ensemble, measure it, save its model.
+    """Select an ensemble, evaluate it, and save its model.
 
     Raises:
-        ConfigurationError: there is no choice of trials, or the figure of merit does not follow from outputs.
+        ConfigurationError: there are too few trials, their outputs cannot be averaged, or the figure of merit cannot be
+            computed from outputs.
     """
     data, objective = setup.workload.data.training, setup.workload.options.comparison.objectives[0]
     trials, rows = _trials(setup), np.sort(np.concatenate([fold.validation for fold in data.folds]))
@@ -150,7 +151,7 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
     """Return the trials that can be selected; ConfigurationError if there are none, or they cannot be compared."""
     comparison, known = setup.workload.options.comparison, setup.ledger.identity.data or DataFiles()
     first, data = comparison.objectives[0].name, setup.workload.data.training
-    # The options of a journal have no function, which is code.
+    # Options from a journal have no function, because it is code.
     function = comparison.function or (setup.ledger.identity.plain.get("figure_function") or {}).get("name")
     if function or not comparison.is_of_epochs or not (first.startswith("val_") or first == FIGURE):
         raise ConfigurationError(
@@ -185,7 +186,7 @@ def _places(setup: EnsembleSetup, trial: Trial) -> list[SafePath]:
 
 
 def _predicted(setup: EnsembleSetup, trials: Sequence[Trial], rows: Indices) -> tuple[Predictor, list[Outputs]]:
-    """Return an adapter that measures outputs, and the outputs of each trial for the samples `rows`."""
+    """Return an adapter for evaluating outputs, and the outputs of each trial for the samples `rows`."""
     data, outputs, judge = setup.workload.data.training, list[Outputs](), None
     for trial in trials:
         found: Outputs = []
@@ -210,7 +211,7 @@ def _predicted(setup: EnsembleSetup, trials: Sequence[Trial], rows: Indices) -> 
 
 
 def _halves(setup: EnsembleSetup, rows: Indices) -> tuple[Indices, Indices]:
-    """Return the positions in `rows` of the samples of each half, cut as folds are: by classes, or by groups."""
+    """Return the positions in `rows` of the samples of each half, split like folds: by classes, or by groups."""
     by, source = setup.workload.options.data.fold_by, setup.workload.data.training.source
     first, second = cut(source, by, 2, setup.seed, rows)
     return first.validation, second.validation

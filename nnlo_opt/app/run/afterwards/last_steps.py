@@ -1,4 +1,4 @@
-"""Last steps of a start, after its last trial."""
+"""Last steps of a start, after its last trial: reports, cleanup, `--on-end`."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from nnlo_opt.core.trials.run_state import state_of
 from nnlo_opt.core.trials.trial import TrialState
 from nnlo_opt.engine.runtime.environment import start_helper, without_mpi
 
-#: least seconds that ranks have to leave after a search in which a rank may be stuck
+#: minimum seconds for ranks to leave after a search with possibly stuck ranks
 LEAVE_S = 60.0
 #: seconds that the command of `--on-end` may take
 ON_END_S = 60.0
@@ -46,17 +46,17 @@ def write_last_reports(
 
     Args:
         reporter: writes them, within its time limit.
-        directory: of the run.
-        say: prints a line for a person.
-        wait: context in which the reporter is waited for, and which may end the wait.
-        is_slow: is told what is waited for, if it takes a while.
+        directory: the run.
+        say: prints a line for the user.
+        wait: context for waiting for the reporter; it may end the wait.
+        is_slow: called with the reason if the wait takes long.
     """
     is_written = False
     with wait or nullcontext():
         slow = None if is_slow is None else partial(is_slow, f"Writing {PAGE_NAME}")
         is_written = reporter.finish(is_slow=slow)
     if not is_written:
-        # It may have failed because of the page: this process does not try that again.
+        # The page may have caused the failure: do not try it again in this process.
         try:
             write_results(directory.path, directory.ledger)
         except OSError as error:
@@ -72,26 +72,26 @@ def write_last_reports(
 
 
 def leave_tables(reporter: Reporter, directory: RunDirectory) -> None:
-    """Write the tables in place of a reporter that is not to be waited for, unless it has ended."""
+    """Write the tables here instead of waiting for the reporter, unless it has ended."""
     if reporter.end():
         with suppress(OSError):
             write_results(directory.path, directory.ledger)
 
 
 def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:
-    """Remove checkpoints of ended folds whose master was killed before it could remove them."""
+    """Remove checkpoints of ended folds whose master was killed before removing them."""
     for assignment in ledger.assignments:
         PULSE.ticks += 1
         trial = ledger.trials[assignment.trial]
         is_over = trial.state.ended or assignment.fold in trial.folds
-        if ledger.identity.data is None:  # the saves of finished folds of an objective are its weights
+        if ledger.identity.data is None:  # an objective's saves of finished folds are its weights
             is_over = trial.state.ended and trial.state is not TrialState.COMPLETE
         if is_over:
             remove_all(fold_directory(directory, trial.number, assignment.fold))
 
 
 def end_if_stuck(blocks: Collection[int], trial_timeout_s: float, say: Callable[[str, TextIO], None]) -> None:
-    """End the job later if ranks of `blocks`, stuck in code of the user, keep it from ending; return at once."""
+    """Start a timer that ends the job if ranks of `blocks` are stuck in user code; return at once."""
     if not blocks:
         return
 
@@ -104,20 +104,18 @@ def end_if_stuck(blocks: Collection[int], trial_timeout_s: float, say: Callable[
         os._exit(EXIT_FAILURE)
 
     timer = threading.Timer(max(LEAVE_S, trial_timeout_s), leave)
-    timer.daemon = True  # a job whose ranks all leave is not kept by it
+    timer.daemon = True  # it does not delay the end if all ranks leave
     timer.start()
 
 
 def run_at_end(
     command: str, directory: RunDirectory, code: int, left_s: float | None, say: Callable[[str, TextIO], None]
 ) -> None:
-    """Have a shell run the user's command about the end of a run, for ON_END_S at most.
-
-    If it fails, a warning is printed.
+    """Run the shell command of `--on-end`, for at most ON_END_S seconds; print a warning if it fails.
 
     Args:
         code: exit code of the run.
-        left_s: seconds that a preempted job has left; None without a limit.
+        left_s: remaining seconds of a preempted job; None without a limit.
     """
     ledger = directory.ledger
     state = state_of(directory.path, ledger, at_work=False)

@@ -1,4 +1,4 @@
-"""Mirrors of a search in the files of other tools (`--mirror`), which a command hands to its run."""
+"""Interface to mirrors of a search in the files of other tools (`--mirror`); a command passes them to its run."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from nnlo_opt.core.trials.run_directory import RunDirectory
 
 #: names of the tools that can follow a search
 TOOLS = ("optuna", "tensorboard")
-#: most seconds that a mirror lives on when the search is over
+#: most seconds that a mirror may take after the search
 LAST_S = 30
 
 
@@ -21,14 +21,14 @@ class Mirror(Protocol):
     tool: str
 
     def ask(self) -> None:
-        """Have the mirror take in the last events and end; return at once."""
+        """Ask the mirror to process the last events and end; return at once."""
 
     def finish(self, timeout_s: float) -> bool:
-        """Wait for the end of the mirror; return False if it was killed, as it took too long."""
+        """Wait for the end of the mirror; return False if it took too long and was killed."""
 
 
 class Mirrors:
-    """All mirrors that there are; here none, as for a user's own script, which has no `--mirror`."""
+    """Factory of mirrors; this one has none, for a user's script, which has no `--mirror`."""
 
     def require(self, tool: str) -> None:
         """Raise ConfigurationError if the package of a tool is not installed."""
@@ -43,10 +43,10 @@ NO_MIRRORS = Mirrors()
 
 
 def ask_mirrors(mirrors: Sequence[Mirror], left_s: float | None) -> float:
-    """Ask the mirrors to end; return the monotonic time until which they may live on.
+    """Ask the mirrors to end; return the monotonic time of their deadline.
 
     Args:
-        left_s: seconds that this process has; None without a limit.
+        left_s: remaining seconds of this process; None without a limit.
     """
     for mirror in mirrors:
         mirror.ask()
@@ -56,7 +56,7 @@ def ask_mirrors(mirrors: Sequence[Mirror], left_s: float | None) -> float:
 def end_mirrors(
     mirrors: Sequence[Mirror], directory: RunDirectory, until_s: float, say: Callable[[str, TextIO], None]
 ) -> None:
-    """Wait for the mirrors, which were asked to end, until a monotonic time at which they are killed."""
+    """Wait for the mirrors after `ask_mirrors`; kill them at the deadline, a monotonic time."""
     for mirror in mirrors:
         if not mirror.finish(max(0.0, until_s - time.monotonic())):
             command = f"`nnlo-opt export {directory.shown} --to {mirror.tool} --overwrite`"

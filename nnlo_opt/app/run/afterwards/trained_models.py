@@ -1,7 +1,7 @@
-"""Trained models of a run, made again from its files.
+"""Loads trained models of a run from its files.
 
-The journal has absolute paths, so that the process may stand in any folder. One data file is opened, as a model is
-built for the shape of its samples. Nothing here needs MPI.
+The journal has absolute paths, so the working folder does not matter. One data file is opened, because a model is built
+for the shape of its samples. Nothing here needs MPI.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from nnlo_opt.engine.runtime.devices import NodeShare
 
 
 class _FirstFile(RunData):
-    """Samples of a data file, for whose shape a model is built."""
+    """Samples of one data file, which determine the shapes of the model."""
 
     def __init__(self, options: Options, maker: ModelMaker, files: Sequence[Path]) -> None:
         super().__init__(options, maker)
@@ -43,16 +43,16 @@ class _FirstFile(RunData):
 
 
 class TrainedModels(ModuleWorkload):
-    """Workload of an earlier run, in a process that trains nothing.
+    """Workload of an earlier run, in a process that does not train.
 
     Args:
         run: directory of the run.
-        ledger: state that its journal leads to.
-        named: file of the model, as a user names it; None for the one of the journal, which must be this user's own.
+        ledger: the run's state, from its journal.
+        named: model file named by the user; None for the one in the journal, which must belong to this user.
 
     Raises:
-        ConfigurationError: the run has trained no model; only its script knows the model; its file has changed; its
-            file may be executed only if it is named.
+        ConfigurationError: the run has not trained a model; the model is defined only in its script; its file has
+            changed; its file is another user's, and must be named explicitly to be executed.
     """
 
     def __init__(self, run: Path, ledger: Ledger, named: str | None = None) -> None:
@@ -63,7 +63,7 @@ class TrainedModels(ModuleWorkload):
                 f"`{model.function}` of the script `{model.source}`. Resume it there by `opt_restore=True`."
             )
         trained = identity.training.plain
-        if trained.get("mode") not in MODES:  # no model depends on it
+        if trained.get("mode") not in MODES:  # models do not depend on it
             trained = trained | {"mode": MODES[0]}
         options = Options(
             model=named or (model.name if _is_builtin(model) else model.source),
@@ -88,7 +88,7 @@ class TrainedModels(ModuleWorkload):
         prepare(self, run, ledger)
 
     def model(self, trial: Trial, fold: int) -> Any:
-        """Return the Keras model or the torch module of a fold, with its trained weights, to predict by it."""
+        """Return the Keras model or the torch module of a fold with trained weights, for predictions."""
         place = fold_directory(self._run, trial.number, fold)
         try:
             weights = load_weights(place)
@@ -107,7 +107,7 @@ class TrainedModels(ModuleWorkload):
 
 
 def _is_builtin(model: ModelFile) -> bool:
-    """Return True if the model of a run is built into this package; the run may have used another installation."""
+    """Return True if the model of a run is built in; the run may have used another installation of this package."""
     if model.name not in builtin_names():
         return False
     own = hashlib.sha256(model_file(model.name).read_bytes()).hexdigest()
@@ -115,7 +115,7 @@ def _is_builtin(model: ModelFile) -> bool:
 
 
 def prepare(workload: ModuleWorkload, run: Path, ledger: Ledger) -> None:
-    """Import the framework of the model of a run; ConfigurationError if the run has no weights of this model."""
+    """Import the framework of a run's model; ConfigurationError if the run has no weights of this model."""
     workload.data.look_first()
     definition = workload.maker.definition
     if definition.kind == "objective":
@@ -129,10 +129,10 @@ def prepare(workload: ModuleWorkload, run: Path, ledger: Ledger) -> None:
 
 
 def trained_model(run: Path, ledger: Ledger, trial: Trial, fold: int | None = None, named: str | None = None) -> Any:
-    """Return the model of a trial, of its best fold by default, with its trained weights.
+    """Return the model of a trial with trained weights, by default of its best fold.
 
-    If the best model cannot be made again (its script, its data or its file are gone, or another user's), it is read as
-    it was saved: by Keras, which executes nothing of it, or by torch, if this user alone can have written the file.
+    If the best model cannot be built (its script, data or file is missing, or another user's), the saved model is
+    loaded: by Keras, without executing code from it, or by torch, if only this user can have written the file.
 
     Raises:
         ConfigurationError: there is no such model.
