@@ -1,1 +1,1 @@
-"""Start of a run on its coordinator."""
+"""One start of a run, from the coordinator's side."""

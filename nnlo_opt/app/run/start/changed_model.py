@@ -1,19 +1,19 @@
-"""A model, objective or command against that of the run it resumes: what makes it another one, what is only said."""
+"""Compares a model, objective or command with that of the run to resume: refused and merely reported differences."""
 
 from nnlo_opt.core.trials.identity import COMMAND, DIGEST, ModelFile
 from nnlo_opt.engine.objective.template import Template
 
 
 def differing(option: str, before: object, now: object) -> str:
-    """Return in words that an option differs."""
+    """Describe the difference of an option."""
     was, is_now = ("not given" if value is None else value for value in (before, now))
     return f"`{option}` differs: it was {was}, now {is_now}"
 
 
 def model_difference(known: ModelFile, asked: ModelFile) -> str:
-    """Return what makes `asked` another model than `known`, in words; empty if it is the same.
+    """Describe what makes `asked` a different model from `known`; empty if it is the same.
 
-    A run of an older version has one checksum of all parts and notes of an objective.
+    Runs of older versions have a single checksum of all parts and notes of an objective.
     """
     is_old = known.notes is None
     if known.sha256 == asked.sha256 and (is_old or asked.notes is None):
@@ -42,7 +42,7 @@ def _command_difference(known: ModelFile, asked: ModelFile) -> str:
             continue
         if name.startswith("--"):
             return differing(name, before.get(name), now.get(name))
-        if name in asked.parts and not (is_old and name not in before):  # an older version left compiled programs out
+        if name in asked.parts and not (is_old and name not in before):  # older versions omitted compiled programs
             return f"the file `{name}` differs"
         if name in known.parts and name not in now and not is_old:
             return f"the file `{name}` is missing"
@@ -50,7 +50,7 @@ def _command_difference(known: ModelFile, asked: ModelFile) -> str:
 
 
 def model_remark(known: ModelFile, asked: ModelFile) -> str:
-    """Return a sentence about notes on an objective that differ, which is the same all the same; else an empty one."""
+    """Return a remark on notes of an objective that differ although it counts as the same; empty without any."""
     if asked.notes is None:
         return ""
     before, now = _all(known), asked.notes
@@ -68,7 +68,7 @@ def model_remark(known: ModelFile, asked: ModelFile) -> str:
 
 
 def _all(model: ModelFile) -> dict[str, str]:
-    """Return parts and notes; two texts of a command that give a script the same values are equal."""
+    """Return parts and notes; commands are equal if they pass the same values to a script."""
     text = {COMMAND: Template(model.parts[COMMAND]).fingerprint_text} if COMMAND in model.parts else {}
     return {**model.parts, **(model.notes or {}), **text}
 

@@ -1,4 +1,4 @@
-"""Lines that a person reads, on the terminal or in `--log-file`."""
+"""Output for the user, on the terminal and in `--log-file`."""
 
 import sys
 import threading
@@ -16,32 +16,32 @@ from nnlo_opt.core.base.files import regular
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.engine.runtime.log import wait_until_read
 
-#: seconds between two attempts to write, and between two lines that say so
+#: seconds between two attempts to write to a full disk, and between two lines that report them
 ROOM_S, SAY_S = 2.0, 60.0
-#: seconds of waiting before the first line that says for what; each further pause is so many times as long, or `SAY_S`
+#: seconds of waiting before the first line that gives the reason; factor for each further pause, up to `SAY_S`
 WAIT_S, GROWTH = 3.0, 3.0
 
 
 class Console:
-    """Prints lines; a run outlives its terminal, as it outlives its log file."""
+    """Prints lines; survives the loss of the terminal or the log file."""
 
     def __init__(self, *, prints: bool = True, quiet: bool = False, warn: Callable[[str], None] | None = None) -> None:
-        """Make a console.
+        """Create a console.
 
         Args:
-            prints: if False, lines go to the log file alone.
-            quiet: the same for lines before `end_quiet`.
-            warn: takes the lines that are errors in place of standard error; None: nothing does.
+            prints: if False, lines go only to the log file.
+            quiet: the same until `end_quiet`.
+            warn: also receives every error; None: nothing does.
         """
         self._prints, self._warn = prints, warn
         self._is_quiet = quiet
-        #: None before `keep`, without a log file, and after `close`
+        #: the log file; None before `keep` and after `close`
         self._log: TextIO | None = None
-        #: the line below all others; None without a terminal, and outside of a run
+        #: status line below all others; None without a terminal or outside of a run
         self._bottom: BottomLine | None = None
 
     def keep(self, path: Path) -> None:
-        """Append every line from now on to this file; ConfigurationError if it cannot be written."""
+        """From now on append every line to this file; ConfigurationError if it cannot be written."""
         try:
             place = regular(path) if path.exists() else path
             self._log = place.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -51,15 +51,15 @@ class Console:
             ) from None
 
     def say(self, text: str, stream: TextIO | None = None, style: str = "") -> None:
-        """Print a line to `stream`, by default standard output, on a terminal in a style of `app.reporting.terminal`.
+        """Print a line to `stream`, by default standard output; `style`: see `app.reporting.terminal`.
 
-        Lines to another stream, which are errors, are printed although the console is quiet.
+        Lines to another stream are errors, and are printed even if the console is quiet.
         """
         text = printable(text)
         if self._prints and (stream or not self._is_quiet):
             if stream:
-                wait_until_read(sys.stdout)  # mpirun shows two streams in any order
-            with suppress(OSError, ValueError):  # code of a user may have closed it
+                wait_until_read(sys.stdout)  # mpirun may reorder the two streams
+            with suppress(OSError, ValueError):  # user code may have closed it
                 stream = stream or sys.stdout
                 shown = styled(fitted(text, stream), style, stream)
                 if self._bottom is not None and terminal_width(stream) is not None:
@@ -72,29 +72,29 @@ class Console:
             self._warn(text)
 
     def remark(self, sentence: str) -> None:
-        """Warn a script's user; print a line for the user of a command."""
+        """Show a remark: in a script as a warning, in a command as a line."""
         (self._warn or self.say)(sentence)
 
     def show_bottom(self, text: Callable[[int], str]) -> None:
-        """Show a line below all others if standard output goes to a terminal; `text`: returns it for a width."""
+        """Show a status line below all others on a terminal; `text`: returns it for a width."""
         if self._prints and not self._is_quiet and (terminal := open_terminal(sys.stdout)) is not None:
             self._bottom = BottomLine(terminal, text)
 
     def hide_bottom(self) -> None:
-        """Remove the line below all others, if there is one."""
+        """Remove the status line, if there is one."""
         bottom, self._bottom = self._bottom, None
         if bottom is not None:
             bottom.close()
 
     def end_quiet(self) -> None:
-        """Print every line from now on: the end has come."""
+        """From now on print every line: the run has ended."""
         self._is_quiet = False
 
     @contextmanager
     def waiting(self, awaited: Callable[[], str], first_s: float = WAIT_S) -> Iterator[None]:
-        """Say now and then what is `awaited` while the code inside runs, which may be an import.
+        """Print now and then what is `awaited` while the code inside runs, for example an import.
 
-        A thread does it, and nothing else: no message, no call of MPI.
+        Uses a thread, which only prints: it sends no messages and does not call MPI.
         """
         ended, began_s = threading.Event(), time.monotonic()
 
@@ -115,7 +115,7 @@ class Console:
                 thread.join()
 
     def close(self) -> None:
-        """Remove the line below all others, and close the log file."""
+        """Remove the status line, and close the log file."""
         self.hide_bottom()
         log, self._log = self._log, None
         if log is not None:
@@ -125,7 +125,7 @@ class Console:
 
 @dataclass(slots=True)
 class WaitForSpace:
-    """Says that the disk is full, then waits: no message is sent before the event that justifies it is written."""
+    """Reports a full disk and waits: messages must not be sent before the event behind them is on disk."""
 
     place: Path
     say: Callable[[str, TextIO], None]

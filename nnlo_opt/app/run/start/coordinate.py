@@ -1,4 +1,4 @@
-"""Second part of a start: the coordinator works until the search is over."""
+"""Second part of a start: the coordinator's loop until the search is over."""
 
 import sys
 from functools import partial
@@ -23,21 +23,21 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import RunDirectory
 from nnlo_opt.engine.runtime.process import code_of_user
 
-#: seconds that trials under way are given to end in a search that ends with a failure
+#: seconds for running trials to end after a failure ends the search
 LONG_S = 1e7
-#: reason of a search that its user has interrupted
+#: reason for the end of a search that the user has interrupted
 INTERRUPTED = "interrupted"
 
 
 class RunningSearch:
-    """Open run whose coordinator is at work; the first assignments are given out when it is made.
+    """Open run with a working coordinator; creating it sends the first assignments.
 
     Args:
-        driver: of the start.
-        directory: of the run.
-        findings: about model and data.
-        search: makes the points.
-        plan: of the search.
+        driver: driver of the start.
+        directory: directory of the run.
+        findings: facts about model and data.
+        search: suggests the points.
+        plan: plan of the search.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class RunningSearch:
         self._host, self._ranks = driver.host, driver.ranks
         self._preemption, self._timeline = driver.context.preemption, driver.context.timeline
         self._asked_because = PREEMPTED if driver.context.exit_code_file is None else ASKED
-        #: error of the coordinator within a call of the user's code; raised after that call
+        #: error of the coordinator during a call of user code; raised after that call
         self._raised: Exception | None = None
-        #: the first trial that has failed, for a search that ends with it; empty before
+        #: description of the failed trial that ends the search; empty without one
         self._failure = ""
-        #: traceback of the last failure; empty if it was no exception of the user's code
+        #: traceback of the last failure; empty if it was not an exception in user code
         self._traceback = ""
         options, say = driver.options, driver.say
         state = CoordinatorState(plan, driver.topology, directory.ledger, driver.pruner)
@@ -76,31 +76,31 @@ class RunningSearch:
         unrecorded.forget(directory.path)
         ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
         driver.console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
-        #: None if the run is not kept
+        #: None if the run is temporary
         self.reporter: Reporter | None = None
         if not options.run.is_temporary:
             inbox.start()
             self.reporter = Reporter(directory.path)
-        #: for other tools
+        #: mirrors for other tools
         self.mirrors = [driver.context.mirrors.start(directory.path, tool) for tool in options.mirror]
 
     def coordinate(self) -> None:
-        """Return when the search is over; TrialError if it has ended with a failure."""
+        """Run until the search is over; TrialError if it has ended with a failure."""
         while not self.coordinator.finished_because:
-            # Wait anew after every message: its answer may come at once.
+            # Restart the wait after every message: its answer may come at once.
             wait_until(self.turn, transport=self._ranks.transport)
         if self._failure:
             self._ranks.have_stopped()
             raise self._failed()
 
     def turn(self) -> bool:
-        """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
+        """Let the coordinator work, or else the rank of this process; return True if there was anything to do."""
         if self._raised is not None:
             raise self._raised
         if self._host.is_interrupted():
             self.coordinator.preempt(INTERRUPTED, 0.0)
         try:
-            # The ranks of this process work only while the coordinator has nothing to do.
+            # The rank of this process works only while the coordinator has nothing to do.
             with code_of_user():
                 return self._step() or self._ranks.work()
         except KeyboardInterrupt:
@@ -109,7 +109,7 @@ class RunningSearch:
             return True
 
     def work_within_call(self) -> bool:
-        """Let the coordinator work within a call of the user's code, which must not get its errors.
+        """Let the coordinator work during a call of user code, without raising its errors there.
 
         Return False if it has failed.
         """
@@ -120,7 +120,7 @@ class RunningSearch:
         return self._raised is None
 
     def observe(self, event: Event, ledger: Ledger) -> None:
-        """Note the trial whose failure ends the search; raise TrialError if no other rank may be at work."""
+        """Record a failure that ends the search; raise TrialError at once if no other rank can be working."""
         if isinstance(event, AssignmentFailed):
             self._traceback = event.traceback
         if not isinstance(event, TrialFailed) or self._failure or self._host.catches(ledger, self._traceback):
@@ -130,19 +130,19 @@ class RunningSearch:
             raise self._failed()
 
     def _failed(self) -> TrialError:
-        """Return the error of the trial whose failure ends the search."""
+        """Return the error for the failed trial that ends the search."""
         error = TrialError(self._failure)
         if self._traceback and self._traceback not in self._failure:
             error.add_note(self._traceback)
         return error
 
     def _step(self) -> bool:
-        """Let the coordinator work; return True if there was anything to do, or the search is over."""
+        """Let the coordinator work; return True if there was anything to do or the search is over."""
         PULSE.ticks += 1
         if (left_s := self._preemption.left_s) is not None:
             self.coordinator.preempt(self._asked_because, left_s)
         if self._failure:
-            self.coordinator.preempt(self._failure, LONG_S)  # what is under way ends as well
+            self.coordinator.preempt(self._failure, LONG_S)  # also ends running trials
         if self.coordinator.finished_because:
             return True
         since = self._timeline.now()
@@ -152,7 +152,7 @@ class RunningSearch:
         return stepped
 
     def close(self) -> None:
-        """Let go of the run directory."""
+        """Release the run directory."""
         self._inbox.close()
         if self.reporter is not None:
             self._host.leave(self.reporter, self.directory)
@@ -160,7 +160,7 @@ class RunningSearch:
 
 
 def _last_end(directory: RunDirectory) -> LastEnd:
-    """Return how the last start has ended, and remove its notes before anything begins that they are not about."""
+    """Return how the last start ended, and remove its notes before this one begins."""
     deaths = read_notes(directory.path)
     is_unexplained = bool(deaths) and all(death.world_rank is None for death in deaths)
     remove_notes(directory.path)

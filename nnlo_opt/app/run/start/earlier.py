@@ -1,4 +1,4 @@
-"""Measurements of earlier searches, with which `--warm-start` lets a search begin."""
+"""Measurements of earlier searches, from which a search starts with `--warm-start`."""
 
 import csv
 import io
@@ -32,16 +32,16 @@ from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 if TYPE_CHECKING:
     from nnlo_opt.app.analysis.frames import Frame
 
-#: columns of a CSV; the other columns that are read begin with `p:`
+#: columns of a CSV; the columns of parameters begin with `p:`
 _FIGURE, _STATE = "figure_of_merit", "state"
 
 
 def observations_of_runs(
     places: Sequence[Path | str | Earlier], identity: RunIdentity, space: Space
 ) -> tuple[list[Observation], list[str]]:
-    """Return observations of earlier searches that count in `space`, and lines about what was taken over.
+    """Return usable observations of earlier searches in `space`, and lines that summarise them.
 
-    ConfigurationError if a place holds no search, or one of another figure of merit or direction than `identity`.
+    ConfigurationError if a place has no search, or its figure of merit or direction differs from `identity`.
     """
     observations: list[Observation] = []
     lines = []
@@ -67,7 +67,7 @@ def observations_of_runs(
 
 
 def read_earlier(place: Path | str | Earlier) -> Earlier:
-    """Return the measurements of a run directory, an Optuna study or a CSV; ConfigurationError if it is none."""
+    """Return the measurements of a run directory, an Optuna study or a CSV; ConfigurationError for anything else."""
     if isinstance(place, Earlier):
         return place
     path = Path(place)
@@ -84,7 +84,7 @@ def read_earlier(place: Path | str | Earlier) -> Earlier:
 
 
 def earlier_of_ledger(ledger: Ledger, source: str) -> Earlier:
-    """Return the measurements of a run; ConfigurationError if it is a training. `source`: the run, in words."""
+    """Return the measurements of a run; ConfigurationError for a training. `source`: description of the run."""
     space = ledger.identity.space
     if space is None:
         raise ConfigurationError(
@@ -103,7 +103,7 @@ def earlier_of_ledger(ledger: Ledger, source: str) -> Earlier:
 
 
 def ledger_of(path: Path, option: str) -> Ledger:
-    """Return the ledger of a run that `option` names; ConfigurationError if there is none."""
+    """Return the ledger of the run given by `option`; ConfigurationError if there is none."""
     try:
         return read_ledger(path)
     except OSError:
@@ -125,7 +125,7 @@ def _of_study(place: str) -> Earlier:
         source=place,
         observations=[each for each in observations if math.isfinite(each["value"])],
         names=[*names],
-        figure_of_merit=study.user_attrs.get(_FIGURE),  # of a study that this package has exported
+        figure_of_merit=study.user_attrs.get(_FIGURE),  # of a study exported by this package
         direction=study.direction.name.lower()[:3],
     )
 
@@ -139,14 +139,14 @@ def _of_table(path: Path) -> Earlier:
 
 
 def earlier_of_frame(frame: "Frame", source: str) -> Earlier:
-    """Return the measurements of a data frame with the columns of results.csv; ConfigurationError if they lack."""
+    """Return the measurements of a data frame with the columns of results.csv; ConfigurationError without these."""
     try:
         return _of_rows(csv.DictReader(io.StringIO(frame.to_csv(index=False))), source)
     except (ValueError, csv.Error) as error:
         raise _wrong_table("A data frame", f"{source} ({error})", _RENAMED) from None
 
 
-#: how a data frame gets these columns
+#: how to get a data frame with these columns
 _RENAMED = 'Name them by `frame.rename(columns={"x": "p:x", "value": "figure_of_merit"})`'
 
 
@@ -162,7 +162,7 @@ def _of_rows(reader: "csv.DictReader[str]", source: str) -> Earlier:
     names = [column.removeprefix("p:") for column in columns if column.startswith("p:")]
     if _FIGURE not in columns or not names:
         raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
-    # The reader puts cells without a column under None, and None under columns without a cell.
+    # The reader puts surplus cells under the key None, and None into missing cells.
     if wrong := [n for n, row in enumerate(rows, 1) if None in row or None in row.values()]:
         raise ValueError(f"row {wrong[0]} below the names has not as many cells as they are")
     ended = [row for row in rows if row.get(_STATE, "complete") == "complete"]
@@ -181,9 +181,9 @@ def _observation(row: Mapping[str, str], names: Sequence[str]) -> Observation:
 
 
 def _as_ours(point: Mapping[str, object], space: Space) -> Point:
-    """Return a point with values that stand for values of `space`, which may be its text.
+    """Return a point with values of `space` in place of their texts.
 
-    An empty text stands for None, or for a parameter that the point does not have.
+    An empty text means None, or that the point does not have the parameter.
     """
     known = {name: value_of(space[name], value) for name, value in point.items() if name in space.names}
     values = {name: value for name, value in known.items() if value != "" or space[name].contains("")}

@@ -1,4 +1,4 @@
-"""Start of a run inside a user's own script; it undoes every change of the process."""
+"""Start of a run inside a user's script; all changes to the process are undone."""
 
 import atexit
 import os
@@ -41,29 +41,29 @@ from nnlo_opt.engine.runtime.starter import ending_with_starter
 if TYPE_CHECKING:
     from nnlo_opt.engine.comm.mpi.world import Communicator
 
-#: a script's rank 0 is its coordinator, and the other ranks may not outlive it
+#: error for a script, whose ranks do not regroup: its rank 0 is the coordinator
 _RANK_DIED = "A rank has died: the run ends here; start again from its folder, if it has one."
 
 
 def run_search(
     options: Options, model: TrialDefinition, comm: "Communicator | None", script: ScriptHost, *, n_parallel: int = 1
 ) -> tuple[Ledger, Path | None]:
-    """Search in this process; with a communicator, every rank of it calls this together, with the same arguments.
+    """Search in this process. Collective with a communicator: every rank, with the same arguments.
 
     Args:
-        options: all that says how is searched and trained. A run without a name is temporary: nothing is left on disk.
+        options: options of search and training. A run without a name is temporary: nothing is left on disk.
         model: the user's model or objective.
         comm: communicator of mpi4py, which is duplicated; None: this process alone, without MPI.
-        script: with the search space, and what the script wants to see and to decide.
-        n_parallel: processes that call the objective, forked from this one if there are several; without `comm`.
+        script: the search space, and the script's hooks.
+        n_parallel: processes that call the objective, forked from this one if more than one; only without `comm`.
 
     Returns:
         The ledger, equal on every rank, and the run directory, None if nothing was kept.
 
     Raises:
         ConfigurationError: options, space and objective do not fit together; nothing has run.
-        TrialError: a trial has failed, and `script.catch` does not let it. On the rank on which the objective raised
-            its own exception is raised instead.
+        TrialError: a trial has failed, and `script.catch` does not allow it. The rank where the objective raised
+            re-raises the original exception instead.
         KeyboardInterrupt: the user has interrupted the search twice.
     """
     keeps_files = options.run.name is not None
@@ -110,7 +110,7 @@ def run_search(
             assert directory is not None
             ledger = Ledger(read_shared_events(group, directory))
             if not keeps_files and group.rank:
-                discard(directory.parent)  # what masters on other nodes have written
+                discard(directory.parent)  # written by masters on other nodes
     except (TrialError, FailedElsewhereError):
         if workload.raised is not None:
             raise workload.raised from None
@@ -124,11 +124,11 @@ def run_search(
 
 @contextmanager
 def temporary_run() -> Iterator[RunRequest]:
-    """Yield a run in a new folder, which this process removes at the end of the block, or at its own end."""
+    """Yield a run in a temporary folder, removed at the end of the block or of this process."""
     folder = tempfile.mkdtemp(prefix="nnlo_opt-")
     remove = only_here(partial(discard, Path(folder)))
     atexit.register(remove)
-    (Path(folder) / "run").mkdir()  # a run makes its folder durable, which costs milliseconds
+    (Path(folder) / "run").mkdir()  # otherwise a run creates its folder durably, which costs milliseconds
     try:
         yield RunRequest(root=Path(folder), name="run", is_temporary=True)
     finally:
@@ -137,7 +137,7 @@ def temporary_run() -> Iterator[RunRequest]:
 
 
 def _objective_rank(roles: RoleSetup, orders: Transport, run: OpenRun) -> ObjectiveRank:
-    """Return the rank of a process that is forked from this one."""
+    """Return the rank for a process forked from this one."""
     placement = Placement.of(roles.topology.teams[orders.rank - 1], orders, None)
     rank = RankRoles(placement, roles).objective(run, before=None)
     assert rank is not None
@@ -145,15 +145,15 @@ def _objective_rank(roles: RoleSetup, orders: Transport, run: OpenRun) -> Object
 
 
 class ScriptWorkload(ModuleWorkload):
-    """Workload of a search of a user's script, which keeps what the objective raised."""
+    """Workload of a search in a user's script; keeps the first exception of the objective."""
 
-    #: first exception that the user's function raised on this rank; None before there is one
+    #: first exception of the user's function on this rank; None without one
     raised: Exception | None = None
-    #: ends a call of the user's function; None: nothing does
+    #: interrupts calls of the user's function; None: nothing does
     interruption: Interruption | None = None
 
     def open_program(self, start: CallObjective) -> UserObjective:
-        """Return what calls the user's program, whose first exception is kept."""
+        """Return a function that calls the user's program, and keeps its first exception."""
         program = super().open_program(start)
 
         def noted(trial: RunningTrial) -> object:
@@ -163,7 +163,7 @@ class ScriptWorkload(ModuleWorkload):
                 with self.interruption.calling():
                     return program(trial.reporting_by(self.interruption.deferred()))
             except NnloError:
-                raise  # of another rank, or of a communicator that was given up
+                raise  # caused by another rank, or by a revoked communicator
             except Exception as error:
                 self.raised = self.raised or error
                 raise
@@ -175,9 +175,9 @@ class ScriptWorkload(ModuleWorkload):
 
 
 class ScriptRank:
-    """Place of this rank in one start of a run of a user's script. Collective: every rank of `group`.
+    """This rank in one start of a run of a user's script. Collective: every rank of `group`.
 
-    Rank 0 coordinates by `coordinate` while every other rank is in `serve`; then all of them call `end`.
+    Rank 0 calls `coordinate` while all other ranks call `serve`; then all of them call `end`.
     """
 
     def __init__(self, group: RankGroup, setup: RoleSetup, ranks: ServingRanks | None = None) -> None:
@@ -190,11 +190,11 @@ class ScriptRank:
         self._start: Start | None = None
         #: run directory on rank 0; None without a run
         self._directory: Path | None = None
-        #: error with which the run has ended in good order, on rank 0; None without one
+        #: error of a run that ended in order, on rank 0; None without one
         self._error: NnloError | None = None
 
     def serve(self) -> None:
-        """Train, or call the objective, until rank 0 says that the run is over. Every rank but 0."""
+        """Train, or call the objective, until rank 0 ends the run. Every rank but 0."""
         server = self._ranks.server
         assert server is not None
         server.serve()
@@ -202,10 +202,10 @@ class ScriptRank:
             raise NnloError(_RANK_DIED)
 
     def coordinate(self, options: Options, script: ScriptHost, kind: type[Driver]) -> None:
-        """See the run through, on rank 0; an error with which it ends in good order is raised by `end`.
+        """Coordinate the run, on rank 0; if it ends in order with an error, `end` raises it.
 
         Raises:
-            NnloError: the run has broken down, and other ranks may still be at work: end the job.
+            NnloError: the run has broken down, and other ranks may still be working: end the job.
         """
         driver = kind(options, self._setup.topology, self._ranks, self._setup.context, script)
         self._start = Start(driver)
@@ -221,14 +221,14 @@ class ScriptRank:
         return self._start.work_within_call()
 
     def dismiss(self) -> None:
-        """Have every other rank leave without a run, on rank 0."""
+        """Send all other ranks away without a run, on rank 0."""
         self._ranks.release(EXIT_OK)
 
     def end(self) -> Path | None:
-        """Release the models, take in what has come late, and free the communicators. Collective: every rank.
+        """Release the models, receive late messages, and free the communicators. Collective: every rank.
 
         Returns:
-            The run directory of rank 0; None without a run. If the run has ended with an error, no rank returns.
+            The run directory of rank 0; None without a run. If the run has ended with an error, every rank raises.
         """
         self._setup.workload.close()
         if self._world is not None:
@@ -243,7 +243,7 @@ class ScriptRank:
 
 
 def read_shared_events(group: RankGroup, directory: Path) -> list[Event]:
-    """Return the events of the run that rank 0 has in `directory`. Collective: every rank of `group`."""
+    """Return the events of the run in rank 0's `directory`. Collective: every rank of `group`."""
     path = SafePath(directory) / JOURNAL_NAME
     text = group.share_json(path.read_bytes(MOST_BYTES).decode() if group.rank == 0 else None)
     return read_events(str(text).encode(), str(path))[0]
@@ -251,13 +251,13 @@ def read_shared_events(group: RankGroup, directory: Path) -> list[Event]:
 
 @contextmanager
 def noting_environment() -> Iterator[Callable[[], None]]:
-    """Yield a function that takes back what the block has changed of the environment variables."""
+    """Yield a function that restores the environment variables changed in the block."""
     before, after = dict(os.environ), dict[str, str]()
 
     def undo() -> None:
         for name, value in after.items():
             if os.environ.get(name) != value:
-                continue  # the script has changed it since
+                continue  # the script has changed it meanwhile
             if name in before:
                 os.environ[name] = before[name]
             else:

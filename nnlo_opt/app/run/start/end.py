@@ -1,4 +1,4 @@
-"""Last part of a start: all that is to be done when no trial runs any more."""
+"""Last part of a start, after the last trial: best model, reports, summary."""
 
 import sys
 from functools import partial
@@ -19,8 +19,8 @@ class Ending:
     """End of a start.
 
     Args:
-        driver: of the start.
-        run: whose coordinator has finished.
+        driver: driver of the start.
+        run: a run whose coordinator has finished.
     """
 
     def __init__(self, driver: Driver, run: RunningSearch) -> None:
@@ -29,7 +29,7 @@ class Ending:
         self._options, self._preemption = driver.options, driver.context.preemption
 
     def end(self) -> int:
-        """Save the best model, write the reports, and say how the run has ended; return the exit code."""
+        """Save the best model, write the reports, and print how the run has ended; return the exit code."""
         driver, run, directory, coordinator = self._driver, self._run, self._run.directory, self._run.coordinator
         driver.last_request(coordinator)
         self._console.hide_bottom()
@@ -45,7 +45,7 @@ class Ending:
         if not driver.is_one_training:
             last_steps.remove_stale_checkpoints(directory.path, directory.ledger)
             remove_stale_links(directory.path, directory.ledger)
-        # They work while the reports are written.
+        # Mirrors work while the reports are written.
         mirrors_until_s = ask_mirrors(run.mirrors, self._preemption.left_s)
         reports = () if run.reporter is None else self._host.write_reports(run.reporter, directory, self._say)
         end_mirrors(run.mirrors, directory, mirrors_until_s, self._say)
@@ -56,7 +56,7 @@ class Ending:
         return code
 
     def _save_best(self) -> tuple[Path | None, dict[str, float]]:
-        """Have a trainer rank save the best model; return its path, if there is a model, and metrics of test data."""
+        """Have a trainer rank save the best model; return its path, if there is one, and its metrics on test data."""
         directory, coordinator, best = self._run.directory, self._run.coordinator, self._run.directory.ledger.result
         if best is None or not best.folds:
             return None, {}

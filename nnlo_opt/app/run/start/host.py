@@ -1,4 +1,4 @@
-"""Host of a run: the process in which it is started."""
+"""Host of a run: the process that starts it, a command or a user's script."""
 
 import signal
 import threading
@@ -20,20 +20,20 @@ from nnlo_opt.core.trials.run_directory import RunDirectory
 
 
 class Interruption:
-    """Wish of the user that a search ends with what it has; a second one raises KeyboardInterrupt.
+    """A user's request to end a search early and keep its results; a second one raises KeyboardInterrupt.
 
-    The first one raises KeyboardInterrupt only in code of the user: anywhere else it could leave half a line in the
-    journal. The search looks for it instead.
+    The first one raises KeyboardInterrupt only in user code: anywhere else it could leave half a line in the journal.
+    Our own code checks for it instead.
     """
 
     def __init__(self) -> None:
-        #: number of wishes so far
+        #: number of requests so far
         self.n_asked = 0
         self._is_in_call = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take Ctrl-C within the block. Only the main thread can, and only if nobody else takes it."""
+        """Handle Ctrl-C in the block; only possible in the main thread, and without another handler."""
         before, is_main = signal.getsignal(signal.SIGINT), threading.current_thread() is threading.main_thread()
         if is_ours := is_main and before is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._take)
@@ -50,21 +50,21 @@ class Interruption:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Let an interruption end the block, which is a call of the user's code."""
+        """Let an interruption end the block, a call of user code."""
         self._is_in_call = True
         try:
-            if self.n_asked:  # since the search has looked for it
+            if self.n_asked:  # since the last check
                 raise KeyboardInterrupt
             yield
         except KeyboardInterrupt:
-            self.n_asked = max(1, self.n_asked)  # the code may have raised it by itself
+            self.n_asked = max(1, self.n_asked)  # user code may have raised it itself
             raise
         finally:
             self._is_in_call = False
 
     @contextmanager
     def ending_wait(self) -> Iterator[None]:
-        """Let an interruption end the block, in which something is waited for, and nothing else."""
+        """Let an interruption end the wait in the block, but nothing else."""
         self._is_in_call = True
         try:
             yield
@@ -75,7 +75,7 @@ class Interruption:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Let an interruption wait for the end of the block, our code within a call; a decorator, too."""
+        """Defer interruptions to the end of the block, for our code inside a user's call; also a decorator."""
         n_before, self._is_in_call = self.n_asked, False
         try:
             yield
@@ -86,51 +86,51 @@ class Interruption:
 
 
 class Host(Frozen):
-    """Process in which a run is started; here a command, which prints lines and may end the process."""
+    """Process that starts a run; this base class is a command, which prints lines and may end the process."""
 
     #: name of the program; empty: the driver's
     program: str = ""
-    #: search space, if no process of the search loads it; None in a training
+    #: search space, if the host has it; None to load it, and in a training
     space: Space | None = None
-    #: description of model and data; None: a trainer rank is asked
+    #: description of model and data; None to ask a trainer rank
     findings: Findings | None = None
-    #: the best model is written to the run directory
+    #: True to write the best model to the run directory
     saves_model: bool = True
-    #: returns how many trials may run at a time, out of as many as there are blocks
+    #: returns how many trials may run at a time, given the number of blocks
     n_wanted: Callable[[int], int] = int
-    #: returns requests of a script to its search since the last call
+    #: returns a script's requests to its search since the last call
     requests: Callable[[], Sequence[CoordinatorEvent]] = tuple
 
     def console(self, *, quiet: bool) -> Console:
-        """Return what prints lines for a person."""
+        """Return the console for the user."""
         return Console(quiet=quiet)
 
     def greet(self, say: Callable[[], None], warning: str = "") -> None:
-        """Let `say` print what is about to happen; `warning`: the sentence of it that a script must not miss."""
+        """Let `say` print what is about to happen; `warning`: the part of it that a script must show."""
         say()
 
     def listeners(self, lines: Callable[[], Observer]) -> Sequence[Observer]:
-        """Return what hears every event after the ledger knows it; `lines`: makes what prints events."""
+        """Return observers of every event, called after the ledger; `lines`: creates the one that prints."""
         return [lines()]
 
     def catches(self, ledger: Ledger, traceback: str) -> bool:
-        """Return True if the search goes on after a failure; `traceback`: of the user's exception, or empty."""
+        """Return True if the search continues after a failure; `traceback`: of the user's exception, or empty."""
         return True
 
     def is_interrupted(self) -> bool:
-        """Return True if the user wishes that the search ends with what it has."""
+        """Return True if the user has asked to end the search."""
         return False
 
     def takes_interrupt(self) -> bool:
-        """Return True if a KeyboardInterrupt that came up is such a wish, and ends nothing else."""
+        """Return True if a KeyboardInterrupt that was raised is such a request, and must not propagate."""
         return False
 
     def end_if_stuck(self, blocks: Collection[int], trial_timeout_s: float, say: Callable[..., None]) -> None:
-        """Make sure that this process ends although ranks of `blocks` may be stuck."""
+        """Make sure that this process ends even if ranks of `blocks` are stuck."""
         last_steps.end_if_stuck(blocks, trial_timeout_s, say)
 
     def write_reports(self, reporter: Reporter, directory: RunDirectory, say: Callable[..., None]) -> tuple[str, ...]:
-        """Write the reports for the last time; return the names of those that are written."""
+        """Write the reports for the last time; return the names of those written."""
         return last_steps.write_last_reports(reporter, directory, say)
 
     def conclude(self, say: Callable[[], int]) -> int:
@@ -138,22 +138,22 @@ class Host(Frozen):
         return say()
 
     def leave(self, reporter: Reporter, directory: RunDirectory) -> None:
-        """Leave a reporter, which outlives a command and writes the tables if it was not waited for."""
+        """Stop waiting for a reporter; it continues after the end of a command, and writes the tables."""
 
 
 class ScriptHost(Host):
-    """A user's own script, which goes on after the run; errors are raised."""
+    """A user's script, which continues after the run; errors are raised."""
 
     saves_model: bool = False
-    #: if False, the first trial that fails ends the search; None: only if no trial has succeeded before
+    #: False: the first failed trial ends the search; None: only if no trial has succeeded before
     catch: bool | None = True
-    #: wish of the user that the search ends; None: Ctrl-C ends the process
+    #: the user's request to end the search; None: Ctrl-C ends the process
     interruption: Interruption | None = None
-    #: hear every event after the ledger knows it
+    #: observers of every event, called after the ledger
     observers: Sequence[Observer] = ()
-    #: warns the user; None: nobody is warned
+    #: warns the user; None: no warnings
     warn: Callable[[str], None] | None = None
-    #: is told what the script waits for at its end, if that takes a while; None: nobody is
+    #: called with the reason if the script has to wait long at its end; None: not called
     waits_for: Callable[[str], None] | None = None
 
     def console(self, *, quiet: bool) -> Console:
@@ -188,4 +188,4 @@ class ScriptHost(Host):
         return EXIT_OK
 
     def leave(self, reporter: Reporter, directory: RunDirectory) -> None:
-        last_steps.leave_tables(reporter, directory)  # now, as the script may resume the run
+        last_steps.leave_tables(reporter, directory)  # now, because the script may resume the run

@@ -1,9 +1,9 @@
-"""Inbox of a run: files by which a command on any machine asks its coordinator for something.
+"""Inbox of a run: files with requests to its coordinator, written by commands on any machine.
 
-A command writes a request to a file of its own in `inbox/`, whole or not at all. A thread of the coordinator's process
-looks there once a second, as a slow file system must not delay messages. It removes a file when the consequence of the
-request is in the journal. So a crash loses no point: the next start finds the file, and only removes it if a trial has
-the point by then. A request to stop is for the process that held the run when it was made: no later one obeys it.
+A command writes each request atomically to a new file in `inbox/`. A thread of the coordinator's process checks the
+folder once a second, because a slow file system must not delay messages. It removes a file when the effect of the
+request is in the journal. So a crash does not lose points: the next start finds the file, and removes it only if a
+trial already has the point. A request to stop applies only to the process that held the run when it was made.
 """
 
 import sys
@@ -29,9 +29,9 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.owner import this_process
 from nnlo_opt.core.trials.run_directory import INBOX_NAME
 
-#: seconds between two looks into the inbox
+#: seconds between two checks of the inbox
 LOOK_S = 1.0
-#: reason of an end that a user has asked for
+#: reason for the end after a user's request
 STOPPED = "stopped by `nnlo-opt stop`"
 
 
@@ -40,15 +40,15 @@ class Request(Record, tag_field="request"):
 
 
 class Enqueue(Request):
-    """Trial of this point, or of a part of it, which the search completes."""
+    """Request for a trial of this point; the search completes a partial one."""
 
     point: dict[str, Any]
 
 
 class Stop(Request):
-    """End of a trial, or of this start of the run if there is no `trial`.
+    """Request to end a trial, or this start of the run if `trial` is None.
 
-    `owner`: the process that holds the run, as `run.owner` names it; `finish`: trials under way come to their end.
+    `owner`: the process that holds the run, from `run.owner`; `finish`: let running trials finish.
     """
 
     owner: dict[str, Any]
@@ -60,7 +60,7 @@ _READER = Reader[Request](Request.__subclasses__())
 
 
 def submit(run: Path, request: Request) -> SafePath:
-    """Write a request to the inbox of a run; return its file, which is there until the request is fulfilled."""
+    """Write a request to the inbox of a run; return its file, which exists until the request is fulfilled."""
     path = SafePath(run) / INBOX_NAME / f"{time.time_ns()}-{uuid.uuid4().hex[:12]}.json"
     make_directory(path.parent)
     atomic_write(path, request.to_json() + "\n")
@@ -68,7 +68,7 @@ def submit(run: Path, request: Request) -> SafePath:
 
 
 def points_waiting(run: Path) -> Iterator[Point]:
-    """Yield the points in the inbox of a run, the oldest first."""
+    """Yield the points in the inbox of a run, oldest first."""
     for path in _requests(SafePath(run) / INBOX_NAME):
         with suppress(OSError, ValueError, TypeError):
             request = _READER.read(path.read_bytes())
@@ -77,19 +77,21 @@ def points_waiting(run: Path) -> Iterator[Point]:
 
 
 def _requests(folder: SafePath) -> list[SafePath]:
-    """Return the requests in a folder, the oldest first; a file that begins with a dot is unfinished."""
+    """Return the requests in a folder, oldest first, without unfinished files, which begin with a dot."""
     return folder.glob("[!.]*.json")
 
 
 class Inbox:
-    """Requests to a run under way as events of its coordinator, which calls this object; an observer of its journal.
+    """Converts requests to a running search into events of its coordinator, which calls this object.
+
+    It also observes the journal.
 
     Args:
         run: the run directory.
-        space: the search space; None for a training, which takes no points.
+        space: the search space; None for a training, which does not accept points.
         ledger: the trials so far.
-        grace_s: seconds in which trials under way have to write a checkpoint if the start is to end.
-        say: prints a line for a person.
+        grace_s: seconds for running trials to write a checkpoint before a requested end.
+        say: prints a line for the user.
     """
 
     def __init__(
@@ -100,41 +102,41 @@ class Inbox:
         self._ledger = ledger
         self._grace_s = grace_s
         self._say = say
-        #: names of the files that were read; for `look` alone
+        #: names of the files read; used only by `look`
         self._known = set[str]()
-        #: files that were read, which `look` appends; names of files that it removes next
+        #: (name, content) of files, appended by `look`; names of files to be removed by `look`
         self._arrived: deque[tuple[str, bytes]] = deque()
         self._removed: deque[str] = deque()
-        #: names of files whose consequences are written when the coordinator asks the next time
+        #: names of files whose effects will be in the journal at the coordinator's next call
         self._handled: list[str] = []
-        #: name of a file -> function that returns True for a point with its values, until a trial has one
+        #: name of a file -> function that returns True for a matching point, until a trial has it
         self._waiting: dict[str, Callable[[Point], bool]] = {}
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="inbox", daemon=True)
         with suppress(OSError):
-            self.look()  # for the points that were enqueued before this start
+            self.look()  # for points enqueued before this start
 
     def start(self) -> None:
-        """Look for requests from now on."""
+        """Start checking for requests."""
         self._thread.start()
 
     def _watch(self) -> None:
         while not self._is_closed.wait(LOOK_S):
-            with suppress(OSError):  # the disk may come back
+            with suppress(OSError):  # the disk may recover
                 self.look()
 
     def look(self) -> None:
-        """Remove files of requests that are fulfilled, and read new ones; no other method touches files."""
+        """Remove files of fulfilled requests, and read new ones; no other method accesses files."""
         while self._removed:
             (self._folder / self._removed.popleft()).unlink(missing_ok=True)
         for path in _requests(self._folder):
             if path.name not in self._known:
-                with suppress(OSError):  # it is looked at again
+                with suppress(OSError):  # try again next time
                     self._arrived.append((path.name, path.read_bytes()))
                     self._known.add(path.name)
 
     def __call__(self) -> list[ins.CoordinatorEvent]:
-        """Return the requests since the last call; the consequences of earlier ones are written by now."""
+        """Return the requests since the last call; the effects of earlier ones are in the journal by now."""
         self._removed.extend(self._handled)
         self._handled.clear()
         events = []
@@ -152,7 +154,7 @@ class Inbox:
         return events
 
     def _event_of(self, name: str, request: Request) -> ins.CoordinatorEvent | None:
-        """Return the event of a request; None if there is nothing left to do."""
+        """Return the event for a request; None if there is nothing to do."""
         if isinstance(request, Enqueue):
             return self._point_of(name, request)
         assert isinstance(request, Stop)
@@ -177,12 +179,12 @@ class Inbox:
         return ins.Enqueue(point=point)
 
     def observe(self, event: Event, ledger: Ledger) -> None:
-        """Take in that a trial has begun, which may be the one that somebody waits for."""
+        """Note the start of a trial, which may fulfil a request."""
         if isinstance(event, TrialSuggested):
             self._fulfil(event.point)
 
     def decline(self, point: Point, why: str) -> None:
-        """Take in that the search will not suggest an enqueued point."""
+        """Note that the search will not suggest an enqueued point."""
         self._fulfil(point)
         self._say(f"Not tried: {why}", sys.stderr)
 
@@ -201,7 +203,7 @@ class Inbox:
             self._say(f"Not tried yet: {what}, in `{self._folder}` for the next start.", None)
         self._removed.extend(self._handled)
         if self._thread.ident is not None:
-            self._thread.join(5 * LOOK_S)  # of a file system that hangs, the thread may be left behind
+            self._thread.join(5 * LOOK_S)  # abandon the thread if the file system hangs
         if not self._thread.is_alive():
             with suppress(OSError):
                 self.look()

@@ -1,4 +1,4 @@
-"""What a start asks a trainer rank about model and data before there is a run."""
+"""Questions of a start to a trainer rank, about model and data, before there is a run."""
 
 import os
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from nnlo_opt.engine.models.framework import framework_name
 
 
 class Inquiry:
-    """Asks a trainer rank about model and data, unless the host of `driver` knows."""
+    """Asks a trainer rank about model and data, unless the host of `driver` knows the answer."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._options, self._topology, self._ranks = driver.options, driver.topology, driver.ranks
 
     def findings(self) -> Findings:
-        """Return the findings about model and data; ConfigurationError if the request cannot work with them."""
+        """Return the findings about model and data; ConfigurationError if the request is not possible with them."""
         findings = self._driver.host.findings or self._inspect()
         return replace(findings, remarks=(*findings.remarks, *self._check(findings)))
 
@@ -40,7 +40,7 @@ class Inquiry:
         with driver.console.waiting(lambda: self._awaited(asked)):
             loaded = driver.load_space()
             space = None if loaded is None else loaded.to_json()
-            # Before any rank imports a framework: a sentence comes at once, and no rank is kept by its import then.
+            # Before any rank imports a framework: an error comes at once, and no rank is still importing.
             follows = follows_compile(self._options.run)
             if early := self._ask(reporter, Check(space=space, follows_compile=follows)):
                 self._check(Findings.from_json(early))
@@ -59,7 +59,7 @@ class Inquiry:
         return inspected.findings
 
     def _check(self, findings: Findings) -> tuple[str, ...]:
-        """Raise ConfigurationError if this request cannot work with this model and these data; return remarks."""
+        """Raise ConfigurationError if the request is not possible with this model and these data; return remarks."""
         self._driver.check(findings)
         options, topology = self._driver.options, self._topology
         own = findings.trains_itself
@@ -68,7 +68,7 @@ class Inquiry:
         return (*shares, *check_momentum(options, topology, findings), *idle)
 
     def _awaited(self, asked: Sequence[int]) -> str:
-        """Return what a start waits for before there is a run; `asked`: ranks that were to import a framework."""
+        """Describe what the start waits for; `asked`: ranks that were asked to import a framework."""
         options, n_left = self._options, len(set(asked) - self._ranks.prepared)
         if not n_left:
             return f"Waiting: {'building the model' if asked else 'reading model and data'}"

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class Start:
-    """One start of a run on world rank 0; the other ranks serve it (`app.run.rank.server`) until told to leave.
+    """One start of a run on world rank 0; the other ranks serve it (`app.run.rank.server`) until released.
 
     Args:
-        driver: what the start has at hand, and what is to be done.
+        driver: the search or training.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -47,7 +47,7 @@ class Start:
         self._running: RunningSearch | None = None
 
     def run(self) -> int:
-        """See the run of a command through; return the exit code, with which every rank leaves."""
+        """Execute the run of a command; return the exit code of every rank."""
         driver = self._driver
         preemption, options, say = driver.context.preemption, driver.options, driver.say
         preemption.allow(options.grace_s)
@@ -58,7 +58,7 @@ class Start:
         except NnloError as error:
             code = error.exit_code
             if driver.ranks.may_be_at_work or isinstance(error, OutOfTimeError | ProtocolError):
-                # Ranks are busy and hear nothing: the journal is enough to go on from, so the job ends at once.
+                # Busy ranks do not receive messages. The journal is enough for a resume, so end the job at once.
                 raise
             say(str(error), sys.stderr)
         except KeyboardInterrupt:
@@ -75,7 +75,7 @@ class Start:
         return code
 
     def run_in_script(self) -> Path:
-        """See the run through for a user's own script, to which errors are raised; every rank leaves.
+        """Execute the run of a user's script; raise errors, and release every rank.
 
         Returns:
             The run directory.
@@ -87,7 +87,7 @@ class Start:
             self._driver.ranks.release(EXIT_OK)
 
     def _see_through(self) -> tuple[Path, int]:
-        """Return the run directory and the exit code."""
+        """Begin, coordinate and end; return the run directory and the exit code."""
         run = self.begin()
         try:
             run.coordinate()
@@ -96,26 +96,26 @@ class Start:
             run.close()
 
     def begin(self) -> RunningSearch:
-        """Check the request and open the run, with its coordinator at work; the caller closes the run."""
+        """Check the request, open the run and start its coordinator; the caller closes the run."""
         self._running = self._beginning.begin()
         return self._running
 
     def end(self) -> int:
-        """Do all that is to be done when no trial runs any more; return the exit code."""
+        """Do everything that remains after the last trial; return the exit code."""
         assert self._running is not None
         return Ending(self._driver, self._running).end()
 
     def close(self) -> None:
-        """End everything that the driver has started."""
+        """Stop everything that the driver has started."""
         self._driver.close()
 
     def work_within_call(self) -> bool:
-        """Let the coordinator work within a call of the user's code; return False if it has failed."""
+        """Let the coordinator work during a call of user code; return False if it has failed."""
         assert self._running is not None
         return self._running.work_within_call()
 
     def _last_words(self) -> str:
-        """Return a line for a run that a signal interrupts, with the command that resumes it, and make place for it."""
+        """Return a line for a run interrupted by a signal, with the command to resume it; removes the status line."""
         driver, directory = self._driver, self._beginning.directory
         driver.console.hide_bottom()
         if directory is None:

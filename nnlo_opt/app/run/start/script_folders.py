@@ -1,4 +1,4 @@
-"""Where the scripts of a start begin: decided by the first start of a run, and kept in its journal."""
+"""Decides the folder where scripts start: at the first start of a run, then kept in its journal."""
 
 import os
 import shlex
@@ -16,15 +16,15 @@ from nnlo_opt.core.trials.run_directory import RunDirectory
 from nnlo_opt.engine.objective.command import Command
 from nnlo_opt.engine.objective.working_folder import killed, remove_stale_links
 
-#: names at the top of the starting folder that get links at most
+#: most top-level names of the starting folder to link
 MOST_NAMES = 1000
 
 
 def folders_of(options: Options, directory: RunDirectory, say: Callable[[str], None]) -> ScriptFolders:
-    """Return where the scripts of a run start, and say it; that of a run without a command has no meaning.
+    """Return where the scripts of a run start, and print it; meaningless for a run without a command.
 
     Raises:
-        ConfigurationError: the starting folder cannot be linked, or the run has begun in another way.
+        ConfigurationError: the starting folder cannot be linked, or the run began with a different choice.
     """
     command, request, ledger = options.command, options.run, directory.ledger
     if command is None:
@@ -64,10 +64,10 @@ def _resumed(command: Command, directory: RunDirectory, option: str) -> ScriptFo
 def _listed(
     folders: ScriptFolders, run: Path, job: tuple[Path, Path | None], say: Callable[[str], None]
 ) -> ScriptFolders:
-    """Return the folders of a run that begins, with the names at the top of the starting folder.
+    """Return the folders of a new run, with the top-level names of the starting folder.
 
     Args:
-        job: folder of the runs, and the log file, both of which the job writes to.
+        job: folder of the runs and the log file, to which the job writes.
     """
     start, place, log_file = Path(folders.start), job[0].resolve(), job[1]
     if start.is_relative_to(run.resolve()):
@@ -97,14 +97,14 @@ def _listed(
 
 
 def _holds(path: Path, held: Path) -> bool:
-    """Return True if `held`, a path without links, is `path` or below it."""
+    """Return True if `held`, a resolved path, is `path` or below it."""
     with suppress(OSError, RuntimeError):  # a loop of links
         return held.is_relative_to(path.resolve())
     return False
 
 
 def _file(path: Path | str) -> tuple[int, int] | None:
-    """Return the device and the inode of a file; None if it is no plain file."""
+    """Return the device and the inode of a file; None if it is not a regular file."""
     with suppress(OSError):
         about = os.stat(path)
         return (about.st_dev, about.st_ino) if stat.S_ISREG(about.st_mode) else None
@@ -112,9 +112,9 @@ def _file(path: Path | str) -> tuple[int, int] | None:
 
 
 def _outputs() -> Iterator[tuple[int, int]]:
-    """Yield the files to which this process, and those that have started it, write: mpirun, the script of a job."""
+    """Yield the output files of this process and of its ancestors, such as mpirun and the job script."""
     process = os.getpid()
-    with suppress(OSError, ValueError):  # the process of another user
+    with suppress(OSError, ValueError):  # another user's process
         while process > 0:
             for stream in (1, 2):
                 if (found := _file(f"/proc/{process}/fd/{stream}")) is not None:
@@ -134,7 +134,7 @@ def _text(folders: ScriptFolders) -> str:
 
 
 def changed_text(changed: SharedFilesChanged) -> str:
-    """Return what a trial has changed in words, with the remedy."""
+    """Describe the shared files that a trial has changed, with the remedy."""
     return (
         f"Trial {changed.trial}: {_shown(changed.names)} of the starting folder changed meanwhile, which all trials "
         f"share. Each gets its own by `--command-own {shlex.join(changed.names)}`."
@@ -147,7 +147,7 @@ def _shown(names: Sequence[str], most: int = 6) -> str:
 
 
 def _begun(directory: RunDirectory) -> Iterator[str]:
-    """Yield a sentence on the trials that begin again with what an attempt has written that was killed."""
+    """Yield a warning on trials that begin again with files written by a killed attempt."""
     trials = directory.ledger.trials
     found = [n for n, folder in killed(directory.path, directory.ledger) if folder.glob("*")]
     if again := [n for n in found if not trials[n].state.ended]:

@@ -60,7 +60,7 @@ from nnlo_opt.engine.search.registry import AUTO, can_expect_best, is_grid, opti
 if TYPE_CHECKING:
     from nnlo_opt.engine.comm.mpi.world import World
 
-#: objective that no model has
+#: an objective that is impossible for models: their figure of merit is minimised
 MAXIMAL = Objective(FIGURE, "max")
 
 
@@ -75,7 +75,7 @@ def plan_search(n_ranks: int, options: Options) -> Topology:
 
 
 class HeldSearch(InlineSearch):
-    """Search in this process that makes a suggestion only when a trial can begin, and then knows all values.
+    """Search in this process that delays each suggestion until a trial can begin, so that it knows all values.
 
     Args:
         constraint: function that the points must satisfy; None for none.
@@ -85,9 +85,9 @@ class HeldSearch(InlineSearch):
     def __init__(self, constraint: Constraint | None, may_begin: Callable[[], bool]) -> None:
         super().__init__(constraint)
         self._may_begin = may_begin
-        #: requests without an answer
+        #: unanswered requests
         self._requests: deque[int] = deque()
-        #: True if a trial could begin at the last `poll`; what was known then has been recorded since
+        #: True if a trial could begin at the last `poll`; the search has recorded everything known then
         self._could_begin = False
 
     def request_suggestion(self, request: int) -> None:
@@ -105,13 +105,13 @@ class OptimizationDriver(Driver):
 
     name = "OptimizationDriver"
     _search: SearchService | None = None
-    #: the pruner, completed for the model; None before that, and without a pruner
+    #: the pruning plan, completed for the model; None before that, and without a pruner
     _pruning: PruningPlan | None = None
 
     def load_space(self) -> Space | None:
         if self.host.space is not None:
             return self.host.space
-        # Started early: it imports its libraries while the trainer ranks import theirs.
+        # Start early, to import its libraries while the trainer ranks import theirs.
         say = partial(self.say, stream=sys.stderr)
         self._search = SearchProcess(timeout_s=self.options.hang_timeout_s, say=say)
         if self.options.search_space is None:
@@ -119,7 +119,7 @@ class OptimizationDriver(Driver):
         return self._search.load_space(self.options.search_space, self.options.fix)
 
     def check_early(self) -> None:
-        if not self.options.run.restore:  # a resumed search needs the earlier runs no more
+        if not self.options.run.restore:  # a resumed search no longer needs the earlier runs
             for place in self.options.search.warm_start:
                 read_earlier(place)
 
@@ -150,7 +150,7 @@ class OptimizationDriver(Driver):
                 self.options = replace(self.options, plan=whole, run=replace(self.options.run, n_asked=n_points))
 
     def complete_options(self, findings: Findings, ledger: Ledger) -> None:
-        """Choose what `--hyper-opt auto` stands for; a resumed run goes on with what it had."""
+        """Choose the algorithm for `--hyper-opt auto`; a resumed run keeps its own."""
         if self.options.search.algorithm != AUTO:
             return
         choice = resumed(ledger.settings) if ledger.sessions else chosen(self.options, findings)
@@ -181,12 +181,12 @@ class OptimizationDriver(Driver):
             settings["n_initial_points"] = identity.n_initial_points
         if self._pruning is not None:
             settings["max_epochs"] = self._pruning.max_epochs
-        # Not in a run of an older version, nor in one that has begun as a grid.
+        # Not in a run of an older version, nor in one that began as a grid.
         settings["likely_first"] = identity.likely_first and not is_grid(options.algorithm)
         if ledger.sessions:
             self.adopted = ledger.adopted
             before = ledger.settings.hyper_opt
-            if before not in ("", now := custom_name(options.algorithm)):  # every algorithm continues from any history
+            if before not in ("", now := custom_name(options.algorithm)):  # any algorithm can continue any history
                 self.console.remark(f"The search was {before} and is now {now}.")
         else:
             start = self.options.run.start  # the model module may have changed the working folder
@@ -214,10 +214,10 @@ class OptimizationDriver(Driver):
             )
 
     def last_request(self, coordinator: Coordinator) -> None:
-        """Record which trial is expected to be the best now that all have ended."""
+        """Record which trial is expected to be the best, after all have ended."""
         can_expect = can_expect_best(self.options.search.algorithm) and not self.options.plan.objectives
         if self._search is None or not can_expect or self.context.preemption.left_s is not None:
-            return  # without time a later start asks
+            return  # out of time: a later start asks
         try:
             coordinator.expect(self._search.best_expected())
         except NnloError as error:

@@ -1,4 +1,4 @@
-"""Ranks that serve a start, from the view of the start."""
+"""The start's handle on all other ranks."""
 
 import time
 from collections.abc import Sequence, Set
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from nnlo_opt.engine.comm.mpi.world import Communicator, World
 
 Answer = TypeVar("Answer", bound=Message)
-#: reasons for which a preempted start ends, without a launcher and with one, which may have heard another signal
+#: reasons for the end of a preempted start: without a launcher, and with one, which may have received another signal
 PREEMPTED, ASKED = "preempted by SIGUSR1", "asked to end by nnlo-opt launch"
-#: seconds that ranks have to leave after a search in which ranks have died
+#: seconds for ranks to leave after a search with dead ranks
 LEAVING_S = 10.0
-#: seconds that the rank of this process works before the coordinator looks again, if one batch takes no longer
+#: seconds that the rank of this process works between two turns of the coordinator; one batch may take longer
 PUMP_S = 1e-3
 
 
 class RankDiedError(NnloError):
-    """Raised if a rank has died that owes an answer."""
+    """Raised if a rank dies before it has answered."""
 
 
 class ServingRanks:
-    """Ranks that run `app.run.rank.server`; the rank of this process works when `work` is called.
+    """Ranks that run `app.run.rank.server`; the rank in this process works when `work` is called.
 
     Args:
-        transport: leads to all ranks, on rank 0.
-        preemption: what this process knows of a preemption; it then has `grace_s` seconds.
-        server: of this rank; None on rank 0 if it only coordinates.
+        transport: transport to all ranks, on rank 0.
+        preemption: preemption of this process, which then has `grace_s` seconds.
+        server: server of this rank; None on rank 0 if it only coordinates.
         made: communicators of the team of this rank, to be freed.
-        can_leave_work: True if a script may end while a rank is at work.
+        can_leave_work: True if a script may end while a rank is working.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class ServingRanks:
         self.can_leave_work = can_leave_work or transport.n_processes == 1
         self._preemption = preemption
         self._grace_s = grace_s
-        #: ranks that have imported what training needs
+        #: ranks that have imported everything for training
         self.prepared: set[int] = set()
         #: True from `open_run` on, until `have_stopped`
         self.may_be_at_work = False
 
     @classmethod
     def of(cls, world: "World | None", setup: RoleSetup) -> "ServingRanks":
-        """Make the part of this rank. Collective: every rank of `world`, which is None without MPI."""
+        """Create this rank's object. Collective: every rank of `world`, which is None without MPI."""
         topology, context, own = setup.topology, setup.context, LoopbackNetwork(2)
         rank, is_alone = (0, True) if world is None else (world.rank, world.size == 1)
         team = topology.teams[0] if is_alone else topology.team_of_rank(rank)
@@ -86,11 +86,11 @@ class ServingRanks:
         return cls(ranks, context.preemption, setup.options.grace_s, server, placement.made)
 
     def _pump(self) -> bool:
-        """Let the rank of this process work a step; return True if there was anything to do."""
+        """Let the rank of this process work one step; return True if there was anything to do."""
         return self.server is not None and self.server.step()
 
     def ask(self, rank: int, question: Message, kind: type[Answer]) -> Answer:
-        """Send `question` and wait for the answer; messages of blocks about ended assignments are dropped.
+        """Send `question` and wait for the answer; drop messages of blocks about ended assignments.
 
         Raises:
             OutOfTimeError: the grace period of a preemption has ended before the answer.
@@ -124,14 +124,14 @@ class ServingRanks:
         return found[0]
 
     def open_run(self, run: OpenRun, topology: Topology) -> None:
-        """Have all ranks that are more than the coordinator write to a run from now on."""
+        """Open a run on all ranks, except one that only coordinates."""
         for rank in range(self.transport.size):
             if rank != self.transport.rank or topology.team_of_rank(rank):
                 self.transport.send(rank, run)
         self.may_be_at_work = True
 
     def have_stopped(self) -> None:
-        """Note that all ranks have stopped, and hear again."""
+        """Note that all ranks have stopped working, and can receive messages again."""
         self.may_be_at_work = False
 
     def work(self) -> bool:
@@ -145,7 +145,7 @@ class ServingRanks:
         return worked
 
     def release(self, exit_code: int) -> None:
-        """Have all other ranks leave with this code; return when they know, or after deaths when they have left."""
+        """Release all other ranks with this code; return when they have been told, after deaths when they have left."""
         for rank in range(self.transport.size):
             if rank != self.transport.rank:
                 self.transport.send(rank, Shutdown(exit_code=exit_code))
@@ -154,7 +154,7 @@ class ServingRanks:
             self._wait_until_left()
 
     def _wait_until_left(self) -> None:
-        """Stay until all other ranks have left: no rank finalizes MPI, and a rank would take our end for a death."""
+        """Wait until all other ranks have left: MPI is not finalized then, and they would treat our exit as a death."""
         n_others = self.transport.size - 1
 
         def all_left() -> bool:
@@ -166,12 +166,12 @@ class ServingRanks:
 
 
 class WithOwnRank(Transport):
-    """Transport of rank 0 if it is also a master: what goes to rank 0 stays in this process."""
+    """Transport of rank 0 if it is also a master: messages to rank 0 stay in this process."""
 
     def __init__(self, others: Transport, own: Transport) -> None:
         self._others = others
         self._own = own
-        #: the start is none of the ranks that it sends to
+        #: the start itself is not one of the ranks it sends to
         self.rank = -1
         self.size = others.size
         self.n_processes = others.n_processes

@@ -1,4 +1,4 @@
-"""Training of one model on all ranks: a search of one trial, whose only block is the whole world."""
+"""TrainingDriver: training of one model on all ranks, a search with one trial and one block, the whole world."""
 
 import glob
 import json
@@ -44,7 +44,7 @@ def run(world: "World", options: Options, context: ProcessContext) -> int:
 
 
 class _OnePoint:
-    """Search of a training, which has one point."""
+    """The search of a training: always suggests the same point."""
 
     def __init__(self, point: Point) -> None:
         self._point = point
@@ -66,7 +66,7 @@ class TrainingDriver(Driver):
     is_one_training = True
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
-        """Return a plan of one trial; of one more, from the last checkpoint, if it failed or needs more epochs."""
+        """Return a plan of one trial; plus one from the last checkpoint if it failed or needs more epochs."""
         trials = directory.ledger.trials
         if not trials or not trials[-1].state.ended:
             return replace(self.options.plan, num_iterations=max(1, len(trials)))
@@ -82,7 +82,7 @@ class TrainingDriver(Driver):
         return replace(self.options.plan, num_iterations=len(trials) + 1)
 
     def _is_done(self, directory: RunDirectory, trial: Trial, fold: int) -> bool:
-        """Return True if a fold has all its epochs, or was ended by early stopping or by the same target."""
+        """Return True if a fold has all its epochs, or ended by early stopping or by the same target."""
         done = trial.folds.get(fold)
         if done is None or done.n_epochs >= self.options.training.epochs:
             return done is not None
@@ -144,7 +144,7 @@ class TrainingDriver(Driver):
         return EXIT_OK
 
     def _momentum_text(self, history: dict[str, Json]) -> str:
-        """Return what the correction has left of the momentum, at the staleness that was measured."""
+        """Describe the momentum after correction for the measured staleness."""
         asked = self.options.training.with_point(self.options.point).optimizer_params["momentum"]
         mean = StalenessStatistics.from_json(history["staleness"]).mean
         return (
@@ -153,9 +153,9 @@ class TrainingDriver(Driver):
         )
 
     def _write_history(self, directory: RunDirectory, history: dict[str, Json]) -> SafePath:
-        """Write the history of a fold in the form of the reference; return the path."""
+        """Write the history of a fold in mpi_learn's format; return the path."""
         model = directory.ledger.identity.model.name
-        # A run that was started under another name goes on in the file it has.
+        # A run that was started under another name keeps its file.
         files = SafePath(directory.path)
         written = files.glob(f"{glob.escape(short_name(model, ''))}_*_history.json")
         own = short_name(f"{model}_{self.options.trial_name}", "_history.json")
