@@ -44,7 +44,7 @@ from nnlo_opt.engine.runtime.launched import is_rank, warn_of_split_world
 if TYPE_CHECKING:
     from nnlo_opt.engine.comm.mpi.world import Communicator
 
-#: a search space: parameters in a list or by name, a `Space`, or the file or dotted name of its module
+#: a search space: a list of parameters, a dict by name, a `Space`, or the file or dotted name of a module with one
 SpaceLike: TypeAlias = Space | Sequence[Parameter] | Mapping[str, Parameter] | str | os.PathLike[str]
 #: arguments of a search
 _NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python} - {"no_shuffle"} | {"shuffle"}
@@ -63,7 +63,7 @@ def optimize(
     comm: "Communicator | None" = None,
     **options: Unpack[SearchArguments],
 ) -> SearchResult:
-    """Search hyperparameters in this process; under `mpirun` every rank calls it, and all get the result.
+    """Search hyperparameters in this process. Under `mpirun` every rank calls it, and all get the result.
 
     >>> result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=30)
     >>> print(result.best_parameters, result.figure_of_merit)
@@ -72,34 +72,35 @@ def optimize(
     Collective: every rank of the communicator, with the same arguments.
 
     Args:
-        target: an objective, which is a function that returns a number, or a dict of numbers with several objectives;
-            or a model, which is a function called `get_model` that returns a Keras model or a torch module; or a module
-            or file with one of them; or the name of a builtin model. An objective gets what its arguments
-            name: parameters of the space, `parameters` (a dict of all), `trial` (a `RunningTrial`), `comm` (mpi4py
-            communicator of its block; None without mpirun) and `report` (`report(epoch, value)` returns False if the
-            trial is to stop). One argument of another name gets the dict.
+        target: an objective, a function that returns a number, or a dict of numbers with several objectives; or a
+            model, a function called `get_model` that returns a Keras model or a torch module; or a module or file with
+            one of them; or the name of a built-in model. The arguments of an objective are passed by name: parameters
+            of the space, `parameters` (a dict of all), `trial` (a `RunningTrial`), `comm` (mpi4py communicator of its
+            block; None without mpirun) and `report` (`report(epoch, value)` returns False if the trial should stop). A
+            single argument with any other name gets the dict.
         space: a list of parameters, a dict of parameters by name, a `Space`, or a file or module that defines one;
             by default `parameter_range` of the target.
-        feasible: function of the parameters, a dict, which returns False for those that are not to be tried; by default
-            the attribute `feasible` of the target, if it has one.
-        catch: if True, a trial whose objective raises has failed, and the search continues; if False, the search ends
-            and the exception is raised here; None: as False until a trial has succeeded, as True afterwards.
+        feasible: function of the parameters (a dict) that returns False for points to skip; by default the attribute
+            `feasible` of the target, if it has one.
+        catch: what to do if an objective raises. True: the trial fails, and the search continues. False: the search
+            ends, and the exception is raised here. None: like False until a trial has succeeded, then like True.
         n_parallel: number of processes that call the objective, without mpirun. Several are forked from this one, so
-            that anything may be an objective; one that dies is a failed attempt of its trial.
-        progress: True for a line that shows how far the search is, False for silence; by default there is a line if
-            standard output is a terminal, without mpirun, or a notebook.
+            any function works as objective; if one dies, that is a failed attempt of its trial.
+        progress: True for a progress line, False for no output; by default there is a progress line in a notebook, and
+            without mpirun on a terminal.
         callbacks: functions of (study, trial), called on rank 0 after each trial; `study.stop()` ends the search, and
-            `study.enqueue({...})` has parameters tried next.
-        comm: communicator of mpi4py; by default all ranks under mpirun, and none otherwise. `MPI.COMM_SELF` lets each
-            process that mpirun or srun has started search by itself, without a warning.
-        options: options of OptimizationDriver with their names, for example `num_iterations`, `hyper_opt`, `seed`,
-            `batch`, `train_data` or `checkpoint`. Without `checkpoint` nothing is left on disk. With it the run can be
-            resumed by `opt_restore=True`.
+            `study.enqueue({...})` makes it try these parameters next.
+        comm: communicator of mpi4py; by default all ranks under mpirun, and none otherwise. With `MPI.COMM_SELF` each
+            process started by mpirun or srun searches independently, without a warning.
+        options: options of OptimizationDriver by name, for example `num_iterations`, `hyper_opt`, `seed`, `batch`,
+            `train_data` or `checkpoint`. Without `checkpoint` nothing is left on disk. With it the run can be resumed
+            by `opt_restore=True`.
 
-    Ctrl-C, or the button of a notebook, ends the search, and the result has what has ended. A second one raises.
+    Ctrl-C, or a notebook's stop button, ends the search, and the result has the trials finished so far. A second one
+    raises KeyboardInterrupt.
 
     Raises:
-        ConfigurationError: the arguments are wrong; no trial has begun.
+        ConfigurationError: the arguments are invalid; no trial has begun.
     """
     __tracebackhide__ = True  # in a notebook
     if EXECUTING:
@@ -111,7 +112,7 @@ def optimize(
         raise ConfigurationError(
             f"`comm` must be a communicator of mpi4py. Received: {shown(comm)}. Leave it out for all ranks of `mpirun`."
         )
-    # A number of processes, or a communicator of one's own, says that this process is meant to search by itself.
+    # `n_parallel`, or a custom communicator, shows that this process is meant to search independently.
     is_meant = n_parallel != 1 or (comm is not None and comm.Get_name() != "MPI_COMM_WORLD")
     comm = comm or job_communicator()
     caller = sys._getframe(1)
@@ -123,7 +124,7 @@ def optimize(
             definition = definition_of(target)
             checked = search_options(options, str(definition.source))
             if definition.kind == "objective" and "block_size" not in options:
-                # Every rank of a block would compute the same.
+                # Otherwise every rank of a block would compute the same.
                 checked = replace(checked, block_size=2 if takes(definition.objective, "comm") else 1)
             full_space = space_of(space, definition, checked.fix, feasible)
             warn_of_defaults(options, comm, depth=3)
@@ -147,7 +148,7 @@ def optimize(
             with closing(view):
                 ledger, directory = run_search(checked, definition, comm, script, n_parallel=n_parallel)
     except (Exception, KeyboardInterrupt) as error:
-        # The reader looks for lines of their own.
+        # Show only the user's own lines in the traceback.
         raise error.with_traceback(None if isinstance(error, NnloError) else of_user(error)) from None
     result = SearchResult(ledger, directory, is_root=comm is None or not comm.Get_rank())
     if ledger.ended_because == INTERRUPTED:
@@ -157,7 +158,7 @@ def optimize(
 
 
 def _help() -> str:
-    """Return a line for each option, as a wheel has no page of them."""
+    """Return a line for each option, because a wheel does not contain the reference page."""
     texts = {option.name: option.help for option in OPTIMIZATION_OPTIONS}
     texts["shuffle"] = "False: samples keep their order"
     lines = [f"{name}: {texts[name].partition(';')[0]}" for name in SearchArguments.__annotations__]
@@ -166,12 +167,12 @@ def _help() -> str:
 
 optimize.__doc__ = f"{inspect.cleandoc(optimize.__doc__ or '')}\n\n{textwrap.indent(_help(), '    ')[4:]}\n"
 
-#: the argument of that name
+#: the argument `n_parallel`, for error messages
 N_PARALLEL = Option("n_parallel", "", whole(unit="trials"), "")
 
 
 def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: TrialDefinition, comm: object) -> None:
-    """Raise ConfigurationError if the trials of this search cannot run in processes forked from this one."""
+    """Raise ConfigurationError if the trials of this search cannot run in forked processes."""
     received = ""
     if comm is not None:
         received = "under mpirun, whose ranks run the trials. Leave it out"
@@ -188,9 +189,9 @@ def _check_parallel(n_parallel: int, given: Mapping[str, Any], definition: Trial
 
 
 def search_options(given: Mapping[str, Any], model: str) -> Options:
-    """Return checked options of a search of `model`; ConfigurationError for an unknown, wrong or missing one.
+    """Return validated options of a search with `model`; ConfigurationError for an unknown, invalid or missing one.
 
-    The run has a name only if it is to be kept.
+    The run has a name only if it is kept.
     """
     check_names(given, _NAMES, inspect.signature(optimize).parameters)
     check_meaning(given)
@@ -206,7 +207,7 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
         of_table["objective"] = [f"{name}:{way}" for name, way in objective.items()]
     if "warm_start" in given:
         earlier = given["warm_start"]
-        # Results and data frames are measurements; paths stay as they are.
+        # Convert results and data frames to measurements; keep paths.
         of_table["warm_start"] = [*map(_measured, earlier if isinstance(earlier, list | tuple) else [earlier])]
     checked = optimization_options({**given, **of_table})
     if _has_time_alone(given):
@@ -215,7 +216,7 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
 
 
 def _has_time_alone(given: Mapping[str, Any]) -> bool:
-    """Return True if a search ends by its time, and no number of trials is asked for."""
+    """Return True if only time limits a search, not a number of trials."""
     has_time = given.get("timeout") is not None or given.get("walltime") is not None
     return has_time and given.get("num_iterations") is None
 
@@ -234,14 +235,14 @@ def _measured(place: Any) -> Any:
     )
 
 
-#: how measurements of another kind are given
+#: remedy for unsupported measurements
 _MEASUREMENTS = "Write measurements as `pandas.DataFrame({'p:NAME': [...], 'figure_of_merit': [...]})`"
 
 
 def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", depth: int) -> None:
-    """Warn, on rank 0, of arguments that were left out, or have no effect, and whose user may expect something else.
+    """Warn on rank 0 about defaults that users may not expect, and about arguments without effect.
 
-    `depth`: of the caller's code, whose line is shown.
+    `depth`: stack level of the line to show, in the caller's code.
     """
     if comm is not None and comm.Get_rank():
         return
@@ -259,7 +260,7 @@ def warn_of_defaults(given: Mapping[str, Any], comm: "Communicator | None", dept
 
 
 def job_communicator() -> "Communicator | None":
-    """Return the communicator of all ranks of the job; None if the process was not started as a rank."""
+    """Return the communicator of all ranks of the job; None if this process is not a rank."""
     if not is_rank():
         return None
     from nnlo_opt.engine.comm.mpi.world import WORLD
@@ -286,7 +287,7 @@ def definition_of(target: object) -> TrialDefinition:
     name = getattr(target, "__name__", type(target).__name__)
     module = sys.modules.get(getattr(target, "__module__", None) or "")
     if module is not None and module.__name__ != "__main__" and vars(module).get(name) is target and name in FUNCTIONS:
-        # A command that is given the file of this module calls the same function.
+        # A command with the file of this module calls the same function.
         return TrialDefinition.from_names(vars(module), _file_of(module))
     kind = FUNCTIONS.get(name, "objective")
     around = getattr(target, "__globals__", {}) if kind == "model" else {}
@@ -319,11 +320,11 @@ def _file_of(module: ModuleType) -> Path:
 
 
 def _fingerprint(function: object) -> str:
-    """Return the SHA-256 of a function of a script; of an objective, that by which older versions know it."""
+    """Return the SHA-256 of a function in a script; for an objective, the one that older versions compare."""
     if isinstance(function, FunctionType) and function.__name__ != "<lambda>":
         return fingerprint(function)
     code = getattr(function, "__code__", None)
-    # The source of a lambda is the statement around it, with the other arguments of the call.
+    # The source of a lambda would be its whole statement, with the other arguments of the call.
     text = type(function).__qualname__ if code is None else f"{code.co_code.hex()} {code.co_names} {code.co_consts}"
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -334,10 +335,10 @@ def space_of(
     fixed: Mapping[str, str] | None = None,
     feasible: Any = None,
 ) -> Space:
-    """Return the search space under the constraint `feasible`, or else that of the target.
+    """Return the search space with the constraint `feasible`, or else the target's.
 
     Raises:
-        ConfigurationError: there is no space, it is wrong, or there are two constraints.
+        ConfigurationError: there is no space, it is invalid, or there are two constraints.
     """
     of_target = None if definition is None else definition.functions.get(CONSTRAINT_NAME)
     if feasible is not None and of_target is not None and of_target is not feasible:

@@ -1,4 +1,4 @@
-"""Search from Python whose trials the caller runs: `Study.ask` gives a point, `Study.tell` takes its value."""
+"""Ask and tell: a search whose trials the caller runs. `Study.ask` returns a point, `Study.tell` takes its value."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ def _warn(sentence: str, place: tuple[str, int]) -> None:
 
 
 class Study(Steering):
-    """Search whose trials the caller runs, in this process; each rank of MPI has a study of its own.
+    """Search whose trials the caller runs, in this process; under MPI each rank has a separate study.
 
     >>> with nnlo_opt.Study({"x": Real(-5, 5)}, num_iterations=20) as study:
     ...     for trial in study:
@@ -49,13 +49,13 @@ class Study(Steering):
     <SearchResult: 20 complete, best ... at {'x': ...}>
 
     Args:
-        space, feasible: as of `nnlo_opt.optimize`.
-        n_parallel: most trials that may be under way at a time, whose values the study does not have yet.
+        space, feasible: see `nnlo_opt.optimize`.
+        n_parallel: most trials that may run at a time, that is, were returned by `ask` but not told yet.
         options: options of `nnlo_opt.optimize`, without the options of models. A study with `checkpoint` is resumed by
-            `opt_restore=True`; trials that were under way are then asked for again.
+            `opt_restore=True`; `ask` then returns its unfinished trials again.
 
     Raises:
-        ConfigurationError: the arguments are wrong, or the run is another search.
+        ConfigurationError: the arguments are invalid, or the run is a different search.
     """
 
     @in_python()
@@ -67,7 +67,7 @@ class Study(Steering):
         n_parallel: int = 1,
         **options: Unpack[SearchArguments],
     ) -> None:
-        caller = sys._getframe(2)  # behind the decorator
+        caller = sys._getframe(2)  # above the decorator
         source = str(getattr(sys.modules["__main__"], "__file__", "a script"))
         checked = search_options(options, source)
         warn_of_defaults(options, None, depth=4)
@@ -101,14 +101,14 @@ class Study(Steering):
             warn=partial(_warn, place=(caller.f_code.co_filename, caller.f_lineno)),
             waits_for=say_waiting,
         )
-        #: trials handed out to the caller that have not ended, each with its rank
+        #: unfinished trials returned by `ask`, each with its rank
         self._under_way: dict[RunningTrial, AskedRank] = {}
         #: ranks with a trial that the caller has not asked for yet
         self._assigned: deque[AskedRank] = deque()
-        #: number of trials that may be under way
+        #: number of trials that may run
         self._n_wanted = 0
         self._is_closed = False
-        #: True once a warning has said that a trial counts its epochs from 0
+        #: True after the warning that a trial counts its epochs from 0
         self._has_said_count = False
         ranks = ServingRanks(network.end(0), context.preemption, checked.grace_s)
         self._start = Start(OptimizationDriver(checked, topology, ranks, context, script))
@@ -121,7 +121,7 @@ class Study(Steering):
         self._ranks = [AskedRank(network.end(team.master_rank), run, comparison, clock) for team in topology.teams]
 
     def ask(self) -> RunningTrial | None:
-        """Return the next trial; None if the search is over, or needs a value first.
+        """Return the next trial; None if the search is over, or needs the value of a running trial first.
 
         >>> with nnlo_opt.Study({"x": Real(0, 1)}, num_iterations=1) as study:
         ...     trial = study.ask()
@@ -130,7 +130,7 @@ class Study(Steering):
         None
 
         Raises:
-            ConfigurationError: `n_parallel` trials are under way, or this process was forked from the study's one.
+            ConfigurationError: `n_parallel` trials are unfinished, or this is a forked child of the study's process.
         """
         self._check_process()
         if self._is_closed:
@@ -165,10 +165,10 @@ class Study(Steering):
         """End a trial.
 
         Args:
-            trial: as `ask` returned it.
-            value: figure of merit; with several objectives the values by name. A value that is not finite fails the
-                trial.
-            error: reason, or exception, by which the trial has failed.
+            trial: a trial returned by `ask`.
+            value: figure of merit; with several objectives a dict of values by name. The trial fails if a value is not
+                finite.
+            error: reason for a failure, as text or exception.
 
         >>> with nnlo_opt.Study({"x": Real(0, 1)}, num_iterations=1) as study:
         ...     study.tell(study.ask(), error="the oven was cold")
@@ -176,8 +176,8 @@ class Study(Steering):
         'the oven was cold'
 
         Raises:
-            ConfigurationError: the trial is none that is under way in this study, or the value is no number; the trial
-                is still under way then.
+            ConfigurationError: the trial is not an unfinished one of this study, or the value is not a number; the
+                trial then remains unfinished.
         """
         rank = self._rank_of(trial)
         try:
@@ -190,12 +190,12 @@ class Study(Steering):
 
     @property
     def result(self) -> SearchResult:
-        """Result so far."""
+        """The result so far."""
         directory = self._run.directory
         return SearchResult(directory.ledger, directory.shown if self._keeps_files else None)
 
     def stop(self) -> None:
-        """End the study: there are no further trials, and those under way are left to a study that resumes it.
+        """End the study. There are no more trials; unfinished ones are continued if the study is resumed.
 
         >>> with nnlo_opt.Study({"x": Real(0, 1)}, num_iterations=9) as study:
         ...     study.stop()
@@ -203,7 +203,7 @@ class Study(Steering):
         None stopped by `study.stop()`
 
         Raises:
-            ConfigurationError: this process was forked from the one with the study.
+            ConfigurationError: this is a forked child of the study's process.
         """
         self._check_process()
         super().stop()
@@ -211,15 +211,15 @@ class Study(Steering):
 
     @in_python()
     def close(self) -> None:
-        """End the study, if it has not ended: trials under way are left to a study that resumes it.
+        """End the study, if it has not ended; unfinished trials are continued if the study is resumed.
 
-        In a process that was forked from the one with the study, nothing happens.
+        Does nothing in a forked child of the study's process.
         """
         if self._is_closed or os.getpid() != self._pid:
             return
         if not self._run.coordinator.finished_because:
             self._run.coordinator.preempt("the study was closed", LONG_S)
-            self._turn()  # which comes back here
+            self._turn()  # which calls `close` again
             return
         self._is_closed = True
         try:
@@ -240,7 +240,7 @@ class Study(Steering):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------ trials under way
+    # ------------------------------------------------------------ running trials
 
     def _report(self, trial: RunningTrial, epoch: int, value: float, figures: Mapping[str, float]) -> bool:
         rank = self._rank_of(trial)
@@ -263,9 +263,9 @@ class Study(Steering):
 
     @in_python()
     def _turn(self) -> None:
-        """Let the coordinator do all that there is to do."""
+        """Let the coordinator work until it has nothing to do."""
         n_idle = 0
-        # Twice: the search answers at the second look.
+        # Two idle steps in a row, because the search answers only at the second poll.
         while n_idle < 2 and not self._run.coordinator.finished_because:
             n_idle = 0 if self._run.turn() else n_idle + 1
             self._assigned.extend(rank for rank in self._ranks if rank.take_in())
