@@ -50,6 +50,20 @@ def test_a_resumed_training_ends_with_the_same_weights(folder, digits, n_ranks, 
 
 
 @pytest.mark.proof
+def test_a_training_resumes_on_another_number_of_ranks(folder, digits):
+    """A batch is all that a rank has, so that an epoch is one step along the mean over all samples."""
+    together = ["--mode", "allreduce", "--batch", "1000", "--learning-rate", "0.02", "--epochs"]
+    whole = train(folder, digits, 2, "whole", *together, "6")
+    train(folder, digits, 2, "part", *together, "3")
+    parts = train(folder, digits, 3, "part", *together, "6", "--restore", "part")
+    np.testing.assert_allclose(parts, whole, rtol=1e-3, atol=1e-5)
+    elastic = ["TrainingDriver", "--model", "model.py", *launcher.data_of(digits), "--mode", "easgd", "--epochs"]
+    launcher.run(3, [*elastic, "1", "--checkpoint", "e"], folder)
+    said = launcher.run(4, [*elastic, "2", "--restore", "e"], folder).out
+    assert "easgd's workers begin with a fresh state" in said
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize(("n_ranks", "layout"), [(5, ["--n-processes", "2"]), (7, ["--n-masters", "3"])])
 def test_groups_and_sub_masters_average_as_workers_of_one_master_do(folder, digits, n_ranks, layout):
     options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]

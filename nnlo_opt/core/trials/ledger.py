@@ -21,6 +21,7 @@ from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, FoldResult, Lo
 class Session:
     """Part of a run from one start to its end, or to the crash that ended it."""
 
+    n_ranks: int
     n_blocks: int
     started_at_s: float
     #: time of its last event
@@ -206,7 +207,7 @@ class Ledger:
         self.cut_bytes += event.cut_bytes
         self.completed_because = self.preempted_because = ""
         self.test = {}
-        self.sessions.append(Session(event.n_blocks, event.time_s, event.time_s, self.n_measured))
+        self.sessions.append(Session(event.n_ranks, event.n_blocks, event.time_s, event.time_s, self.n_measured))
 
     def _run_completed(self, event: ev.RunCompleted) -> None:
         self.completed_because, self.test = event.reason, event.test

@@ -117,8 +117,15 @@ class Half:
 
     def state(self) -> dict[str, Any]:
         """Return scalars and vectors for a checkpoint; called at an epoch fence. Empty if there is no state."""
-        memory = {f"{_MEMORY}{name}": vector for name, vector in self.memory.items()}
-        return memory if self._optimizer is None else {**memory, **self._optimizer.state()}
+        return {**self.memory_state(), **self.optimizer_state()}
+
+    def memory_state(self) -> dict[str, Any]:
+        """Return the part of `state` that is `memory`."""
+        return {f"{_MEMORY}{name}": vector for name, vector in self.memory.items()}
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the part of `state` that is the optimizer's."""
+        return {} if self._optimizer is None else self._optimizer.state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore (copy) what `state` of the same rule returned; called when a fold resumes."""
@@ -391,7 +398,8 @@ class UpdateRule(ABC):
     #: True if workers always take local steps, with `--worker-optimizer` if given
     steps_at_workers: ClassVar[bool] = False
     #: True if all workers take every step together, along the mean of their gradients: they wait for each other, the
-    #: master's rank trains, too, and there are neither sub-masters nor worker groups
+    #: master's rank trains, too, and there are neither sub-masters nor worker groups. Their optimizers have the same
+    #: state, of which checkpoints have one copy; `memory` is each worker's own
     averages_every_batch: ClassVar[bool] = False
     #: True if each rank may apply such a step to a part of the weights only, with the optimizer that the worker's half
     #: shares

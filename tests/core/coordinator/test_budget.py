@@ -13,7 +13,7 @@ TWO = (Objective("a"), Objective("b", "max"))
 
 
 def session(start_s, last_s):
-    return Session(1, start_s, last_s)
+    return Session(2, 1, start_s, last_s)
 
 
 def trial(number, figure=None, *, ended_at_s=None, ends=(AssignmentEnd.FINISHED,), objectives=None):

@@ -15,6 +15,7 @@ from nnlo_opt.app.run.start.identity import (
     identity_of,
     refuse_run_of_script,
     remark_on_command,
+    remark_on_workers,
     settings_of,
 )
 from nnlo_opt.app.run.start.inquiry import Inquiry
@@ -111,6 +112,8 @@ class Beginning:
             if remark := check_same(directory.ledger.identity, identity, str(directory.shown), request):
                 self._driver.console.remark(remark)
             if remark := remark_on_command(directory.ledger.settings, options):
+                self._say(remark)
+            if remark := remark_on_workers(directory.ledger, options, self._topology.world_size):
                 self._say(remark)
             if n_cut := directory.journal.n_cut:
                 self._say(f"Cut {counted(n_cut, 'byte')} off the end of the journal: a write that was not completed.")

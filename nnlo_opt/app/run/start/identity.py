@@ -18,6 +18,7 @@ from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.search.design import design_size
 from nnlo_opt.core.search.start_points import likely_values
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
+from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.objectives import Objective
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
 from nnlo_opt.engine.search.custom import custom_name, is_custom
@@ -136,6 +137,24 @@ def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunReq
     raise ConfigurationError(
         f"`{request.restore_option}` resumes the same run only. In `{run}` {difference}. Give what the run "
         f"was started with, or start a new run under another name{learns}."
+    )
+
+
+def remark_on_workers(ledger: Ledger, options: Options, n_ranks: int) -> str:
+    """Return a sentence if trainings resume on teams of another size, whose workers' own optimizers begin afresh."""
+    rule = options.training.rule
+    # A complete training may go on with more epochs.
+    goes_on = ledger.is_training or not all(trial.state.ended for trial in ledger.trials)
+    if not (rule.steps_at_workers and goes_on):
+        return ""
+    before, now = ledger.settings.block_size, options.block_size
+    if ledger.is_training:
+        before, now = ledger.sessions[-1].n_ranks, n_ranks
+    if before == now:
+        return ""
+    return (
+        f"The last start trained on {before} ranks a block, this one trains on {now}: trainings continue from the "
+        f"central weights, and {rule.name}'s workers begin with a fresh state of their optimizers."
     )
 
 

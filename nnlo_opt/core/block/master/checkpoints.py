@@ -118,6 +118,15 @@ class Checkpoints:
         resumed = self.resumed
         return resumed if resumed is not None and made_by_same_workers(resumed, workers, ends) else None
 
+    def restored_by(self, workers: Sequence[int], ends: WorkerEndpoints, *, same_optimizer: bool) -> str:
+        """Return the checkpoint from which `workers` restore the state of their update rule; "" if there is none.
+
+        Args:
+            same_optimizer: the optimizers of all workers have the same state, so that other workers can have it, too.
+        """
+        resumed = self.resumed if same_optimizer else self.resumed_by(workers, ends)
+        return "" if resumed is None else str(resumed.place)
+
     def positions(self, workers: Iterable[int], *, same_workers: bool) -> dict[int, dict[str, Any]] | None:
         """Return the data position (pass and offset) from which each worker resumes; None if workers keep theirs."""
         resumed = self.resumed

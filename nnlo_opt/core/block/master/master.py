@@ -187,6 +187,8 @@ class MasterAssignment:
         resumed = checkpoints.resumed_by(self.state.workers, self.ends)
         remembers = resumed is not None and remembers_all(resumed, self.state.workers, self.ends)
         kind = Answer.NOTHING if keeps_own and (self.has_begun or remembers) else Answer.WEIGHTS
+        together = self.state.plan.options.rule.averages_every_batch
+        restore = checkpoints.restored_by(self.state.workers, self.ends, same_optimizer=together)
         place = [] if self.has_begun else weights.place
         self.has_begun = True
         for worker in instruction.workers:
@@ -197,7 +199,7 @@ class MasterAssignment:
                 n_samples=self.state.n_samples,
                 adopt=kind,
                 position=self._as_sent_to(worker, positions),
-                restore="" if resumed is None else str(resumed.place),
+                restore=restore,
                 mid_epoch=resumed is not None and resumed.n_samples_inside > 0,
                 rate_factor=weights.rate_factor if self.state.plan.calls_back else None,
                 shared=place,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.timeline import Timeline
 from nnlo_opt.core.block.exchange.gradients import CommonBatches, OwnBatches, Step
 from nnlo_opt.core.block.exchange.shared_step import SharedStep
@@ -29,6 +30,8 @@ from nnlo_opt.core.update_rules.rule import Answer
 MASTER = 0
 #: key of a worker's float model state, beside the memory of its update rule
 _MODEL_STATE = "model_state"
+#: worker that saves the optimizer's state, if it is the same at all workers
+_KEEPER = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ class LocalTraining:
         # they hang.
         with self.gradients.fails_in_next_step:
             place = [] if self.has_begun else self.gradients.share_weights(self._rule)
-            kept = load_state(of_message(train.restore), start.worker) if train.restore else memory
+            kept = self._restored(of_message(train.restore)) if train.restore else memory
             model_state = None if kept is None else kept.pop(_MODEL_STATE, None)
             if kept:
                 self._rule.load_state(kept)
@@ -249,6 +252,15 @@ class LocalTraining:
         self.is_outstanding, self.is_running = False, not self._is_deserted
         if self._is_due:
             self._push()
+
+    def _restored(self, place: SafePath) -> dict[str, Any] | None:
+        """Return this worker's state in a checkpoint, which other workers may have written; None if there is none."""
+        own = load_state(place, self._start.worker)
+        if self._start.worker == _KEEPER or not self.task.options.rule.averages_every_batch:
+            return own
+        of_keeper = load_state(place, _KEEPER) or {}
+        of_optimizer = {name: of_keeper[name] for name in self._rule.optimizer_state() if name in of_keeper}
+        return {**self._rule.memory_state(), **(own or {}), **of_optimizer} or None
 
     def _join(self, place: tuple[int, int]) -> None:
         """Use the master's shared memory from now on."""
@@ -309,7 +321,10 @@ class LocalTraining:
         # The states of a worker group's ranks are averaged, as at the end of an epoch.
         keeps_own = fence.mid_epoch and len(model_state) and self._partners.group is None
         own = {_MODEL_STATE: model_state} if keeps_own else {}
-        return save_state(of_message(fence.checkpoint), self._start.worker, {**self._rule.state(), **own})
+        worker, rule = self._start.worker, self._rule
+        has_copy = worker != _KEEPER and self.task.options.rule.averages_every_batch
+        state = rule.memory_state() if has_copy else rule.state()
+        return save_state(of_message(fence.checkpoint), worker, {**state, **own})
 
     def remembered(self) -> dict[str, Any]:
         """Return the update rule's memory and the float model state, for this rank's next worker after deaths."""
