@@ -68,12 +68,17 @@ def why_not(item: pytest.Item, markers: str) -> str | None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Make proofs of most variants of a test that is marked `many`."""
+    """Make proofs of most variants of a test that is marked `many`; leave some of a proof with ranks to `slow`."""
+    test, is_variant, _ = item.nodeid.partition("[")
     if item.get_closest_marker("many"):
-        test = item.nodeid.partition("[")[0]
         VARIANTS[test] += 1
         if VARIANTS[test] % 5 != 1:
             item.add_marker(pytest.mark.proof)
+    if is_variant and item.get_closest_marker("mpi") and item.get_closest_marker("proof"):
+        proof = f"{test} as a proof"
+        VARIANTS[proof] += 1
+        if VARIANTS[proof] > 2 and VARIANTS[proof] % 2 == 0:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)
