@@ -12,7 +12,9 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nnlo_opt" / "__init__.py").read_text())[1]
 REPOSITORY = "https://github.com/nnlo-opt/nnlo_opt"
 #: folders of the checkout that `nnlo-opt examples` writes
-SHIPPED = ("examples", "search_spaces", "drivers")
+SHIPPED = ("examples", "search_spaces")
+#: file of the checkout that it writes under the name of each former program; all files in `drivers/` are the same
+PROGRAM = "drivers/BuildModel.py"
 
 
 def outside(page: str) -> str:
@@ -38,6 +40,8 @@ class BuildWithExamples(build_py):
             shutil.rmtree(place, ignore_errors=True)  # of an earlier build
             for folder in SHIPPED:
                 shutil.copytree(HERE / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+            (place / PROGRAM).parent.mkdir()
+            shutil.copy(HERE / PROGRAM, place / PROGRAM)
             (place / "examples/README.md").write_text(outside("examples/README.md"))
 
 
