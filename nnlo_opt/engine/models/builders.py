@@ -27,11 +27,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import nnlo_opt
-from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError, did_you_mean
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError, did_you_mean, shown
 from nnlo_opt.core.base.user_code import describe, line_in
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, feasible_in
 from nnlo_opt.engine.loading.modules import execute_file, own_files
@@ -46,6 +47,8 @@ Adaptor = Callable[[Any], Any]
 logger = logging.getLogger(__name__)
 #: function that a module must define, with the kind of definition that it makes
 FUNCTIONS: Mapping[str, Kind] = {"get_model": "model", "objective": "objective"}
+#: parts of a wrong value that a message names
+_MOST_PARTS = 4
 _BUILTIN = Path(nnlo_opt.__file__).parent / "models" / "builtin"
 
 
@@ -384,9 +387,10 @@ def _shown(value: Any) -> str:
     if hasattr(value, "shape"):
         return f"{type(value).__name__} of shape {tuple(value.shape)}"
     if isinstance(value, tuple | list | dict) and not _is_plain(value):
-        parts = value.values() if isinstance(value, dict) else value
-        return f"a {type(value).__name__} of {', '.join(map(_shown, parts))}"
-    return repr(value) if _is_plain(value) else type(value).__name__
+        parts = [*map(_shown, islice(value.values() if isinstance(value, dict) else value, _MOST_PARTS))]
+        more = ["…"] * (len(value) > _MOST_PARTS)
+        return f"a {type(value).__name__} of {', '.join([*parts, *more])}"
+    return shown(value) if _is_plain(value) else type(value).__name__
 
 
 def _is_plain(value: Any) -> bool:

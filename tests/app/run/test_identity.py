@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.app.commands.driver_options import driver_options
-from nnlo_opt.app.run.start.identity import check_same, follows_compile, identity_of, settings_of
+from nnlo_opt.app.run.start.identity import check_same, follows_compile, identity_of, remark_on_workers, settings_of
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders
+from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import RunRequest
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from tests.helpers.refusals import check_refused
+from tests.helpers.stories import START, suggested, trial
 
 SPACE = Space([Integer(1, 8, name="n"), Real(1e-4, 1e-1, "log-uniform", name="train.learning_rate")])
 FINDINGS = Findings(
@@ -236,3 +238,26 @@ def test_the_journal_has_what_was_said_of_compile():
     settings = settings_of(options, replace(FINDINGS, **said), ScriptFolders(), "OptimizationDriver")
     assert settings["compile"] == ["In place.", "Not taken."]
     assert "compile" not in settings_of(options, FINDINGS, ScriptFolders(), "OptimizationDriver")
+
+
+@pytest.mark.parametrize(
+    ("mode", "was", "now", "ends", "says"),
+    [
+        ("easgd", 3, 4, False, True),
+        ("easgd", 3, 3, False, False),
+        ("easgd", 3, 4, True, False),
+        ("easgd", None, 4, False, False),
+        ("allreduce", 3, 4, False, False),
+        ("downpour", 3, 4, False, False),
+    ],
+)
+def test_workers_whose_own_optimizers_begin_afresh_are_said(mode, was, now, ends, says):
+    ledger = Ledger()
+    settings = {} if was is None else {"block_size": was}
+    for event in (START.replaced(settings=settings), *(trial(0) if ends else [suggested(0)])):
+        ledger.apply(event)
+    options = driver_options("OptimizationDriver", ["--model", "mnist", "--mode", mode, "--block-size", str(now)])
+    said = remark_on_workers(ledger, options, n_ranks=9)
+    expected = "The last start trained on 3 ranks a block, this one trains on 4: trainings continue from the central "
+    expected += "weights, and easgd's workers begin with a fresh state of their optimizers."
+    assert said == (expected if says else "")

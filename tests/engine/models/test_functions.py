@@ -70,6 +70,7 @@ def test_an_import_from_another_file_counts_if_people_expect_an_effect(module, t
         ("(np.zeros((5, 2)), np.zeros(5))", "a tuple of ndarray of shape (5, 2), ndarray of shape (5,)"),
         ("{'x': np.zeros((5, 2))}", "a dict of ndarray of shape (5, 2)"),
         ("(row for row in np.zeros(3))", "generator"),
+        ("[np.zeros(2)] * 6", "a list of " + "ndarray of shape (2,), " * 4 + "…"),
     ],
 )
 def test_samples_in_place_of_files_are_refused_with_the_command_that_writes_them(module, returned, received):
@@ -82,3 +83,5 @@ def test_other_wrong_values_of_functions_are_shown_as_they_are(module):
     for returned in ("None", "3", "[3]", "['a', 3]"):
         definition = module(f"def get_val(): return {returned}")
         check_refused(f"Received: {returned}. Correct the module.", definition.files, "get_val")
+    sentence = check_refused("Received: [0, ", module("def get_val(): return [0] * 10_000").files, "get_val")
+    assert len(sentence) < 500

@@ -5,11 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
-from nnlo_opt.app.run.options.table import (
-    BY_NAME,
-    OPTIMIZATION_OPTIONS,
-    read,
-)
+from nnlo_opt.app.run.options.table import BY_NAME, OPTIMIZATION_OPTIONS, read
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.trials.objectives import FIGURE, MEASURED, Comparison, Objective

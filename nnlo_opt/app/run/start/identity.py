@@ -150,7 +150,7 @@ def remark_on_workers(ledger: Ledger, options: Options, n_ranks: int) -> str:
     before, now = ledger.settings.block_size, options.block_size
     if ledger.is_training:
         before, now = ledger.sessions[-1].n_ranks, n_ranks
-    if before == now:
+    if before in (None, now):  # early versions did not record it
         return ""
     return (
         f"The last start trained on {before} ranks a block, this one trains on {now}: trainings continue from the "

@@ -203,9 +203,14 @@ class Inspection:
                 figures = composite.figures
                 findings = replace(findings, loss=composite.losses_text, optimizers=composite.optimizers)
             else:
-                terms, remarks = self._maker.checked_loss(options, model, self._data)
+                compiled = self._maker.compiled(model)
+                terms, remarks = self._maker.checked_loss(options, model, compiled, self._data)
                 figures = figures_of(terms)
-                findings = self._with_compiled(replace(findings, loss=losses_in_words(terms)), model, options, terms)
+                findings = replace(findings, loss=losses_in_words(terms))
+                if self._maker.follows_compile:
+                    findings = self._with_compiled(findings, compiled, options, terms)
+                elif getattr(model, "compiled", False) is True:
+                    findings = replace(findings, unused=_AS_BEGUN)
                 remarks = (*filter(None, (findings.taken, findings.unused)), *remarks)
         figure = DEFAULT_FIGURE
         if figures is not None:
@@ -226,13 +231,9 @@ class Inspection:
         return replace(findings, figure=figure, remarks=(*findings.remarks, *remarks))
 
     def _with_compiled(
-        self, findings: Findings, model: Any, options: TrainingOptions, terms: Sequence[LossTerm]
+        self, findings: Findings, compiled: Compiled, options: TrainingOptions, terms: Sequence[LossTerm]
     ) -> Findings:
-        """Return the findings with those on what `compile` says of a model; `options` have the values of its point."""
-        if not self._maker.follows_compile:
-            is_compiled = getattr(model, "compiled", False) is True
-            return replace(findings, unused=_AS_BEGUN if is_compiled else "")
-        compiled = self._maker.compiled(model)
+        """Return the findings with those on the `compile` of a model; `options` have the values of its point."""
         if compiled == Compiled():
             return findings
         options = options.with_steps(compiled.steps)

@@ -141,10 +141,11 @@ class ModelMaker:
         """
         model = self.new_model(parameters, seed)
         try:
-            self.steps = self.compiled(model).steps
+            compiled = self.compiled(model)
+            self.steps = compiled.steps
             if isinstance(model, CompositeModel):
                 return self.composite(model, options, seed, samples)[0]
-            terms, remarks = self.checked_loss(options, model, samples)
+            terms, remarks = self.checked_loss(options, model, compiled, samples)
         except ConfigurationError as error:
             # The middle of the search space was sound: it is this point that is not.
             raise TrialError(str(error)) from error
@@ -182,12 +183,12 @@ class ModelMaker:
         return look(model)
 
     def checked_loss(
-        self, options: TrainingOptions, model: Any, samples: KnownSamples
+        self, options: TrainingOptions, model: Any, compiled: Compiled, samples: KnownSamples
     ) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
         """Return the losses, and sentences about inferred ones; ConfigurationError if model, data, losses disagree."""
         info = samples.info
         outputs = self.framework.describe_outputs(model, info.feature_shape)
-        compiled, own_weights = self.compiled(model), self.definition.loss_weights()
+        own_weights = self.definition.loss_weights()
         request = split_losses(options.loss) if options.loss else self.definition.loss() or compiled.loss
         weights = compiled.loss_weights if own_weights is None else own_weights
         shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
