@@ -83,26 +83,26 @@ class Owner:
         """
         until_s = time.monotonic() + timeout_s
         while True:
-            owner = read_note(self._note)
+            content = _content(self._note)
+            owner = _named_in(content)
             alive = owner is not None and is_alive(owner)
             if owner is not None and alive is None:
                 self._outwait(owner)
-            if not alive and self._succeed():
+            if not alive and self._succeed(content):
                 break
             if time.monotonic() >= until_s:
                 raise TimeoutError(errno.ETIMEDOUT, "another process owns it", str(self._note))
             time.sleep(POLL_S)
         self._thread.start()
 
-    def _succeed(self) -> bool:
-        """Succeed the dead owner in the note; return False if another process is faster.
+    def _succeed(self, before: bytes) -> bool:
+        """Succeed the dead owner of the note `before`; return False if another process is faster.
 
         Each note has one successor: the process that creates the file named by its hash. If that process died before
         writing the note, its file replaces the note.
         """
         text = with_checksum(self.mine).encode()
-        before = content = _content(self._note)
-        chain, claims = b"", list[SafePath]()
+        content, chain, claims = before, b"", list[SafePath]()
         while True:
             chain = hashlib.sha256(chain + content).digest()
             claims.append(self._note.with_name(f".{self._note.name}.{chain[:_HASH_BYTES].hex()}"))
@@ -237,9 +237,7 @@ def read_owner(run: Path) -> dict[str, Any] | None:
 
 def read_note(note: SafePath) -> dict[str, Any] | None:
     """Return the process that a note names; None without a readable note."""
-    with suppress(OSError, ValueError):
-        return without_checksum(note.read_bytes(), _FIRST_NOTE)
-    return None
+    return _named_in(_content(note))
 
 
 def forget_owner(run: Path) -> None:
@@ -285,6 +283,12 @@ def _is_fresh(claim: SafePath) -> bool:
     owner = read_note(claim)
     alive = None if owner is None else is_alive(owner)
     return _silent_s(claim) < STALE_S if alive is None else alive
+
+
+def _named_in(content: bytes) -> dict[str, Any] | None:
+    with suppress(ValueError):
+        return without_checksum(content, _FIRST_NOTE)
+    return None
 
 
 def _content(note: SafePath) -> bytes:

@@ -141,6 +141,24 @@ def test_of_many_starts_at_once_one_holds_the_run_also_after_a_dead_owner(tmp_pa
     assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
 
 
+def test_an_owner_that_came_after_the_last_one_was_seen_dead_is_not_followed(tmp_path, no_locks, monkeypatch):
+    """A start that is slow between its look at a dead owner and its claim must not take the run from a faster one."""
+    note(tmp_path, started="1")
+    parent = os.getppid()
+    faster = this_process() | {"pid": parent, "started": owners._started(parent)}
+    look = owners.is_alive
+
+    def is_alive(owner):
+        alive = look(owner)
+        (tmp_path / OWNER_NAME).write_text(with_checksum(faster))
+        return alive
+
+    monkeypatch.setattr(owners, "is_alive", is_alive)
+    check_refused(f"(process {parent} on ", RunLock, tmp_path, 0.0)
+    assert read_owner(tmp_path) == faster
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK_NAME, OWNER_NAME]
+
+
 def test_the_successor_that_died_before_it_was_named_is_followed_as_well(tmp_path, no_locks, monkeypatch):
     note(tmp_path, started="1")
     with monkeypatch.context() as patched:
