@@ -91,21 +91,28 @@ def test_a_block_too_small_for_workers_of_several_ranks_trains_with_smaller_ones
     assert [event["epoch"] for event in events_of(run, "EpochEnded")] == [1, 2, 3, 4, 5, 6]
 
 
-#: with 9 units rank 4 dies when it builds the network for the first time, rank 3 for the second
+#: with 9 units rank 4 dies when rank 3 builds the network, too, and rank 3 when it builds it again
 DEADLY = """
 import os
 import signal
-from collections import Counter
+import time
+from pathlib import Path
 
 from nnlo_opt.space import Integer
 
-build, n_built = get_model, Counter()
+build, built_by_rank_3 = get_model, Path("built-by-rank-3")
 
 
 def get_model(n_units):
-    n_built[n_units] += 1
-    if n_units == 9 and {"4": 1, "3": 2}.get(os.environ["PMIX_RANK"]) == n_built[n_units]:
+    rank = os.environ["PMIX_RANK"]
+    if n_units == 9 and rank == "4":
+        while not built_by_rank_3.exists():  # it would else build it for the first time after the first death
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
+    if n_units == 9 and rank == "3":
+        if built_by_rank_3.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        built_by_rank_3.touch()
     return build(n_units)
 
 
