@@ -117,8 +117,13 @@ def is_of_keras(file: Path) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector leave out what has been collected: tests and frameworks live until the end."""
-    gc.freeze()
+    """Refuse a framework that collecting has imported; let the garbage collector leave out what has been collected."""
+    if found := {"keras", "tensorflow", "torch", "jax"} & sys.modules.keys():
+        raise pytest.UsageError(
+            f"To collect tests takes no framework, as each worker would import it: see `tests.helpers.adapters`. "
+            f"Received: {', '.join(sorted(found))}."
+        )
+    gc.freeze()  # tests and frameworks live until the end
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
