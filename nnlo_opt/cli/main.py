@@ -28,7 +28,7 @@ from nnlo_opt.core.base.errors import (
     OutOfTimeError,
     ProtocolError,
 )
-from nnlo_opt.engine.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
+from nnlo_opt.engine.runtime.environment import EXIT_CODE, MPI_START_S, say_that_mpi_has_begun, ulfm_is_on
 from nnlo_opt.engine.runtime.launched import N_RANKS, split_world
 from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 from nnlo_opt.engine.runtime.preemption import Preemption
@@ -109,7 +109,7 @@ def _start(program: str) -> "World":
 
     devices.cap_threads()
     check_files()
-    signal.alarm(MPI_START_S if ranks_outlive_others() else 0)  # SIGALRM kills this process if MPI does not start
+    signal.alarm(MPI_START_S if ulfm_is_on() else 0)  # SIGALRM kills this process if MPI does not start
     try:
         from nnlo_opt.engine.comm.mpi.world import World  # before anything else imports it
     except (ImportError, RuntimeError) as error:  # mpi4py finds no library

@@ -12,7 +12,7 @@ import nnlo_opt
 from nnlo_opt.engine.runtime.environment import SESSION_FOLDER
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 from nnlo_opt.tools.doctor.examination import Examination
-from nnlo_opt.tools.launcher.job import lets_ranks_outlive_others
+from nnlo_opt.tools.launcher.job import has_ulfm
 from tests.helpers import launcher
 
 pytestmark = [pytest.mark.mpi, pytest.mark.proof]
@@ -30,7 +30,7 @@ n=$2; shift 2
 for i in $(seq $n); do "$@" & done; wait"""
 #: checks of the command
 NAMES = {"MPI", "ranks", "deaths", "cores", "threads", "folder", *QUICK, "GPUs", "leftovers"}
-needs_open_mpi = pytest.mark.skipif(not lets_ranks_outlive_others(find_mpirun() or ""), reason="needs Open MPI 5")
+needs_open_mpi = pytest.mark.skipif(not has_ulfm(find_mpirun() or ""), reason="needs Open MPI 5")
 
 
 @pytest.fixture

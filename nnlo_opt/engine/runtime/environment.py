@@ -83,7 +83,7 @@ SIGN = "NNLO_OPT_MPI_BEGINS"
 EXIT_CODE = "NNLO_OPT_EXIT_CODE"
 
 
-def ranks_outlive_others(environ: Mapping[str, str] = os.environ) -> bool:
+def ulfm_is_on(environ: Mapping[str, str] = os.environ) -> bool:
     """Return True if this process is a rank of a job whose ranks survive the death of others (ULFM)."""
     return environ.get(_SWITCH, "").lower() in ("1", "true", "yes", "on", "enabled")
 

@@ -38,7 +38,7 @@ class MpiKind(NamedTuple):
         return int(re.match(r"\d*", self.version)[0] or 0)  # type: ignore[index]  # it always matches
 
     @property
-    def lets_ranks_outlive_others(self) -> bool:
+    def has_ulfm(self) -> bool:
         """True for an Open MPI whose ranks can survive the death of others (ULFM)."""
         return self.name == "Open MPI" and self._major >= _PRRTE
 

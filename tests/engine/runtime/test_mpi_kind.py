@@ -36,7 +36,7 @@ def test_a_kind_is_known_by_what_it_says(text, words):
     ("text", "outlives"), [(OPEN_MPI_5, True), (OPEN_MPI_4, False), (HYDRA, False), (INTEL, False), ("", False)]
 )
 def test_only_ranks_of_open_mpi_5_outlive_others(text, outlives):
-    assert MpiKind.of(text).lets_ranks_outlive_others == outlives
+    assert MpiKind.of(text).has_ulfm == outlives
 
 
 def test_what_may_be_wrong_if_no_rank_starts_is_said_of_open_mpi_by_its_version():
