@@ -245,7 +245,7 @@ def _split(text: str) -> list[str]:
 def _refusal(received: str) -> ConfigurationError:
     enqueue = either("nnlo-opt enqueue", "study.enqueue")
     return ConfigurationError(
-        f"A point to be tried (`{spelled('start_point')}`, `{enqueue}`) must be one of the search space, or a "
+        f"A point to be tried (`{spelled('start_point')}`, `{enqueue}`) must be a point of the search space, or a "
         f"part of one. Received: {received}"
     )
 

@@ -80,8 +80,8 @@ def salvage(file: IO[bytes], name: str) -> Salvage:
     starts = [event for _, event in sorted(sound.items()) if isinstance(event, ev.RunStarted)]
     if not starts:
         raise JournalError(
-            f"A journal must have a sound RunStarted, which names the search. Received: `{name}` without one; "
-            "restore the file from a copy, or start a new run under another name."
+            f"A journal must have an intact RunStarted event, which describes the search. Received: `{name}` without "
+            "one; restore the file from a copy, or start a new run under another name."
         )
     first = min(sound)
     if not isinstance(sound[first], ev.RunStarted):

@@ -110,8 +110,8 @@ def _check(central: FloatVector, *others: FloatVector) -> None:
     for vector in others:
         if vector.shape != central.shape or vector.dtype != central.dtype:
             raise ValueError(
-                f"Vectors as the central weights, {central.dtype} {central.shape}, are expected. "
-                f"Received: {vector.dtype} {vector.shape}."
+                f"Vectors like the central weights, {central.dtype} {central.shape}, are expected. Received: "
+                f"{vector.dtype} {vector.shape}."
             )
 
 
@@ -255,8 +255,9 @@ class Easgd(UpdateRule):
         momentum = options.of_rules["elastic_momentum"]
         if momentum and options.worker_optimizer not in (None, "sgd"):
             raise ConfigurationError(
-                f"`{spelled('elastic_momentum')}` brings its own steps: leave `{spelled('worker_optimizer')}` out, "
-                f"or give sgd. Received: {momentum!r} with `{spelled('mode', self.name)}`."
+                f"`{spelled('elastic_momentum')}` defines the local steps itself: leave "
+                f"`{spelled('worker_optimizer')}` out, or give sgd. Received: {momentum!r} with "
+                f"`{spelled('mode', self.name)}`."
             )
 
     def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:
