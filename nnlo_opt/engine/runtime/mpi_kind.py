@@ -64,7 +64,7 @@ class MpiKind(NamedTuple):
         """What to try if no rank starts; empty if this MPI starts any number of ranks, even as root."""
         if self.name != "Open MPI":
             return ""
-        return f"{self} starts no rank as root, nor more ranks than slots, unless told to. {_ROOT} {self.slots_remedy}"
+        return f"By default {self} starts no ranks as root, and no more ranks than slots. {_ROOT} {self.slots_remedy}"
 
     def __str__(self) -> str:
         return f"{self.name or 'unknown'} {self.version}".rstrip()

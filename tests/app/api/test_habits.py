@@ -553,8 +553,8 @@ around.__wrapped__ = decorated  # as by `use_named_args` of scikit-optimize
     ("target", "words"),
     [
         (coroutine, "return asyncio.run(...)"),
-        (generator, "Give values on the way to the argument `report`"),
-        (around, "Take it off"),
+        (generator, "Pass values on the way to the argument `report`"),
+        (around, "Remove it"),
         (Evaluated, "Received: the class Evaluated"),
         (Evaluated.at, "as `Objective().method`"),
     ],

@@ -41,7 +41,7 @@ def test_only_ranks_of_open_mpi_5_outlive_others(text, outlives):
 
 def test_what_may_be_wrong_if_no_rank_starts_is_said_of_open_mpi_by_its_version():
     said = MpiKind.of(OPEN_MPI_4).start_remedy
-    assert said.startswith("Open MPI 4.1.4 starts no rank as root, nor more ranks than slots")
+    assert said.startswith("By default Open MPI 4.1.4 starts no ranks as root, and no more ranks than slots")
     assert "OMPI_ALLOW_RUN_AS_ROOT=1" in said
     assert "OMPI_MCA_rmaps_base_oversubscribe=1" in said
     assert "PRTE_MCA" not in said

@@ -273,7 +273,7 @@ def test_a_process_that_fails_twice_at_a_suggestion_is_a_sentence(constrained, m
         # It is stuck as soon as it starts again.
         monkeypatch.setattr("nnlo_opt.engine.search.process._START_TIMEOUT_S", 2.0)
         flag.touch()
-        with pytest.raises(NnloError, match="as the one before it at this suggestion") as error:
+        with pytest.raises(NnloError, match="like the one before it at this suggestion") as error:
             suggested(process)
         assert re.search(words, str(error.value).replace("\n", " "))
         assert len(said) == 1
