@@ -103,10 +103,10 @@ class _Trial:
             self._failure = str(error)
         said = [f"{counted(self._n_reports, 'report')}, {counted(self._n_results, 'result')}."]
         if self._n_repeated:
-            said.append(f"{counted(self._n_repeated, 'report')} of an epoch that had been reported before left out.")
+            said.append(f"{counted(self._n_repeated, 'report')} of an epoch that had already been reported: ignored.")
         if self._count.is_from_0:
             said.append("Epochs begin with 0: a search shows each with 1 more.")
-        said += [f"`{option}` fits no line." for option in sorted(self._output.unfitted)]
+        said += [f"`{option}` matches no line." for option in sorted(self._output.unfitted)]
         if self._output.remark:
             said.append(f"{self._output.remark[0].upper()}{self._output.remark[1:]}.")
         if self._failure:

@@ -329,7 +329,7 @@ def test_trials_that_are_handed_out_change_neither_the_search_nor_with_it():
 def test_only_a_search_that_is_kept_has_a_best_model(tmp_path):
     check_refused('`checkpoint="mine"`', nnlo_opt.optimize(distance, SPACE, **FEW).best_model)
     kept = nnlo_opt.optimize(distance, SPACE, checkpoint=tmp_path / "run", **FEW)
-    check_refused("must stand in a file", kept.best_model)
+    check_refused("must be defined in a file", kept.best_model)
 
 
 # ---------------------------------------------------------------- what is seen while it runs
@@ -398,7 +398,7 @@ def test_the_first_failure_that_does_not_end_a_search_is_a_warning_at_the_line_o
     def fails(parameters):
         return parameters["x"] if parameters["x"] > 0 else 1 / 0
 
-    with pytest.warns(nnlo_opt.SearchWarning, match="has failed, and the search goes on: ZeroDivisionError") as said:
+    with pytest.warns(nnlo_opt.SearchWarning, match="has failed, and the search continues: ZeroDivisionError") as said:
         result = nnlo_opt.optimize(fails, SPACE, num_iterations=12, hyper_opt="random")
     assert [warning.filename for warning in said] == [__file__]
     n_failed = sum(trial.state == "failed" for trial in result.trials)
@@ -728,7 +728,7 @@ def test_a_wrong_call_raises_to_its_caller_and_leaves_a_study_as_it_was(options)
             with pytest.raises(TrialError, match="a finite number at epoch 1; received: "):
                 trial.report(1, value)
         for wrong in (None, 0, strange):
-            check_refused("trial that this study was asked for", study.tell, wrong, 1.0)
+            check_refused("unfinished trial of this study", study.tell, wrong, 1.0)
         assert study.result.trials[0].curve == {}
         assert trial.report(np.int64(1), np.float32(0.5))
         study.tell(trial, 0.5)
