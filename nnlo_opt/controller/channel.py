@@ -209,7 +209,7 @@ class _Rank:
             if (launch := split_world(world.size)) is not None:
                 raise ConfigurationError(launch.split_text(str(MpiKind.of(library()))))
             raise ConfigurationError(
-                "A controller needs at least one worker, on a rank of its own. Received: 1 rank. "
+                "A controller needs at least one worker, on a separate rank. Received: 1 rank. "
                 "Start with `mpirun -n 3 python SCRIPT`, for two workers."
             )
         abort_on_error(WORLD)

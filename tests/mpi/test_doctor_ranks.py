@@ -100,7 +100,12 @@ def test_mpich_beside_open_mpi_is_found_out(folder):
 @pytest.mark.parametrize(
     ("environment", "words", "check", "sentence"),
     [
-        ({"SLURM_JOB_NUM_NODES": "2"}, ["-n", "2"], "ranks", "use 1 of the 2 nodes that this job has. If the others"),
+        (
+            {"SLURM_JOB_NUM_NODES": "2"},
+            ["-n", "2"],
+            "ranks",
+            "use 1 of the 2 nodes that this job has. Unless the others",
+        ),
         ({"OMPI_ALLOW_RUN_AS_ROOT": ""}, [], "ranks", "Set `OMPI_ALLOW_RUN_AS_ROOT=1`"),
         ({"PRTE_MCA_rmaps_default_mapping_policy": ""}, ["-n", "999"], "ranks", "slot:oversubscribe`."),
         ({"OMPI_MCA_btl": "self"}, [], "ranks", "are unable to reach each other"),
