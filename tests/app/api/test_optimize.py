@@ -561,14 +561,14 @@ def test_a_study_gives_several_trials_at_a_time_and_takes_their_values_in_any_or
     assert states[3][0] == "failed"
     assert "finite number" in states[3][1]
     assert study.result.figure_of_merit == 2.0
-    check_refused("has not ended", study.tell, third, 1.0)
+    check_refused("unfinished trial of this study", study.tell, third, 1.0)
 
 
 def test_trials_of_a_study_that_was_left_are_asked_for_again(tmp_path):
     with nnlo_opt.Study(SPACE, checkpoint=tmp_path / "run", **FEW) as study:
         study.tell(study.ask(), 1.0)
         open_trial = study.ask()
-    check_refused("has not ended", study.tell, open_trial, 1.0)
+    check_refused("unfinished trial of this study", study.tell, open_trial, 1.0)
     assert read_ledger(tmp_path / "run").preempted_because == "the study was closed"
     again = nnlo_opt.Study(SPACE, checkpoint=tmp_path / "run", opt_restore=True, **FEW)
     assert again.ask().parameters == open_trial.parameters
