@@ -102,8 +102,8 @@ def check_params(params: object) -> Arrays:
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             kind = f"array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
             raise ConfigurationError(
-                f"Parameters must be NumPy arrays of floats. Received: {kind} as number {i}. A torch tensor gives "
-                "its memory by `.detach().numpy()`."
+                f"Parameters must be NumPy arrays of floats. Received: {kind} as number {i}. For a torch "
+                "tensor, pass `.detach().numpy()`, which shares its memory."
             )
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise ConfigurationError(

@@ -19,8 +19,8 @@ learning rate eta is EAMSGD (Algorithm 2):
 
     v <- delta v - eta g(x + delta v);  x <- x + v                                                         (3)
 
-Departure: in the paper the first gradient after an exchange is taken at the x before it. Here a worker that waits for d
-takes it at the x after it; a worker that overlaps the exchange with that batch follows the paper.
+Departure: in the paper the first gradient after an exchange is taken at the x from before the exchange. Here a worker
+that waits for d takes it at the new x; a worker that overlaps the exchange with that batch follows the paper.
 
 With sub-masters each group has its own centre: its workers pull on it in a round of (2) with alpha = beta / workers of
 the group, and it pulls on the central weights like a worker, with alpha = beta / groups: elastic averaging in a tree
