@@ -92,7 +92,7 @@ def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, printed)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["m=1"], "`m`, which is no parameter. Its parameters: lr, n, kind, depth."),
+        (["m=1"], "`m`, which is not a parameter. Its parameters: lr, n, kind, depth."),
         (["knd=a"], "Did you mean `kind`?"),
         (["n=10"], "n=10; it must be in Integer(1, 9)."),
         (["depth=1", "kind=a"], "`depth` is in a point only if"),

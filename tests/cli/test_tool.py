@@ -156,7 +156,7 @@ def test_report_writes_figures_into_the_folder_that_is_named(run, tmp_path, prin
 
 
 def test_a_run_without_trials_has_no_figures(run, printed):
-    assert "none, as no trial is complete" in printed("report", run([STARTED]), "--figures")
+    assert "none, because no trial is complete" in printed("report", run([STARTED]), "--figures")
 
 
 def test_a_report_that_cannot_be_written_is_refused_in_one_sentence(run, refused):

@@ -459,8 +459,8 @@ class SearchResult(Results):
         """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
         if self.directory is None:
             raise ConfigurationError(
-                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, as "
-                '`checkpoint="mine"`.'
+                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, "
+                'such as `checkpoint="mine"`.'
             )
         return Run(self.directory).best_model()
 

@@ -62,7 +62,7 @@ DRIVERS: Mapping[str, tuple[str, tuple[Option, ...]]] = {
     "TrainingDriver": _TRAINING,
     _MPI_DRIVER: _TRAINING,
     GAN_DRIVER: (
-        "Train the GAN of calorimeter showers, as TrainingDriver trains a model.",
+        "Train the GAN of calorimeter showers, like TrainingDriver trains a model.",
         # Its model is built in, so `--model`, which NNLO's command lines contain, is not a common option.
         (
             *(replace(option, common=option.common and option.name != "model") for option in TRAINING_OPTIONS),

@@ -112,7 +112,7 @@ class _Trial:
         if self._failure:
             said.append(f"A trial would fail: {self._failure}.")
         else:
-            what = "result" if self._output.is_final else "last report, as there is no result"
+            what = "result" if self._output.is_final else "last report, because there is no result"
             values = finished.objectives or {self._comparison.objectives[0].name: finished.figure_of_merit}
             said.append(f"A trial would have {metrics_text(values)}, of the {what}.")
         return " ".join(said), EXIT_FAILURE if self._failure or self._output.unfitted else EXIT_OK

@@ -587,7 +587,7 @@ def parameter_from_json(data: dict[str, Any]) -> Parameter:
             return _BY_NAME[kind](**fields, condition=condition)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(
-            f"A parameter must be written as `to_json` writes it. Received: {data!r} ({error!r})."
+            f"A parameter must be in the form that `to_json` writes. Received: {data!r} ({error!r})."
         ) from error
     kinds = ", ".join(f'"{known}"' for known in _BY_NAME)
     raise ConfigurationError(f"The kind of a parameter must be one of {kinds}. Received: {kind!r}. Correct the entry.")

@@ -299,7 +299,7 @@ class Space:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Space":
         """Return the space that `to_json` wrote; ConfigurationError if `data` has another form."""
-        rule = "A search space must be written as `to_json` writes it. Received"
+        rule = "A search space must be in the form that `to_json` writes. Received"
         try:
             entries = data.get("parameters") if isinstance(data, dict) else None
             if not isinstance(entries, list):

@@ -101,7 +101,7 @@ def check_name(name: object, kind: str) -> None:
     if not isinstance(name, str) or not name:
         raise ConfigurationError(
             f'Every parameter must have a name. Received: a {kind} with name {name!r}. Add name="...", '
-            "as the model's function calls it."
+            "the argument of the model's function."
         )
 
 

@@ -277,8 +277,8 @@ def _check_size(path: SafePath, file: IO[bytes], n_bytes: int) -> None:
         with suppress(JournalError):
             sound.read(LineBlocks(file))
         raise JournalError(
-            f"A journal must have at most {MOST_BYTES:,} bytes to be repaired, as the damaged one is kept. Received: "
-            f"`{path}` with {n_bytes:,}, of which the first {sound.n_sound:,} are sound: keep these by "
+            f"A journal must have at most {MOST_BYTES:,} bytes to be repaired, because the damaged one is kept. "
+            f"Received: `{path}` with {n_bytes:,}, of which the first {sound.n_sound:,} are sound: keep these by "
             f"`truncate -s {sound.n_sound} {shlex.quote(str(path))}`."
         )
 

@@ -184,6 +184,6 @@ def _about_dictionary(argument: str, names: Sequence[str], error: Exception) -> 
     if key in names:
         return f"A trial has `{key}` only if its condition holds: take `{argument}.get({key!r})`."
     return (
-        f"`{argument}` is a dictionary of the parameters {', '.join(names)}: take `{argument}[{names[0]!r}]`, or name "
-        f"them as arguments, as `def objective({', '.join(names[:2])})`."
+        f"`{argument}` is a dictionary of the parameters {', f'.join(names)}: take `{argument}[{names[0]!r}]`, or "
+        f"name them as arguments, as in `def objective({', '.join(names[:2])})`."
     )

@@ -218,7 +218,7 @@ def framework(name: str, measured: Mapping[str, Any] | None, failure: str) -> Fi
     """Judge the import of a framework; `measured`: `seconds`, `version`, `backend`, or None if it is not installed."""
     if measured is None:
         return works(f"Not installed; only models of {name} need it.")
-    again = f"Try `python -c 'import {name}'`, or install it anew."
+    again = f"Try `python -c 'import {name}'`, or reinstall it."
     if not measured:
         return broken(f"It is installed, but cannot be imported. {failure}", again)
     text = f"{measured['version']}{' on ' * bool(measured['backend'])}{measured['backend']}"

@@ -129,8 +129,8 @@ def _script(arguments: argparse.Namespace, plan: JobPlan) -> str:
     if not arguments.scheduler and not arguments.template:
         if flags := [option.flag for option in _OF_SCRIPT if getattr(arguments, option.name) != option.default]:
             raise ConfigurationError(
-                f"`{flags[0]}` must be given with `--scheduler` or `--template`, as it is about the batch script. "
-                f"Received: neither. Add `--scheduler {SCHEDULERS[0]}`, or leave `{flags[0]}` out."
+                f"`{flags[0]}` must be given with `--scheduler` or `--template`, because it concerns the batch "
+                f"script. Received: neither. Add `--scheduler {SCHEDULERS[0]}`, or leave `{flags[0]}` out."
             )
         return ""
     further = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command

@@ -341,7 +341,7 @@ def test_callbacks_see_each_trial_and_steer_the_search():
     def callback(study, trial):
         seen.append((trial.number, trial.state.value, trial.parameters["n"]))
         if trial.number == 1:
-            check_refused("Received: `y`, which is no parameter", study.enqueue, {"y": 1})
+            check_refused("Received: `y`, which is not a parameter", study.enqueue, {"y": 1})
             study.enqueue({"n": 1, "x": 0.5})
         if trial.number == 3:
             study.stop()

@@ -183,7 +183,7 @@ def test_a_constraint_that_breaks_down_during_the_search_is_a_sentence(search, c
 
 
 def test_wrong_requests_are_sentences(search):
-    for point, words in (({"depth": 3}, "`depth`, which is no parameter"), ({"x": 99.0}, "x=99.0")):
+    for point, words in (({"depth": 3}, "`depth`, which is not a parameter"), ({"x": 99.0}, "x=99.0")):
         check_refused(words, search.start, "random", SPACE, 0, {"start_points": [point]})
     search.start("random", SPACE, 0, {})
 

@@ -85,7 +85,7 @@ def _listed(
     folders = folders.replaced(names=names)
     if (n := len(folders.linked)) > MOST_NAMES:
         raise ConfigurationError(
-            f"A folder of which trials of a script get links must have at most {MOST_NAMES:,} names at its top. "
+            f"A folder whose entries are linked for trials must have at most {MOST_NAMES:,} names at its top. "
             f"Received: {n:,} in `{start}`. Give `--command-folder here` to start all trials there, or "
             "`--command-folder empty` for folders without links."
         )

@@ -149,7 +149,7 @@ class TrainingDriver(Driver):
         mean = StalenessStatistics.from_json(history["staleness"]).mean
         return (
             f"Momentum: of the {asked:g} asked for, {explicit_momentum(asked, mean):.2f} was left for the optimizer, "
-            f"as updates were {mean:.1f} versions old on average."
+            f"because updates were {mean:.1f} versions old on average."
         )
 
     def _write_history(self, directory: RunDirectory, history: dict[str, Json]) -> SafePath:

@@ -208,7 +208,7 @@ class ModelMaker:
             )
         if data.class_weights is not None or data.sample_weights_name is not None:
             raise ConfigurationError(
-                "A composite model takes no weights of classes or samples. Received: some; leave "
+                "A composite model does not accept weights of classes or samples. Received: some; leave "
                 f"`{spelled('class_weights')}` and `{spelled('sample_weights_name')}` out."
             )
         policy = getattr(definition.functions["get_model"], "dtype_policy", None)
