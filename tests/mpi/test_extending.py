@@ -195,7 +195,7 @@ def test_the_update_rule_trains(files, monkeypatch, shares, workers):
         ("FILE.py:CLASS", "no such file"),
         ("nowhere.py:SignSgd", "no such file"),
         ("sign.py:Sign", "no such class"),
-        ("sign.py:SignMaster", r"made by `CLASS()`"),
+        ("sign.py:SignMaster", r"constructed by `CLASS()`"),
         ("worse_half.py:WorseHalf", "`nnlo_opt.extend.UpdateRule` with a `name`"),
         ("halves.py:NoName", "`nnlo_opt.extend.UpdateRule` with a `name`"),
     ],
