@@ -139,15 +139,24 @@ def test_the_table_of_the_readme_has_every_page():
     assert pages <= {*re.findall(r"\]\(([^)]+)\)", table)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_modules_that_pages_name_exist(page):
-    quoted = re.findall(r"`([^`\n]+)`", prose_of(page))
+def stale_modules_of(text: str) -> list[str]:
+    """The names of modules of ours, and of what is in them, that a text quotes and that do not exist."""
+    quoted = re.findall(r"`([^`\n]+)`", text)
     roots = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     dotted = [name for name in quoted if re.fullmatch(r"[a-z_]+(\.\w+)+", name) and not name.endswith(FILES)]
-    ours = [name for name in dotted if name.removeprefix("nnlo_opt.").split(".")[0] in roots]
-    files = [name for name in quoted if re.fullmatch(r"[\w/]+/\w+\.py", name)]
-    assert not [name for name in ours if not is_python(name)]
+    return [n for n in dotted if n.removeprefix("nnlo_opt.").split(".")[0] in roots and not is_python(n)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_modules_that_pages_name_exist(page):
+    files = re.findall(r"`([\w/]+/\w+\.py)`", prose_of(page))
+    assert not stale_modules_of(prose_of(page))
     assert not [name for name in files if not any((root / name).is_file() for root in (PACKAGE, REPOSITORY))]
+
+
+def test_modules_that_docstrings_and_comments_name_exist():
+    texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert not {name: stale for name, text in texts.items() if (stale := stale_modules_of(text))}
 
 
 def test_names_that_the_architecture_quotes_exist():

@@ -3,6 +3,8 @@
     NnloError
     ├── ConfigurationError   invalid request: one sentence, exit code 2, nothing was trained
     ├── TrialError           this trial failed: recorded in the journal, and the search continues
+    │   ├── MisuseError          user code breaks a rule at every point
+    │   └── LostAttemptError     lost by chance: the trial is tried again
     ├── JournalError         damaged or foreign journal: exit code 2, the file is not changed
     │   └── UnreadableEventError   an event has a value that is never written
     ├── CheckpointError      damaged checkpoint: an older one is used, or training starts afresh
