@@ -184,6 +184,13 @@ def require_known(what: str, name: object, known: Iterable[str]) -> None:
         raise ConfigurationError(f"{what} must be one of {', '.join(names) or 'none'}. Received: {name!r}.{hint}")
 
 
+def check_whole(name: str, value: object, unit: str = "") -> None:
+    """Raise ConfigurationError unless the option `name` is a whole number of at least 1, counted in `unit`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        counted = f"a whole number{f' of {unit}' * bool(unit)}, at least 1"
+        raise ConfigurationError(f"`{name}` must be {counted}. Received: {value!r}.")
+
+
 #: names of something else, although similar to names of ours
 _OTHER_THINGS = {"adamw", "adamax", "nadam", "n_iter", "n_random_starts", "resources", "validation_split"}
 
