@@ -15,6 +15,7 @@ import nnlo_opt
 from nnlo_opt.cli import tool
 from tests.helpers.launcher import python
 from tests.helpers.pages import FENCE, PAGES, README, REPOSITORY, Kind, blocks_of, name_of, prose_of
+from tests.helpers.sources import house_imports_of
 
 PACKAGE = Path(nnlo_opt.__file__).parent
 
@@ -164,6 +165,19 @@ def test_names_that_the_architecture_quotes_exist():
     pages = [page for page in PAGES if "architecture" in name_of(page)]
     quoted = {name for page in pages for name in re.findall(r"`([A-Z][a-zA-Z]+(?:\.\w+)?)`", prose_of(page))}
     assert not {part for name in quoted for part in name.split(".") if not re.search(rf"\b{part}\b", code)}
+
+
+def test_each_of_the_three_walks_has_at_most_18_files_that_belong_together():
+    section = (REPOSITORY / "docs/architecture.md").read_text().partition("## Three walks\n")[2].partition("\n## ")[0]
+    rows = [re.findall(r"(?<=\|)[^|]*", line)[1:4] for line in section.splitlines() if re.match(r"\| \d", line)]
+    assert len(rows) <= 18
+    for column in zip(*rows, strict=True):
+        names = [found[1] for cell in column if (found := re.match(r" `([^`]+)`", cell))]
+        modules = [name for name in names if not name.endswith(".js")]
+        assert len(set(names)) == len(names) > 10
+        # Each module imports, or starts, another one of the walk, or is imported by one.
+        pairs = {(name, other) for name in modules for other in house_imports_of(name) & set(modules)}
+        assert {name for pair in pairs for name in pair} == set(modules)
 
 
 @pytest.mark.parametrize("part", ["core", "engine", "app", "tools", "ancestors"])
