@@ -188,6 +188,20 @@ def test_the_page_of_a_part_has_each_of_its_folders_in_at_most_60_lines(part):
     assert not [folder for folder in folders if f"`{folder}/`" not in page]
 
 
+@pytest.mark.parametrize("part", ["core", "engine", "app", "tools", "ancestors"])
+def test_the_page_of_a_part_names_what_exists(part):
+    folders = {path.parent.name for path in PACKAGE.glob(f"{part}/*/__init__.py")}
+    for line in (PACKAGE / part / "README.md").read_text().splitlines():
+        # What a row of the table names is in its folder; anything else in the part, or in the repository.
+        row = re.search(r"\| `(\w+)/` \|", line)
+        places = [PACKAGE / part / row[1]] if row else [PACKAGE / part, REPOSITORY]
+        files = re.findall(r"`([\w/]+\.py)`", line)
+        assert not [name for name in files if not any((place / name).is_file() for place in places)], line
+        dotted = [n for n in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", line) if n.split(".")[0] in folders]
+        assert not [name for name in dotted if not name.endswith(FILES) and not is_python(f"{part}.{name}")], line
+        assert not [link for link in re.findall(r"\]\(([^)#]+)", line) if not (PACKAGE / part / link).exists()], line
+
+
 def test_the_architecture_has_everything_that_lies_beside_the_parts():
     page = (REPOSITORY / "docs/architecture.md").read_text()
     beside = [f"`{path.parent.name}/`" for path in PACKAGE.glob("*/__init__.py")]
