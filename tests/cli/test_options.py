@@ -384,7 +384,7 @@ WRONG = [
     ("--warmup-epochs", ["1.5", "2"], "at most `--epochs`, which is 1"),
     ("--lr-schedule", ["", "cos", "step", "step:1", "step:0:0.1", "exponential:2", "linear:1"], "one of constant, "),
     ("--learning-rate", ["0", "-0.1", "nan", "inf", "x", "-0.001"], "a finite number above 0"),
-    ("--optimizer", ["sgdx", "", "Adam"], "one of sgd, adam, rmsprop, adadelta"),
+    ("--optimizer", ["sgdx", "", "Adam"], "one of sgd, adam, adamw, nadam, rmsprop, adagrad, adadelta, lion"),
     ("--mode", ["down", ""], "one of downpour"),
     ("--exchange", ["memory", ""], "one of auto, messages"),
     ("--memory-limit", ["-1", "1.5", "x", ""], "a whole number of MiB, at least 0"),

@@ -11,6 +11,7 @@ from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.trials.checkpoint import load, load_weights
+from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from tests.helpers.effort import examples
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.linear_serial import N_FEATURES, N_TRAIN, SMALL, Data, serial_trajectory
@@ -28,7 +29,7 @@ N_WEIGHTS = N_FEATURES + 1
 @pytest.mark.parametrize("synchronous", [False, True])
 @pytest.mark.parametrize(
     ("optimizer", "parameters"),
-    [("sgd", {}), ("sgd", {"momentum": 0.9, "nesterov": True}), ("adam", {}), ("rmsprop", {}), ("adadelta", {})],
+    [("sgd", {"momentum": 0.9, "nesterov": True}), *((name, {}) for name in OPTIMIZERS)],
 )
 def test_one_worker_is_serial_training_step_by_step(tmp_path, synchronous, optimizer, parameters):
     options = options_of(optimizer=optimizer, optimizer_params=parameters, synchronous=synchronous)

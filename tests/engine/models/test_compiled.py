@@ -54,7 +54,11 @@ def vars_of(found):
     [
         (lambda o: o.SGD(0.5, momentum=0.9, nesterov=True), ("sgd", 0.5, {"momentum": 0.9, "nesterov": True})),
         (lambda o: o.Adam(), ("adam", 0.001, {})),
-        (lambda o: o.AdamW(1e-4), ("adam", 1e-4, {})),
+        (lambda o: o.AdamW(1e-4), ("adamw", 1e-4, {})),
+        (lambda o: o.AdamW(weight_decay=0.1), ("adamw", 0.001, {"weight_decay": 0.1})),
+        (lambda o: o.Nadam(beta_1=0.8), ("nadam", 0.001, {"beta_1": 0.8})),
+        (lambda o: o.Adagrad(initial_accumulator_value=0.0), ("adagrad", 0.001, {"initial_accumulator_value": 0.0})),
+        (lambda o: "lion", ("lion", 0.001, {})),
         (lambda o: o.RMSprop(0.01, rho=0.8, centered=True), ("rmsprop", 0.01, {"rho": 0.8, "centered": True})),
         (lambda o: o.Adadelta(1.0), ("adadelta", 1.0, {})),
         (lambda o: "sgd", ("sgd", 0.01, {})),
@@ -80,11 +84,12 @@ def test_every_argument_that_does_not_hold_is_named():
         )
     )
     assert found.taken == (
-        "Taken from `compile`: adam (learning_rate=0.001), loss binary_crossentropy, loss weights, accuracy."
+        "Taken from `compile`: adamw (learning_rate=0.001, weight_decay=0.01), loss binary_crossentropy, loss weights, "
+        "accuracy."
     )
     assert found.replaced == ""
     for said in (
-        "weight_decay=0.01 and clipnorm=1.0 of AdamW",
+        "clipnorm=1.0 of AdamW",
         "metrics AUC, BinaryAccuracy(threshold=0.7) (",
         "weighted metrics mae",
         "steps_per_execution=4",
@@ -95,7 +100,7 @@ def test_every_argument_that_does_not_hold_is_named():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"optimizer": "lion"}, "Lion(learning_rate=0.001) (adam trains in its place"),
+        ({"optimizer": "adamax"}, "Adamax(learning_rate=0.001) (adam trains in its place"),
         ({"optimizer": "sgd", "run_eagerly": True}, "run_eagerly=True"),
         ({"optimizer": "sgd", "metrics": {"out": [["mse"]]}}, "metrics mse ("),
     ],

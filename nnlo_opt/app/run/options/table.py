@@ -217,7 +217,8 @@ TRAINING = _group(
     _training("sync_every", "BATCHES", whole(unit="batches"), example="10",
         help="batches between two exchanges of a worker with its master"),
     _training("optimizer", "NAME", TEXT, shown="that of a compiled model, else adam", example="sgd", common=True,
-        help="sgd, adam, rmsprop or adadelta; with Keras's defaults, at the master"),
+        help="sgd, adam, adamw, lion or another; the others are nadam, rmsprop, adagrad and adadelta; with "
+             "Keras's defaults, at the master"),
     _training("learning_rate", "RATE", kinds.POSITIVE, shown="the optimizer's own", example="1e-3", also="--lr",
         common=True, help="learning rate of the optimizer"),
     _training("optimizer_params", "DICT", kinds.DICTIONARY, example="{'momentum': 0.9}",

@@ -16,8 +16,6 @@ from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.compiled import Compiled, by_figure
 from nnlo_opt.engine.models.losses import VariedLoss
 
-#: optimizers that are another one with an argument more
-_VARIANTS = {"adamw": "adam"}
 #: methods of a model that `fit` and `evaluate` call, with what does the same
 _METHODS = {
     "compute_loss": "Give the function of each sample by `get_loss`, and add penalties by `add_loss`",
@@ -123,13 +121,11 @@ def _optimizer(optimizer: Any) -> tuple[str, dict[str, Any], list[str]]:
         return "", {}, []
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale, which is kept here anyway
     kind, config = type(optimizer), optimizer.get_config()
-    name = _VARIANTS.get(kind.__name__.lower(), kind.__name__.lower())
+    name = kind.__name__.lower()
     rate, schedule = _rate(config.get("learning_rate"))
     is_ours = kind.__module__.partition(".")[0] == "keras" and name in OPTIMIZERS
     parameters = OPTIMIZERS[name].parameters if is_ours else {}
     defaults = kind().get_config() if is_ours else config
-    if kind.__name__ == "AdamW":
-        defaults["weight_decay"] = None  # its default decays, too
     apart = ("name", "learning_rate")
     changed = {key: value for key, value in config.items() if key not in apart and value != defaults[key]}
     own = {"learning_rate": rate} if rate is not None else {}
@@ -138,8 +134,7 @@ def _optimizer(optimizer: Any) -> tuple[str, dict[str, Any], list[str]]:
     if not is_ours:
         return text, {}, []
     others = [f"{key}={value!r}" for key, value in changed.items() if key not in parameters]
-    instead = f", which trains as {name}" * (kind.__name__.lower() in _VARIANTS)
-    unused = [f"{' and '.join(others)} of {kind.__name__}{instead}"] if others else []
+    unused = [f"{' and '.join(others)} of {kind.__name__}"] if others else []
     if schedule:
         unused.append(f"{schedule} of its learning rate (`{spelled('lr_schedule')}`)")
     chosen = {key: value for key, value in changed.items() if key in parameters}
