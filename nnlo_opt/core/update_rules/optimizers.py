@@ -6,8 +6,9 @@ by step.
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Self
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError, require_known
+from nnlo_opt.core.update_rules.layers import Layer
 from nnlo_opt.core.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
 
 Slots = Mapping[str, FloatVector]
@@ -125,38 +127,43 @@ class Optimizer(ABC):
             for slot, switch in self.averages.items()
             if switch is None or self.values[switch]
         }
-        #: before each step the learning rate times this times the weights is subtracted from them
+        #: see `beside`
         self._weight_decay = float(values.get("weight_decay", 0.0))
+        self._no_decay: str | None = None
+        self._ema = 0.0
         #: slices of the weights that decay
         self._decaying: Sequence[slice] = [slice(0, n_weights)]
-        #: momentum of the average of the weights
-        self._ema = 0.0
         #: temporaries of one block
         self._scratch = [scratch_for(n_weights) for _ in range(self.n_scratch)]
         self._n_weights = n_weights
         #: (start, stop) of a block -> cached result of `_part`
         self._parts: dict[tuple[int, int], _Part] = {}
 
-    def beside(self, weight_decay: float | None = None, ema: float | None = None) -> Self:
-        """Let the weights decay by this factor, and keep their average with this momentum, as Keras does.
+    def beside(self, weight_decay: float | None = None, no_decay: str | None = None, ema: float | None = None) -> Self:
+        """Let the weights decay, and keep their average, with the formulas of Keras; call before any other method.
 
-        Decay comes before a step: w -= lr weight_decay w. The average follows it: a = ema a + (1 - ema) w, from the
-        weights after the first step. None for the decay of the parameters, if any, and for no average.
+        Args:
+            weight_decay: before each step, w -= learning rate * weight_decay * w; None for that of the parameters.
+            no_decay: regular expression for the names of layers that do not decay.
+            ema: after each step, a = ema * a + (1 - ema) * w, beginning with the weights after the first; None for no
+                average.
         """
         if weight_decay is not None:
             self._weight_decay = weight_decay
+        self._no_decay = no_decay
         if ema is not None:
             self._ema, self._slots[_AVERAGE] = ema, np.zeros(self._n_weights, np.float32)
         return self
 
-    def decay_only(self, parts: Sequence[slice]) -> None:
-        """Let only these slices of the weights decay."""
-        self._decaying = parts
-        self._parts.clear()
+    def take_layers(self, layers: Iterable[Layer]) -> None:
+        """Exempt the layers of `no_decay` from decay; without a call all weights decay."""
+        if self._no_decay is not None:
+            self._decaying = [layer.part for layer in layers if not re.search(self._no_decay, layer.name)]
+            self._parts.clear()
 
     @property
     def average(self) -> FloatVector | None:
-        """Average of the weights, valid after the first step; None if none is kept."""
+        """Average of the weights, zero before the first step; None if none is kept."""
         return self._slots.get(_AVERAGE)
 
     def at_step(self, n_steps: int) -> None:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError
+from nnlo_opt.core.update_rules.layers import layers_of
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS, make_optimizer
 from nnlo_opt.core.update_rules.vectors import BLOCK
 
@@ -81,8 +82,8 @@ def test_decay_and_average_are_kerass(name):
         0.05, weight_decay=0.3, use_ema=True, ema_momentum=0.8
     )
     theirs.exclude_from_weight_decay(var_names=["bias"])
-    ours = make_optimizer(name, 100, 0.05).beside(weight_decay=0.3, ema=0.8)
-    ours.decay_only([slice(0, 30)])
+    ours = make_optimizer(name, 100, 0.05).beside(weight_decay=0.3, no_decay="bias", ema=0.8)
+    ours.take_layers(layers_of([("dense/kernel", (30,)), ("dense/bias", (70,))]))
     compare_to_keras(ours, theirs)
     theirs.finalize_variable_values(theirs._trainable_variables)
     expected = np.concatenate([variable.numpy() for variable in theirs._trainable_variables])
