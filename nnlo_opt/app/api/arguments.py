@@ -64,7 +64,7 @@ class SearchArguments(TypedDict, total=False):
     global_clip_norm: float | None
     clip_value: float | None
     ema: float | None
-    warmup_epochs: float
+    warmup_epochs: float | str
     lr_schedule: str
     early_stopping: str | None
     target_metric: str | None

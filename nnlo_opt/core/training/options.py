@@ -57,9 +57,9 @@ class TrainingOptions:
     clip_value: float | None = None
     #: momentum of the average of the weights, which is evaluated and saved; None for no average
     ema: float | None = None
-    #: epochs over which the learning rate rises to its value, and its schedule afterwards; see
-    #: `core.training.schedules`
-    warmup_epochs: float = 0.0
+    #: epochs over which the learning rate rises to its value, or their share such as "10%", and its schedule
+    #: afterwards; see `core.training.schedules`
+    warmup_epochs: float | str = 0.0
     lr_schedule: str = "constant"
     #: update rule, one of `MODES`
     mode: str = "downpour"
