@@ -207,14 +207,16 @@ class TrainingOptions:
 
     def _check_beside(self) -> None:
         """Raise ConfigurationError for invalid weight decay, clipping or average."""
-        for name, rule, holds in (
-            ("weight_decay", "a finite number, at least 0", lambda value: value >= 0),
-            *((name, "a finite number above 0", lambda value: value > 0) for name in CLIPPINGS),
-            ("ema", "a number of at least 0 and below 1, such as 0.99", lambda value: 0 <= value < 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and not (is_number(value) and holds(value)):
-                raise ConfigurationError(f"`{spelled(name)}` must be {rule}. Received: {value!r}.")
+        rules = {
+            "weight_decay": "a finite number, at least 0",
+            **dict.fromkeys(CLIPPINGS, "a finite number above 0"),
+            "ema": "a number of at least 0 and below 1, such as 0.99",
+        }
+        for name, rule in rules.items():
+            if (value := getattr(self, name)) is not None:
+                is_sound = is_number(value) and (value > 0 or (value == 0 and name not in CLIPPINGS))
+                if not is_sound or (name == "ema" and value >= 1):
+                    raise ConfigurationError(f"`{spelled(name)}` must be {rule}. Received: {value!r}.")
         if self.no_decay is not None:
             try:
                 re.compile(self.no_decay)
