@@ -7,6 +7,7 @@ import numpy as np
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.data.folds import Fold, single_fold
 from nnlo_opt.core.data.source import DataSource
+from nnlo_opt.core.update_rules.layers import layers_of
 from tests.helpers.loopback_team import linear_tasks
 from tests.helpers.memory_source import linear_source
 
@@ -23,6 +24,8 @@ def data_of(n_train, n_validation, n_features=4):
 
 
 N_TRAIN, N_VALIDATION, N_FEATURES, BATCH, EPOCHS, RATE = 26, 7, 4, 4, 3, 0.05
+#: arrays of the model
+LAYERS = [("kernel", (N_FEATURES,)), ("bias", (1,))]
 SMALL = data_of(N_TRAIN, N_VALIDATION, N_FEATURES)
 #: samples of the batches of a pass of one worker
 SIZES = [4, 4, 4, 4, 4, 4, 2]
@@ -63,7 +66,9 @@ def serial_trajectory(options, n_workers=1, data=SMALL):
     """
     workers = [Serial(options, worker, n_workers, data) for worker in range(1, n_workers + 1)]
     model, weights, n_before = workers[0].model, workers[0].initial.copy(), 0
-    optimizer = options.rule.optimizer(options, model.n_weights)
+    optimizer, layers = options.rule.optimizer(options, model.n_weights), layers_of(LAYERS)
+    optimizer.take_layers(layers)
+    clipping = options.clipping(layers)
     rate, trajectory, gradient = optimizer.learning_rate, [weights.copy()], np.empty_like(weights)
     for _ in range(options.epochs):
         still = workers
@@ -73,6 +78,8 @@ def serial_trajectory(options, n_workers=1, data=SMALL):
             model.write_weights(weights)
             model.gradient(x, y, gradient)
             optimizer.learning_rate = rate * factor_of(options, n_before, n_before + len(y), len(data.folds[0].train))
+            if clipping is not None:
+                clipping.clip(gradient)
             optimizer.apply(weights, gradient)
             trajectory.append(weights.copy())
             n_before += len(y)

@@ -49,6 +49,35 @@ def test_a_resumed_training_ends_with_the_same_weights(folder, digits, n_ranks, 
     assert np.array_equal(parts, whole)
 
 
+AVERAGED = ["--optimizer", "adamw", "--ema", "0.95", "--global-clip-norm", "0.5", "--no-decay", "bias", "--batch", "32"]
+
+
+@pytest.mark.proof
+def test_averages_of_clipped_steps_are_the_same_in_memory_by_messages_and_at_a_master(folder, digits):
+    options = [*AVERAGED, "--epochs", "2"]
+    shared = train(folder, digits, 2, "shared", *options, "--mode", "allreduce")
+    sent = train(folder, digits, 2, "sent", *options, "--mode", "allreduce", "--exchange", "messages")
+    at_master = train(folder, digits, 3, "master", *options, "--synchronous")
+    last = train(folder, digits, 2, "last", *options, "--mode", "allreduce", "--ema", "0")
+    np.testing.assert_allclose(sent, shared, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(at_master, shared, rtol=1e-3, atol=1e-4)
+    assert np.abs(last - shared).max() > 1e-3
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("n_ranks", "options"), [(2, ["--mode", "allreduce"]), (3, ["--synchronous"]), (2, [])], ids=str
+)
+def test_a_training_killed_within_an_average_ends_with_the_same_weights(folder, digits, n_ranks, options):
+    options = [*AVERAGED, *options, "--epochs", "8"]
+    whole = train(folder, digits, n_ranks, "whole", *options)
+    command = ["TrainingDriver", "--model", "model.py", *launcher.data_of(digits), "--checkpoint", "part", *options]
+    job = launcher.start(n_ranks, command, folder)
+    job.wait_for(folder / "checkpoints/part", "EpochEnded", 3)
+    job.kill()
+    assert np.array_equal(train(folder, digits, n_ranks, "part", *options, "--restore", "part"), whole)
+
+
 @pytest.mark.proof
 def test_a_training_resumes_on_another_number_of_ranks(folder, digits):
     """A batch is all that a rank has, so that an epoch is one step along the mean over all samples."""

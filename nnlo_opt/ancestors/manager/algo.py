@@ -53,7 +53,7 @@ class Algo:
         """Check all arguments.
 
         Args:
-            optimizer: optimizer at the master: sgd, adam, rmsprop or adadelta; None in `easgd`, which has none.
+            optimizer: optimizer at the master: sgd, adam or another; None in `easgd`, which has none.
             loss: a name, a function (y_true, y_pred), or a list or dict of them for several outputs; None to infer it
                 from model and labels.
             validate_every: updates between two validations; 0 for no validation, None for one after every epoch.

@@ -58,7 +58,13 @@ class SearchArguments(TypedDict, total=False):
     optimizer: str
     learning_rate: float | None
     optimizer_params: Mapping[str, Any]
-    warmup_epochs: float
+    weight_decay: float | None
+    no_decay: str | None
+    clip_norm: float | None
+    global_clip_norm: float | None
+    clip_value: float | None
+    ema: float | None
+    warmup_epochs: float | str
     lr_schedule: str
     early_stopping: str | None
     target_metric: str | None

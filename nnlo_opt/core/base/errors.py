@@ -192,7 +192,7 @@ def check_whole(name: str, value: object, unit: str = "") -> None:
 
 
 #: names of something else, although similar to names of ours
-_OTHER_THINGS = {"adamw", "adamax", "nadam", "n_iter", "n_random_starts", "resources", "validation_split"}
+_OTHER_THINGS = {"adamax", "n_iter", "n_random_starts", "resources", "validation_split"}
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -5,7 +5,8 @@ for one trial.
 """
 
 import copy
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -15,7 +16,9 @@ from nnlo_opt.core.space.space import TRAIN_PREFIX
 from nnlo_opt.core.space.values import is_number
 from nnlo_opt.core.training.schedules import LearningRateSchedule
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.core.update_rules.clipping import CLIPPINGS, Clipping
 from nnlo_opt.core.update_rules.effect import have_same_steps
+from nnlo_opt.core.update_rules.layers import Layer
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.core.update_rules.registry import RULES, default_values
 from nnlo_opt.core.update_rules.rule import UpdateRule
@@ -25,6 +28,8 @@ from nnlo_opt.core.update_rules.staleness import StalenessPolicy
 MODES = tuple(RULES)
 #: how updates of a worker reach the central weights
 EXCHANGES = ("auto", "messages")
+#: options of an optimizer besides its own parameters
+BESIDE = ("weight_decay", "no_decay", *CLIPPINGS, "ema")
 #: integer options -> what they count
 _COUNTS = {"batch": "samples", "epochs": "epochs", "sync_every": "batches", "checkpoint_interval": "epochs"}
 
@@ -42,9 +47,19 @@ class TrainingOptions:
     #: learning rate of the optimizer; None for its own default
     learning_rate: float | None = None
     optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: epochs over which the learning rate rises to its value, and its schedule afterwards; see
-    #: `core.training.schedules`
-    warmup_epochs: float = 0.0
+    #: decoupled weight decay; None for the optimizer's own (adamw has one)
+    weight_decay: float | None = None
+    #: regular expression for the names of arrays without decay
+    no_decay: str | None = None
+    #: limit of the norm of the gradient of each array, of the norm of all, or of each number: at most one of the three
+    clip_norm: float | None = None
+    global_clip_norm: float | None = None
+    clip_value: float | None = None
+    #: momentum of the average of the weights, which is evaluated and saved; None for no average
+    ema: float | None = None
+    #: epochs over which the learning rate rises to its value, or their share such as "10%", and its schedule
+    #: afterwards; see `core.training.schedules`
+    warmup_epochs: float | str = 0.0
     lr_schedule: str = "constant"
     #: update rule, one of `MODES`
     mode: str = "downpour"
@@ -100,6 +115,7 @@ class TrainingOptions:
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "overlap" and value is None):
                 raise ConfigurationError(f"`{spelled(name)}` must be True or False. Received: {value!r}.")
+        self._check_beside()
         self._check_rule()
         self.schedule.check(self.epochs)
         _ = self.stopping, self.target, self.staleness_policy  # raises if one is invalid
@@ -148,13 +164,13 @@ class TrainingOptions:
     def has_effect(self, name: str, mode: str = "") -> bool:
         """Return True if the option `name` changes the steps of the rule, or of the rule `mode`.
 
-        `name`: optimizer, worker_optimizer or learning_rate.
+        `name`: optimizer, worker_optimizer, learning_rate or weight_decay.
         """
         rule = self.rules[mode or self.mode]
         plain: dict[str, Any] = {"mode": mode or self.mode, "momentum_correction": False}
         if name != "learning_rate":
             plain |= {"optimizer_params": {}, "worker_optimizer_params": {}}
-        values: tuple[Any, Any] = (0.01, 0.02) if name == "learning_rate" else ("sgd", "adam")
+        values: tuple[Any, Any] = (0.01, 0.02) if name in ("learning_rate", "weight_decay") else ("sgd", "adam")
         try:
             same = have_same_steps(rule, *(replace(self, **plain | {name: value}) for value in values))
         except ConfigurationError:  # the rule refuses one of them
@@ -176,6 +192,43 @@ class TrainingOptions:
         """True if a worker computes its next batch while the master answers."""
         return not self.waits if self.overlap is None else self.overlap
 
+    @property
+    def clips_mean(self) -> bool:
+        """True if the master clips the mean of the workers' gradients; else each worker clips its own."""
+        # Between two exchanges a worker follows its own gradients.
+        return self.synchronous and self.sync_every == 1 and self.rule.averages_gradients
+
+    def clipping(self, layers: Sequence[Layer]) -> Clipping | None:
+        """Return what clips a gradient of a model of these layers; None if nothing does."""
+        for name in CLIPPINGS:
+            if (limit := getattr(self, name)) is not None:
+                return Clipping(name, limit, layers)
+        return None
+
+    def _check_beside(self) -> None:
+        """Raise ConfigurationError for invalid weight decay, clipping or average."""
+        rules = {
+            "weight_decay": "a finite number, at least 0",
+            **dict.fromkeys(CLIPPINGS, "a finite number above 0"),
+            "ema": "a number of at least 0 and below 1, such as 0.99",
+        }
+        for name, rule in rules.items():
+            if (value := getattr(self, name)) is not None:
+                is_sound = is_number(value) and (value > 0 or (value == 0 and name not in CLIPPINGS))
+                if not is_sound or (name == "ema" and value >= 1):
+                    raise ConfigurationError(f"`{spelled(name)}` must be {rule}. Received: {value!r}.")
+        if self.no_decay is not None:
+            try:
+                re.compile(self.no_decay)
+            except (re.error, TypeError) as error:
+                raise ConfigurationError(
+                    f"`{spelled('no_decay')}` must be a regular expression, such as 'bias|norm'. Received: "
+                    f"{self.no_decay!r} ({error})."
+                ) from error
+        if len(given := [name for name in CLIPPINGS if getattr(self, name) is not None]) > 1:
+            said = " and ".join(f"`{spelled(name, getattr(self, name))}`" for name in given)
+            raise ConfigurationError(f"A gradient is clipped in one way only. Received: {said}; drop all but one.")
+
     def _check_rule(self) -> None:
         """Raise ConfigurationError for options that the update rule does not support."""
         rule, mode = self.rule, f"`{spelled('mode', self.mode)}`"
@@ -188,6 +241,7 @@ class TrainingOptions:
             ("overlap", self.overlap and self.waits, f"must be left out with {together}"),
             ("staleness", weighs, drop_it),
             ("sync_every", counts, f"must be 1 with {mode}, whose workers take no steps by themselves"),
+            ("ema", self.ema is not None and not rule.keeps_average, f"must be left out with {mode}"),
         ):
             if given:
                 value = getattr(self, name)
@@ -240,22 +294,33 @@ class TrainingOptions:
         """Return the options with the optimizer of a model, as far as they do not choose another.
 
         Args:
-            steps: optimizer, learning_rate and optimizer_params of the model; empty if it brings none.
+            steps: optimizer, learning_rate and optimizer_params of the model, and those of `BESIDE` that it has; empty
+                if it brings none.
         """
         if not steps or "optimizer" in self.given:
             return self
         rate = self.learning_rate if "learning_rate" in self.given else steps["learning_rate"]
         parameters = {**steps["optimizer_params"], **self.optimizer_params}
-        return replace(self, optimizer=steps["optimizer"], learning_rate=rate, optimizer_params=parameters)
+        beside: dict[str, Any] = {}
+        if not (self.rule.steps_at_workers and self.worker_optimizer) and self.steps_by(own=False):
+            free = (name for name in BESIDE if self.given.isdisjoint(alternatives(name)))
+            beside = {name: steps.get(name) for name in free if name != "ema" or self.rule.keeps_average}
+        return replace(self, optimizer=steps["optimizer"], learning_rate=rate, optimizer_params=parameters, **beside)
 
     def for_updates(self) -> "TrainingOptions":
         """Return the options of the update rule for a model that trains itself: weight differences are added.
 
         Raises:
-            ConfigurationError: `momentum_correction` is set, but the momentum is inside the model.
+            ConfigurationError: an option is set for steps that are inside the model.
         """
         if self.momentum_correction:
             raise _not_corrected("a model that trains itself", "train it without")
+        for name in ("weight_decay", *CLIPPINGS):
+            if (value := getattr(self, name)) is not None:
+                raise ConfigurationError(
+                    f"`{spelled(name)}` is for models that return gradients. Received: {value!r} with a model that "
+                    "trains itself; leave it out."
+                )
         plain: dict[str, Any] = {"optimizer_params": {}, "worker_optimizer": None, "worker_optimizer_params": {}}
         own = {option.name: 1.0 for option in self.rule.options if option.is_rate}
         return replace(self, optimizer="sgd", learning_rate=1.0, of_rules={**self.of_rules, **own}, **plain)
@@ -267,6 +332,11 @@ class TrainingOptions:
             value = copy.deepcopy(getattr(self, name))
             plain |= value if name == "of_rules" else {name: value}
         return plain
+
+
+def alternatives(name: str) -> tuple[str, ...]:
+    """Return the options that exclude this one of `BESIDE`, with itself: of the ways to clip, one holds."""
+    return CLIPPINGS if name in CLIPPINGS else (name,)
 
 
 def _not_corrected(received: str, remedy: str) -> ConfigurationError:

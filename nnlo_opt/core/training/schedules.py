@@ -11,19 +11,29 @@ by
     cosine             (1 + cos(pi q)) / 2         Loshchilov and Hutter, arXiv:1608.03983, equation (5), one period
     exponential:RATE   RATE^(p - W)
     step:EVERY:FACTOR  FACTOR^floor(p / EVERY)     Goyal et al., section 5.1: EVERY counts from the very beginning
+    one-cycle          from 1 to 4e-6 by a cosine  Smith and Topin, arXiv:1708.07120, with the numbers of PyTorch
 
-A step during the warm-up multiplies it.
+A step during the warm-up multiplies it. The warm-up of one-cycle is the first half of its cycle: a cosine from 1 / 25,
+over 0.3 of the training unless W is given. (PyTorch lets the momentum cycle as well; here it is constant.)
 """
 
 import math
+from contextlib import suppress
 
 from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.space.values import is_number
 
+_ONE_CYCLE = "one-cycle"
+#: first factor of one-cycle, the last one relative to it, and the share of the rise
+_FIRST, _LAST, _RISE = 1 / 25, 1e-4, 0.3
 #: kind -> names of its arguments
-_NUMBERS = {"constant": (), "cosine": (), "linear": (), "exponential": ("RATE",), "step": ("EVERY", "FACTOR")}
+_NUMBERS = {
+    **dict.fromkeys(("constant", "cosine", "linear", _ONE_CYCLE), ()),
+    "exponential": ("RATE",),
+    "step": ("EVERY", "FACTOR"),
+}
 _FORMS = ", ".join(":".join((kind, *names)) for kind, names in _NUMBERS.items())
 _RULE = f"must be one of {_FORMS}, such as step:30:0.1"
 #: tolerance for counting steps, so that 0.1 + 0.2 epochs are 3 steps of 0.1
@@ -36,29 +46,28 @@ class LearningRateSchedule(Frozen):
     kind: str = "constant"
     #: arguments of the kind, in the order of the option's text
     numbers: tuple[float, ...] = ()
-    #: epochs of the warm-up
+    #: epochs of the warm-up, or its share of the training
     warmup_epochs: float = 0.0
+    warmup_share: float = 0.0
 
     @classmethod
-    def parse(cls, text: str = "constant", warmup_epochs: float = 0.0) -> "LearningRateSchedule":
+    def parse(cls, text: str = "constant", warmup_epochs: float | str = 0.0) -> "LearningRateSchedule":
         """Parse `--lr-schedule` and `--warmup-epochs`."""
-        if not (is_number(warmup_epochs) and warmup_epochs >= 0):
-            raise ConfigurationError(
-                f"`{spelled('warmup_epochs')}` must be a finite number of epochs, at least 0. Received: "
-                f"{warmup_epochs!r}. Leave it out to begin with the full learning rate."
-            )
+        warmup = _warmup(warmup_epochs)
         kind, *given = (part.strip() for part in text.split(":")) if isinstance(text, str) else ("",)
         names = _NUMBERS.get(kind)
         if names is None or len(given) != len(names):
             hint = did_you_mean(kind, _NUMBERS) or " Leave it out for a constant learning rate."
             raise ConfigurationError(f"`{spelled('lr_schedule')}` {_RULE}. Received: {text!r}.{hint}")
         numbers = tuple(_number(name, value, text) for name, value in zip(names, given, strict=True))
-        return cls(kind=kind, numbers=numbers, warmup_epochs=float(warmup_epochs))
+        if kind == _ONE_CYCLE and not any(warmup.values()):
+            warmup = {"warmup_share": _RISE}
+        return cls(kind=kind, numbers=numbers, **warmup)
 
     @property
     def changes(self) -> bool:
         """True if the factor is not always 1."""
-        return self.kind != "constant" or self.warmup_epochs > 0
+        return self.kind != "constant" or self.warmup_epochs > 0 or self.warmup_share > 0
 
     def check(self, epochs: int) -> None:
         """Raise ConfigurationError if the warm-up is longer than a training of `epochs` epochs."""
@@ -74,19 +83,22 @@ class LearningRateSchedule(Frozen):
         Progress outside the training is clipped to its beginning or end.
         """
         p = min(max(epoch_progress, 0.0), float(epochs))
-        warmup = min(1.0, p / self.warmup_epochs) if self.warmup_epochs else 1.0
+        n_warmup = self.warmup_epochs + self.warmup_share * epochs
+        warmup = min(1.0, p / n_warmup) if n_warmup else 1.0
         if self.kind == "step":
             every, drop = self.numbers
             return float(warmup * drop ** math.floor(p / every + _SLACK))
-        if p <= self.warmup_epochs:
-            return warmup
-        after = p - self.warmup_epochs
-        done = after / (epochs - self.warmup_epochs)
+        if p <= n_warmup:
+            return _between(_FIRST, 1.0, warmup) if self.kind == _ONE_CYCLE else warmup
+        after = p - n_warmup
+        done = after / (epochs - n_warmup)
         match self.kind:
             case "linear":
                 return 1.0 - done
             case "cosine":
-                return 0.5 * (1.0 + math.cos(math.pi * done))
+                return _between(1.0, 0.0, done)
+            case "one-cycle":
+                return _between(1.0, _FIRST * _LAST, done)
             case "exponential":
                 return float(self.numbers[0] ** after)
         return 1.0
@@ -122,6 +134,25 @@ class LearningRates:
     def factor(self, before: int, after: int) -> float:
         """Return the factor for an update that covers samples `before` to `after`, over all workers."""
         return self._schedule.factor_of_update(before, after, self._n_train, self._epochs) * self._of_callbacks
+
+
+def _between(first: float, last: float, done: float) -> float:
+    """Return the point of half a period of a cosine from `first` to `last`."""
+    return last + 0.5 * (first - last) * (1.0 + math.cos(math.pi * done))
+
+
+def _warmup(value: float | str) -> dict[str, float]:
+    """Return the field of a warm-up."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        with suppress(ValueError):
+            if 0 <= (share := float(value.strip()[:-1])) <= 100:
+                return {"warmup_share": share / 100}
+    elif is_number(value) and not isinstance(value, str) and value >= 0:
+        return {"warmup_epochs": float(value)}
+    raise ConfigurationError(
+        f"`{spelled('warmup_epochs')}` must be a finite number of epochs, at least 0, or a share of the training such "
+        f"as 10%. Received: {value!r}. Leave it out to begin with the full learning rate."
+    )
 
 
 def _number(name: str, text: str, received: str) -> float:

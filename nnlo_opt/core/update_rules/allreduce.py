@@ -27,17 +27,31 @@ from nnlo_opt.core.update_rules.rule import (
 )
 from nnlo_opt.core.update_rules.vectors import FloatVector
 
+_AVERAGE = "average"
+
 
 class AllreduceMaster(MasterHalf):
     """The master's half: the central weights are those of the first worker, because all workers have the same."""
 
     answers = Answer.NOTHING
 
+    def __init__(self, n_averaged: int = 0) -> None:
+        """Expect the average of that many weights behind the weights of a worker."""
+        if n_averaged:
+            self.memory = {_AVERAGE: np.zeros(n_averaged, np.float32)}
+
+    @property
+    def average(self) -> FloatVector | None:
+        return self.memory.get(_AVERAGE)
+
     def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
         raise ProtocolError("Allreduce has no updates of single workers.")
 
     def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
-        np.copyto(central, updates[0][1])
+        _, update = updates[0]
+        np.copyto(central, update[: len(central)])
+        if self.average is not None:
+            np.copyto(self.average, update[len(central) :])
 
 
 class AllreduceWorker(SteppingWorker):
@@ -57,16 +71,20 @@ class AllreduceWorker(SteppingWorker):
         self._shared.apply()
         return True
 
+    def finish(self) -> FloatVector:
+        average = self._optimizer.average
+        return self.weights if average is None else np.concatenate([self.weights, average])
+
 
 class Allreduce(UpdateRule):
     """The rule of `--mode allreduce`."""
 
     name = "allreduce"
-    averages_every_batch = parts_steps = True
+    averages_every_batch = parts_steps = keeps_average = True
     makes_local_steps = False
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> AllreduceMaster:
-        return AllreduceMaster()
+        return AllreduceMaster(0 if options.ema is None else n_weights)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> AllreduceWorker:
         return AllreduceWorker(n_weights, self.optimizer(options, n_weights))

@@ -18,12 +18,14 @@ which at k = 1 is the gradient of the union of their batches, however the sample
 for its group, so in synchronous training a tree of masters is equivalent to one master.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.update_rules.clipping import Clipping
+from nnlo_opt.core.update_rules.layers import Layer
 from nnlo_opt.core.update_rules.optimizers import Optimizer, make_optimizer
 from nnlo_opt.core.update_rules.rule import GroupHalf, MasterHalf, RuleOptions, UpdateRule, WorkerHalf
 from nnlo_opt.core.update_rules.staleness import explicit_momentum
@@ -48,11 +50,22 @@ def combine(updates: Sequence[tuple[int, FloatVector]], out: FloatVector) -> Non
 class DownpourMaster(MasterHalf):
     """The master's half: an optimizer follows the gradients of the workers."""
 
-    def __init__(self, optimizer: Optimizer, *, corrects_momentum: bool = False) -> None:
+    clips = True
+
+    def __init__(self, optimizer: Optimizer, options: RuleOptions | None = None) -> None:
         self._optimizer: Optimizer = optimizer
+        self._options = options
+        corrects_momentum = options is not None and options.momentum_correction
+        #: clips the mean of a round; None before `take_layers`, or if nothing does
+        self._clipping: Clipping | None = None
         #: total momentum of staleness and optimizer; None if momentum is not corrected
         self._asked_momentum = float(optimizer.values["momentum"]) if corrects_momentum else None
         self._mean = aligned_empty(0)
+
+    def take_layers(self, layers: Iterable[Layer]) -> None:
+        super().take_layers(layers)
+        if self._options is not None and self._options.clips_mean:
+            self._clipping = self._options.clipping(self._layers)
 
     def take_staleness(self, mean: float) -> None:
         if self._asked_momentum is not None:
@@ -78,6 +91,8 @@ class DownpourMaster(MasterHalf):
         if len(self._mean) != len(central):
             self._mean = aligned_empty(len(central))
         combine(updates, self._mean)
+        if self._clipping is not None:
+            self._clipping.clip(self._mean)
         self._optimizer.apply(central, self._mean)
 
 
@@ -160,10 +175,11 @@ class Downpour(UpdateRule):
 
     name = "downpour"
     weighs_staleness = True
+    averages_gradients = keeps_average = True
     corrects_momentum = True
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> DownpourMaster:
-        return DownpourMaster(self.optimizer(options, n_weights), corrects_momentum=options.momentum_correction)
+        return DownpourMaster(self.optimizer(options, n_weights), options)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:
         # Local steps use the learning rate of the master's optimizer.

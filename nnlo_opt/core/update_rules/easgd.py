@@ -243,13 +243,16 @@ class Easgd(UpdateRule):
     def optimizer(self, options: RuleOptions, n_weights: int) -> Optimizer:
         rate, momentum = options.of_rules["elastic_lr"], options.of_rules["elastic_momentum"]
         rate = options.learning_rate if rate is None else rate
+        optimizer: Optimizer
         if momentum:
             rate = ElasticMomentum.default_learning_rate if rate is None else rate
-            return ElasticMomentum(n_weights, rate, momentum)
-        if options.worker_optimizer is None:
+            optimizer = ElasticMomentum(n_weights, rate, momentum)
+        elif options.worker_optimizer is None:
             parameters = {**options.optimizer_params, **options.worker_optimizer_params}
-            return make_optimizer(options.optimizer, n_weights, rate, parameters)
-        return make_optimizer(options.worker_optimizer, n_weights, rate, options.worker_optimizer_params)
+            optimizer = make_optimizer(options.optimizer, n_weights, rate, parameters)
+        else:
+            optimizer = make_optimizer(options.worker_optimizer, n_weights, rate, options.worker_optimizer_params)
+        return optimizer.beside(options.weight_decay, options.no_decay)
 
     def check(self, options: RuleOptions) -> None:
         momentum = options.of_rules["elastic_momentum"]

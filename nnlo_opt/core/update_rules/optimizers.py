@@ -6,18 +6,22 @@ by step.
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError, require_known
+from nnlo_opt.core.update_rules.layers import Layer
 from nnlo_opt.core.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
 
 Slots = Mapping[str, FloatVector]
+#: slot of the average of the weights
+_AVERAGE = "average"
 
 
 def is_real(value: Any) -> bool:
@@ -78,8 +82,23 @@ def _positive(default: float) -> _Parameter:
     return _Parameter(default, "a number above 0", lambda value: value > 0)
 
 
+def _not_negative(default: float) -> _Parameter:
+    return _Parameter(default, "a number of at least 0", lambda value: value >= 0)
+
+
 def _switch(default: bool) -> _Parameter:
     return _Parameter(default, "true or false", lambda value: True)
+
+
+class _Part(NamedTuple):
+    """What a step on a block of the weights needs, cut to it."""
+
+    slots: Slots
+    scratch: list[FloatVector]
+    #: slices of the block that decay
+    decaying: list[slice]
+    #: average of the weights
+    mean: FloatVector | None
 
 
 class Optimizer(ABC):
@@ -108,11 +127,44 @@ class Optimizer(ABC):
             for slot, switch in self.averages.items()
             if switch is None or self.values[switch]
         }
+        #: see `beside`
+        self._weight_decay = float(values.get("weight_decay", 0.0))
+        self._no_decay: str | None = None
+        self._ema = 0.0
+        #: slices of the weights that decay
+        self._decaying: Sequence[slice] = [slice(0, n_weights)]
         #: temporaries of one block
         self._scratch = [scratch_for(n_weights) for _ in range(self.n_scratch)]
         self._n_weights = n_weights
         #: (start, stop) of a block -> cached result of `_part`
-        self._parts: dict[tuple[int, int], tuple[Slots, list[FloatVector]]] = {}
+        self._parts: dict[tuple[int, int], _Part] = {}
+
+    def beside(self, weight_decay: float | None = None, no_decay: str | None = None, ema: float | None = None) -> Self:
+        """Let the weights decay, and keep their average, with the formulas of Keras; call before any other method.
+
+        Args:
+            weight_decay: before each step, w -= learning rate * weight_decay * w; None for that of the parameters.
+            no_decay: regular expression for the names of layers that do not decay.
+            ema: after each step, a = ema * a + (1 - ema) * w, beginning with the weights after the first; None for no
+                average.
+        """
+        if weight_decay is not None:
+            self._weight_decay = weight_decay
+        self._no_decay = no_decay
+        if ema is not None:
+            self._ema, self._slots[_AVERAGE] = ema, np.zeros(self._n_weights, np.float32)
+        return self
+
+    def take_layers(self, layers: Iterable[Layer]) -> None:
+        """Exempt the layers of `no_decay` from decay; without a call all weights decay."""
+        if self._no_decay is not None:
+            self._decaying = [layer.part for layer in layers if not re.search(self._no_decay, layer.name)]
+            self._parts.clear()
+
+    @property
+    def average(self) -> FloatVector | None:
+        """Average of the weights, zero before the first step; None if none is kept."""
+        return self._slots.get(_AVERAGE)
 
     def at_step(self, n_steps: int) -> None:
         """Set the number of steps applied, or begun by `apply_block`."""
@@ -137,16 +189,28 @@ class Optimizer(ABC):
 
         The caller ignores floating-point errors, like `apply`.
         """
-        slots, scratch = self._parts.get((block.start, block.stop)) or self._part(block)
+        slots, scratch, decaying, mean = self._parts.get((block.start, block.stop)) or self._part(block)
         if self.n_steps % FLUSH_EVERY == 0:
             for average in slots.values():
                 flush_tiny(average, scratch[0])
-        self._update(weights[block], gradient[block], slots, *scratch)
+        own = weights[block]
+        for part in decaying:
+            # Not times 1 - lr weight_decay: rounded to float32, that may be 1.
+            np.multiply(own[part], self.learning_rate * self._weight_decay, out=scratch[0][part])
+            own[part] -= scratch[0][part]
+        self._update(own, gradient[block], slots, *scratch)
+        if mean is not None:
+            np.copyto(scratch[0], own)
+            decay(mean, self._ema if self.n_steps > 1 else 0.0, scratch[0])
 
-    def _part(self, block: slice) -> tuple[Slots, list[FloatVector]]:
-        """Return slots and temporaries cut to a block; cached, because cutting takes longer than one pass."""
+    def _part(self, block: slice) -> _Part:
+        """Return what a step on a block needs; cached, because cutting takes longer than one pass."""
         scratch = [array[: block.stop - block.start] for array in self._scratch]
-        part = {name: array[block] for name, array in self._slots.items()}, scratch
+        slots = {name: array[block] for name, array in self._slots.items()}
+        cut = [(max(part.start, block.start), min(part.stop, block.stop)) for part in self._decaying]
+        decaying = [slice(start - block.start, stop - block.start) for start, stop in cut if start < stop]
+        mean = slots.pop(_AVERAGE, None)
+        part = _Part(slots, scratch, decaying if self._weight_decay else [], mean)
         self._parts[block.start, block.stop] = part
         return part
 
@@ -207,6 +271,23 @@ class SGD(Optimizer):
             weights += momentum
 
 
+def _move_averages(
+    values: Mapping[str, float | bool],
+    momentum: FloatVector,
+    velocity: FloatVector,
+    gradient: FloatVector,
+    scratch: FloatVector,
+) -> None:
+    """Move the averages of Adam and Nadam: m += (1 - b1)(g - m), v += (1 - b2)(g^2 - v)."""
+    np.subtract(gradient, momentum, out=scratch)
+    scratch *= 1 - values["beta_1"]
+    momentum += scratch
+    np.multiply(gradient, gradient, out=scratch)
+    scratch -= velocity
+    scratch *= 1 - values["beta_2"]
+    velocity += scratch
+
+
 class Adam(Optimizer):
     """Kingma and Ba, arXiv:1412.6980, in the form before its section 2.1, as Keras has it.
 
@@ -222,17 +303,113 @@ class Adam(Optimizer):
         (step,) = scratch
         momentum, velocity = slots["momentum"], slots["velocity"]
         beta_1, beta_2 = self.values["beta_1"], self.values["beta_2"]
-        np.subtract(gradient, momentum, out=step)
-        step *= 1 - beta_1
-        momentum += step
-        np.multiply(gradient, gradient, out=step)
-        step -= velocity
-        step *= 1 - beta_2
-        velocity += step
+        _move_averages(self.values, momentum, velocity, gradient, step)
         np.sqrt(velocity, out=step)
         step += self.values["epsilon"]
         np.divide(momentum, step, out=step)
         step *= self.learning_rate * math.sqrt(1 - beta_2**self.n_steps) / (1 - beta_1**self.n_steps)
+        weights -= step
+
+
+class AdamW(Adam):
+    """Adam whose weights decay, Loshchilov and Hutter, arXiv:1711.05101, as Keras has it; see `Optimizer.beside`."""
+
+    name = "adamw"
+    parameters: ClassVar = {**Adam.parameters, "weight_decay": _not_negative(0.004)}
+
+
+class Nadam(Optimizer):
+    """Adam with Nesterov's momentum, Dozat (ICLR workshop, 2016), Algorithm 2, as Keras has it.
+
+    m and v as in Adam; u_t = b1 (1 - 0.96^t / 2), U_t = u_1 ... u_t;
+    w -= lr (u_{t+1} m / (1 - U_{t+1}) + (1 - u_t) g / (1 - U_t)) / (sqrt(v / (1 - b2^t)) + epsilon).
+    """
+
+    name = "nadam"
+    default_learning_rate = 0.001
+    n_scratch = 2
+    parameters: ClassVar = Adam.parameters
+    averages: ClassVar = Adam.averages
+    #: t and U_t of the last step
+    _at, _product = 0, 1.0
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        step, root = scratch
+        momentum, velocity = slots["momentum"], slots["velocity"]
+        _move_averages(self.values, momentum, velocity, gradient, step)
+        now, then = self._u(self.n_steps), self._u(self.n_steps + 1)
+        product = self._product_of(self.n_steps)
+        np.multiply(momentum, then / (1 - product * then), out=step)
+        np.multiply(gradient, (1 - now) / (1 - product), out=root)
+        step += root
+        np.multiply(velocity, 1 / (1 - self.values["beta_2"] ** self.n_steps), out=root)
+        np.sqrt(root, out=root)
+        root += self.values["epsilon"]
+        step /= root
+        step *= self.learning_rate
+        weights -= step
+
+    def _u(self, t: int) -> float:
+        return float(self.values["beta_1"] * (1 - 0.5 * 0.96**t))
+
+    def _product_of(self, t: int) -> float:
+        """Return U_t, from the last one if it is earlier."""
+        at, product = (self._at, self._product) if self._at <= t else (0, 1.0)
+        while at < t and product:
+            at += 1
+            product *= self._u(at)
+        self._at, self._product = t, product
+        return product
+
+
+class Lion(Optimizer):
+    """Chen et al., arXiv:2302.06675, Algorithm 2, as Keras has it.
+
+    w -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
+    """
+
+    name = "lion"
+    default_learning_rate = 0.001
+    n_scratch = 2
+    parameters: ClassVar = {"beta_1": _fraction(0.9), "beta_2": _fraction(0.99)}
+    averages: ClassVar = {"momentum": None}
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        step, other = scratch
+        momentum, beta_1 = slots["momentum"], self.values["beta_1"]
+        np.multiply(momentum, beta_1, out=step)
+        np.multiply(gradient, 1 - beta_1, out=other)
+        step += other
+        # 0, or NaN: the sign alone would hide an infinite gradient.
+        np.subtract(step, step, out=other)
+        np.sign(step, out=step)
+        step += other
+        step *= self.learning_rate
+        weights -= step
+        np.copyto(other, gradient)
+        decay(momentum, self.values["beta_2"], other)
+
+
+class Adagrad(Optimizer):
+    """Duchi, Hazan and Singer (JMLR 12, 2011), the diagonal form, as Keras has it.
+
+    a += g^2; w -= lr g / sqrt(a + epsilon), where a begins at initial_accumulator_value. The slot has a without that.
+    """
+
+    name = "adagrad"
+    default_learning_rate = 0.001
+    parameters: ClassVar = {"initial_accumulator_value": _not_negative(0.1), "epsilon": _positive(1e-7)}
+    averages: ClassVar = {"accumulator": None}
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        (step,) = scratch
+        accumulator = slots["accumulator"]
+        np.multiply(gradient, gradient, out=step)
+        accumulator += step
+        np.add(accumulator, self.values["initial_accumulator_value"] + self.values["epsilon"], out=step)
+        np.sqrt(step, out=step)
+        np.divide(gradient, step, out=step)
+        step *= self.learning_rate
         weights -= step
 
 
@@ -311,7 +488,9 @@ class Adadelta(Optimizer):
         weights -= step
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam, RMSprop, Adadelta)}
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    kind.name: kind for kind in (SGD, Adam, AdamW, Nadam, RMSprop, Adagrad, Adadelta, Lion)
+}
 
 
 def own_rate(parameters: dict[str, Any], learning_rate: float | None) -> float | None:

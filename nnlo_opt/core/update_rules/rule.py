@@ -18,6 +18,7 @@ import numpy as np
 from nnlo_opt.core.base.errors import ConfigurationError, ProtocolError
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.update_rules.clipping import Clipping
 from nnlo_opt.core.update_rules.layers import Layer, layers_within, whole_layers
 from nnlo_opt.core.update_rules.optimizers import Optimizer, make_optimizer
 from nnlo_opt.core.update_rules.vectors import FloatVector, block_size, blocks
@@ -78,6 +79,19 @@ class RuleOptions(Protocol):
     @property
     def momentum_correction(self) -> bool: ...
     @property
+    def weight_decay(self) -> float | None: ...
+    @property
+    def no_decay(self) -> str | None: ...
+    @property
+    def ema(self) -> float | None: ...
+    @property
+    def clips_mean(self) -> bool:
+        """True if the master clips the mean of the workers' gradients; else each worker clips its own."""
+
+    def clipping(self, layers: Sequence[Layer]) -> Clipping | None:
+        """Return what clips a gradient of these layers; None if nothing does."""
+
+    @property
     def of_rules(self) -> Mapping[str, Any]:
         """Name -> value of options of single rules."""
 
@@ -109,6 +123,8 @@ class Half:
     def take_layers(self, layers: Iterable[Layer]) -> None:
         """Store the arrays of the model; called once, before any other method."""
         self._layers = tuple(layers)
+        if self._optimizer is not None:
+            self._optimizer.take_layers(self._layers)
 
     def scale_learning_rate(self, factor: float) -> None:
         """Set the learning rate to `factor` times that of the options; called whenever the schedule changes it."""
@@ -157,6 +173,8 @@ class MasterHalf(Half, ABC):
     """
 
     answers: Answer = Answer.WEIGHTS
+    #: True if `apply_round` clips the mean of the gradients, if the options say so
+    clips: ClassVar[bool] = False
     #: True to cut weights in shared memory at layer boundaries, so that `apply` may use `layers`
     by_layer: ClassVar[bool] = False
 
@@ -182,6 +200,11 @@ class MasterHalf(Half, ABC):
         """Set the number of updates applied, or begun by `exchange_block`."""
         if self._optimizer is not None:
             self._optimizer.at_step(n_steps)
+
+    @property
+    def average(self) -> FloatVector | None:
+        """Average of the central weights over the steps, for `--ema`; None if none is kept."""
+        return None if self._optimizer is None else self._optimizer.average
 
     @property
     def vectors(self) -> Sequence[FloatVector]:
@@ -410,6 +433,10 @@ class UpdateRule(ABC):
     may_be_synchronous: ClassVar[bool] = True
     #: True if the rule supports `--staleness`
     weighs_staleness: ClassVar[bool] = False
+    #: True if a synchronous round is a step along the mean of the workers' gradients, which the master's half `clips`
+    averages_gradients: ClassVar[bool] = False
+    #: True if the master's half has an `average` with `--ema`
+    keeps_average: ClassVar[bool] = False
     #: True if the rule supports `--momentum-correction` with SGD
     corrects_momentum: ClassVar[bool] = False
 
@@ -430,7 +457,8 @@ class UpdateRule(ABC):
 
     def optimizer(self, options: RuleOptions, n_weights: int) -> Optimizer:
         """Return the optimizer that `--learning-rate` applies to."""
-        return make_optimizer(options.optimizer, n_weights, options.learning_rate, options.optimizer_params)
+        optimizer = make_optimizer(options.optimizer, n_weights, options.learning_rate, options.optimizer_params)
+        return optimizer.beside(options.weight_decay, options.no_decay, options.ema)
 
     def base_learning_rate(self, options: RuleOptions) -> float:
         """Return the initial learning rate, before schedules and callbacks."""

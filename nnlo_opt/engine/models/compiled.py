@@ -10,10 +10,18 @@ from typing import Any
 
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.space.space import TRAIN_PREFIX
-from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.training.options import BESIDE, TrainingOptions, alternatives
+from nnlo_opt.core.update_rules.clipping import CLIPPINGS
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models.losses import LossRequest, LossTerm, WeightRequest, fold, losses_in_words, request_in_words
 
+#: options beside the steps of an optimizer, in words
+_BESIDE = {
+    "weight_decay": "weight decay",
+    "no_decay": "exceptions from weight decay",
+    **dict.fromkeys(CLIPPINGS, "clipping"),
+    "ema": "average of the weights",
+}
 #: said in a search, whose trials may have other values
 _OF_EACH = " of each trial, here at the middle of the search space"
 #: metrics that `acc` may be, folded, with the kind of accuracy that they are; "" is the one that fits
@@ -96,6 +104,12 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm]) 
             unused += compiled.unused_steps
             if rate := choices.option("learning_rate"):
                 replaced.append(f"{rate} for the learning rate of {compiled.optimizer}")
+            for option, what in _BESIDE.items():
+                is_said = option in {**compiled.steps, **compiled.steps["optimizer_params"]}
+                if is_said and (other := next(filter(None, map(choices.option, alternatives(option))), "")):
+                    replaced.append(f"{other} for the {what} of {compiled.optimizer}")
+            if "ema" in compiled.steps and not training.rule.keeps_average:
+                unused.append(f"the average of the weights of {compiled.optimizer} ({training.mode} keeps none)")
     if compiled.loss is not None:
         own = "`get_loss`" if "get_loss" in choices.functions else ""
         if other := choices.option("loss") or own:
@@ -134,5 +148,6 @@ def _is_counted(metric: str, kinds: Collection[str]) -> bool:
 def _steps_in_words(training: TrainingOptions) -> str:
     """Return optimizer, learning rate and parameters."""
     values = {"learning_rate": training.learning_rate, **training.optimizer_params}
+    values |= {name: value for name in BESIDE if (value := getattr(training, name)) is not None}
     given = ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
     return f"{training.optimizer} ({given})" if given else training.optimizer

@@ -261,7 +261,7 @@ def test_an_argument_that_a_parameter_does_not_have_is_refused(make, words):
         ({"n_random_starts": 3}, "which is none. `help"),
         ({"validation_split": 0.2}, "which is none. `help"),
         ({"num_iteration": 3}, "Did you mean `num_iterations`"),
-        ({"optimizer": "adamw"}, "Received: 'adamw'.$"),
+        ({"optimizer": "adamax"}, "Received: 'adamax'.$"),
         ({"objective": "loss"}, "such as loss:min or loss:max. Received: 'loss'"),
         ({"objective": ["minimize", "maximize"]}, "Write it as `objective={'value_0': 'min', 'value_1': 'max'}`"),
         ({"seed": np.zeros((320, 9))}, r"Received: a ndarray of 320 x 9\."),

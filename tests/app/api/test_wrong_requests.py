@@ -47,7 +47,7 @@ WRONG = {
     "mode": ["nope", "file.py:X"],
     "synchronous": [True, "yes"],
     "sync_every": [0, 7],
-    "optimizer": ["adamw"],
+    "optimizer": ["adamax"],
     "optimizer_params": [3, {"a": 1}],
     "lr_schedule": ["x"],
     "early_stopping": ["x"],

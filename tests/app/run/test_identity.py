@@ -191,6 +191,16 @@ def test_an_option_that_a_later_version_added_is_no_difference():
     check(known, identity(features_name="x"))
 
 
+def test_an_option_that_a_later_version_added_is_a_difference_if_it_changes_the_training():
+    known = identity()
+    training = {key: value for key, value in known.plain["training"].items() if key not in ("weight_decay", "ema")}
+    before = RunIdentity.of({**known.plain, "training": training})
+    check(before, identity())
+    assert "`--weight-decay` differs: it was not given, now 0.1" in difference(
+        before, identity("--weight-decay", "0.1")
+    )
+
+
 def test_what_a_search_began_with_may_be_left_out_but_not_be_another():
     known = identity("--warm-start", "runs/one", "runs/two")
     check(known, identity("--warm-start", "runs/one", "runs/two"))

@@ -11,6 +11,7 @@ from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.trials.checkpoint import load, load_weights
+from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from tests.helpers.effort import examples
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.linear_serial import N_FEATURES, N_TRAIN, SMALL, Data, serial_trajectory
@@ -28,7 +29,7 @@ N_WEIGHTS = N_FEATURES + 1
 @pytest.mark.parametrize("synchronous", [False, True])
 @pytest.mark.parametrize(
     ("optimizer", "parameters"),
-    [("sgd", {}), ("sgd", {"momentum": 0.9, "nesterov": True}), ("adam", {}), ("rmsprop", {}), ("adadelta", {})],
+    [("sgd", {"momentum": 0.9, "nesterov": True}), *((name, {}) for name in OPTIMIZERS)],
 )
 def test_one_worker_is_serial_training_step_by_step(tmp_path, synchronous, optimizer, parameters):
     options = options_of(optimizer=optimizer, optimizer_params=parameters, synchronous=synchronous)
@@ -49,6 +50,59 @@ def test_one_worker_with_local_steps_is_serial_sgd(tmp_path, synchronous, sync_e
     options = options_of(sync_every=sync_every, synchronous=synchronous)
     team = trained(tmp_path, options, data=data)
     np.testing.assert_allclose(central_of(team), serial_trajectory(options, data=data)[-1], rtol=2e-6, atol=2e-6)
+
+
+# ---------------------------------------------------------------- beside the steps of an optimizer
+
+DECAY = {"weight_decay": 0.5, "learning_rate": 0.1}
+CLIPPED = [{"clip_norm": 0.3}, {"global_clip_norm": 0.4}, {"clip_value": 0.2}]
+SPARED = {**DECAY, "no_decay": "^bias$"}
+
+
+def differ(options, plain):
+    return not np.allclose(serial_trajectory(options)[-1], serial_trajectory(plain)[-1], rtol=1e-3)
+
+
+@pytest.mark.usefixtures("exchange")
+@pytest.mark.parametrize(("n_workers", "synchronous"), [(1, False), (1, True), (3, True)])
+@pytest.mark.parametrize("changes", [DECAY, SPARED, *CLIPPED], ids=str)
+def test_decay_and_clipping_are_those_of_serial_training(tmp_path, n_workers, synchronous, changes):
+    options = options_of(synchronous=synchronous, optimizer="sgd", **changes)
+    assert differ(options, options_of(learning_rate=options.learning_rate))
+    assert changes is not SPARED or differ(options, options_of(**DECAY))
+    team = trained(tmp_path, options, n_workers)
+    np.testing.assert_allclose(central_of(team), serial_trajectory(options, n_workers)[-1], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("changes", [DECAY, SPARED, *CLIPPED, {"optimizer": "lion"}], ids=str)
+def test_an_elastic_worker_alone_makes_the_steps_of_serial_training(tmp_path, changes):
+    # With a force of 1 the central weights become those of the worker at the end of the epoch.
+    options = options_of(mode="easgd", elastic_force=1.0, sync_every=100, epochs=1, **changes)
+    serial = options_of(epochs=1, **changes)
+    np.testing.assert_allclose(central_of(trained(tmp_path, options)), serial_trajectory(serial)[-1], rtol=2e-5)
+
+
+@pytest.mark.usefixtures("exchange")
+@pytest.mark.parametrize("mode", ["downpour", "allreduce"])
+def test_the_average_of_the_weights_is_evaluated_and_kept_and_the_weights_are_trained_on(tmp_path, mode):
+    options = options_of(mode=mode, optimizer="adam", ema=0.8)
+    _, first, *others = serial_trajectory(options_of(optimizer="adam"))
+    averages = [first]
+    for weights in others:
+        averages.append(0.8 * averages[-1] + 0.2 * weights)
+    team = trained(tmp_path, options)
+    np.testing.assert_allclose(central_of(team), averages[-1], rtol=1e-5, atol=1e-6)
+    for epoch, validated in enumerate(team.delivered(msg.Validate), 1):
+        np.testing.assert_allclose(validated.payload[:N_WEIGHTS], averages[7 * epoch - 1], rtol=1e-5, atol=1e-6)
+
+
+def test_the_best_average_is_kept(tmp_path):
+    options = options_of(ema=0.5, learning_rate=1.2, epochs=8, early_stopping="val_loss,<,1")
+    team = trained(tmp_path, options)
+    validated = team.delivered(msg.Validate)
+    best = int(np.argmin([report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]))
+    assert best < len(validated) - 1
+    assert np.array_equal(central_of(team), validated[best].payload[:N_WEIGHTS])
 
 
 # ---------------------------------------------------------------- synchronous workers are one worker

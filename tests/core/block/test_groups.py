@@ -145,13 +145,17 @@ def test_ranks_that_average_take_the_steps_of_one(tmp_path, n_ranks):
     np.testing.assert_allclose(central_of(team), weights, rtol=1e-4, atol=1e-5)
 
 
+BESIDE = {"ema": 0.7, "global_clip_norm": 0.5, "weight_decay": 0.1}
+
+
 @pytest.mark.parametrize("optimizer", [("adam", {}), ("sgd", {"momentum": 0.9})], ids=["adam", "momentum"])
+@pytest.mark.parametrize("beside", [{}, BESIDE], ids=["", "average"])
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (3, 1), (1, 2), (2, 2)])
-def test_the_optimizer_of_ranks_that_average_resumes_on_any_number_of_them(tmp_path, before, after, optimizer):
+def test_the_optimizer_of_ranks_that_average_resumes_on_any_number_of_them(tmp_path, before, after, optimizer, beside):
     """With all samples in one step, the number of ranks changes nothing but rounding."""
 
     def team_of(folder, n_ranks):
-        how = {"optimizer": optimizer[0], "optimizer_params": optimizer[1], "epochs": 6}
+        how = {"optimizer": optimizer[0], "optimizer_params": optimizer[1], "epochs": 6, **beside}
         return GroupTeam(tmp_path / folder, options_of(batch=N_TRAIN // n_ranks, **how), n_ranks)
 
     finish(whole := team_of("whole", before))

@@ -100,6 +100,10 @@ CASES = [
     pytest.param(2, {"mode": "easgd", "sync_every": 2, "lr_schedule": "cosine"}, id="two, elastic, cosine"),
     pytest.param(1, {"synchronous": False, "mode": "gem", "lr_schedule": "step:1:0.5"}, id="one worker, gem, steps"),
     pytest.param(1, {"synchronous": False, "mode": "allreduce", "warmup_epochs": 1.5}, id="allreduce of one, warm-up"),
+    pytest.param(2, {"ema": 0.9, "early_stopping": "val_loss,<,2"}, id="two, average, best weights kept"),
+    pytest.param(1, {"synchronous": False, "ema": 0.9, "optimizer": "adamw"}, id="one asynchronous worker, average"),
+    pytest.param(1, {"synchronous": False, "mode": "allreduce", "ema": 0.9}, id="allreduce of one, average"),
+    pytest.param(3, {"optimizer": "nadam", "global_clip_norm": 0.5, "weight_decay": 0.1}, id="three, decay, clipped"),
 ]
 
 

@@ -8,6 +8,8 @@ import pytest
 from nnlo_opt.core.block.exchange.shared_step import SharedStep
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
 from nnlo_opt.core.comm.transport import Collective, RanksLost
+from nnlo_opt.core.update_rules.clipping import CLIPPINGS, Clipping
+from nnlo_opt.core.update_rules.layers import layers_of
 from nnlo_opt.core.update_rules.optimizers import make_optimizer
 from nnlo_opt.core.update_rules.vectors import BLOCK
 
@@ -26,13 +28,15 @@ class Bereft(Collective):
         raise RanksLost
 
 
-def steps_of(n_ranks, n_weights, optimizer="adam", together=None):
+def steps_of(n_ranks, n_weights, optimizer="adam", together=None, clipping=None):
     network = LoopbackNetwork(n_ranks, shares=True)
-    size = SharedStep.n_bytes(make_optimizer(optimizer, 1), n_weights, n_ranks)
+    size = SharedStep.n_bytes(make_optimizer(optimizer, 1), n_weights, n_ranks, clipping)
     memory = network.end(0).share(size)
     parts = [network.end(rank).join(0, memory.place) for rank in range(n_ranks)]
     return [
-        SharedStep(part, make_optimizer(optimizer, n_weights, 0.05), n_weights, rank, n_ranks, together or Alive())
+        SharedStep(
+            part, make_optimizer(optimizer, n_weights, 0.05), n_weights, rank, n_ranks, together or Alive(), clipping
+        )
         for rank, part in enumerate(parts)
     ]
 
@@ -87,6 +91,31 @@ def test_all_make_the_step_of_one_optimizer_along_the_mean_by_samples(n_ranks, n
             assert numbers == [n_samples[i].sum(), 0, 1, 2 * n_ranks]
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
             assert np.array_equal(found, of_ranks[0][i][1]), "the same bits on each"
+
+
+@pytest.mark.parametrize("name", CLIPPINGS)
+@pytest.mark.parametrize(("n_ranks", "n_weights"), [(2, 5), (3, 5), (3, 1000), (2, 2 * BLOCK + 7)])
+def test_the_average_is_clipped_by_the_norms_of_all_of_it(name, n_ranks, n_weights):
+    # The second array begins in the part of the first rank.
+    layers = layers_of([("kernel", (1,)), ("bias", (n_weights - 2,)), ("scale", (1,))])
+    clipping, n_steps = Clipping(name, 0.1, layers), 3
+    steps = steps_of(n_ranks, n_weights, "sgd", clipping=clipping)
+    gradients = np.random.default_rng(1).normal(size=(n_steps, n_ranks, n_weights)).astype(np.float32)
+    gradients[:, :, -1] = 1e-3  # within the limit
+
+    def work(rank):
+        for i in range(n_steps):
+            steps[rank].gradient[:] = gradients[i, rank]
+            steps[rank].average([4, 0, 0])
+            steps[rank].apply()
+
+    at_once(work, range(n_ranks))
+    expected, rule = np.zeros(n_weights, np.float32), make_optimizer("sgd", n_weights, 0.05)
+    for of_ranks in gradients:
+        mean = of_ranks.mean(axis=0)
+        clipping.clip(mean)
+        rule.apply(expected, mean)
+    np.testing.assert_allclose(steps[0].weights, expected, rtol=1e-4, atol=1e-7)
 
 
 def test_the_parts_of_the_ranks_are_all_weights_once():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from nnlo_opt.core.training.schedules import LearningRateSchedule
 from tests.helpers.refusals import refusal
 
-TEXTS = ["constant", "cosine", "linear", "exponential:0.9", "step:2:0.5"]
+TEXTS = ["constant", "cosine", "one-cycle", "linear", "exponential:0.9", "step:2:0.5"]
 
 
 def factors(text, at, epochs, warmup=0.0):
@@ -21,6 +21,7 @@ def factors(text, at, epochs, warmup=0.0):
         ("constant", [0, 3.3, 10], [1, 1, 1]),
         ("linear", [0, 2.5, 5, 10], [1, 0.75, 0.5, 0]),
         ("cosine", [0, 10 / 3, 5, 20 / 3, 10], [1, 0.75, 0.5, 0.25, 0]),
+        ("one-cycle", [0, 1.5, 3, 6.5, 10], [0.04, 0.52, 1, 0.500002, 4e-6]),
         ("exponential:0.5", [0, 1, 2, 2.5], [1, 0.5, 0.25, 0.5**2.5]),
         ("step:3:0.1", [0, 2.999, 3, 5.9, 6, 9.5], [1, 1, 0.1, 0.1, 0.01, 0.001]),
         ("step:0.1:0.5", [0.1 + 0.2], [0.125]),
@@ -37,6 +38,7 @@ def test_factors_without_a_warm_up_follow_their_formulas(text, at, expected):
         ("constant", [0, 0.5, 1, 2, 9], [0, 0.25, 0.5, 1, 1]),
         ("linear", [1, 2, 6, 10], [0.5, 1, 0.5, 0]),
         ("cosine", [1, 2, 6, 10], [0.5, 1, 0.5, 0]),
+        ("one-cycle", [0, 1, 2, 6, 10], [0.04, 0.52, 1, 0.500002, 4e-6]),
         ("exponential:0.5", [1, 2, 3], [0.5, 1, 0.5]),
         ("step:5:0.1", [1, 2, 4.9, 5], [0.5, 1, 1, 0.1]),
         ("step:1:0.5", [0.5, 1, 2], [0.25, 0.25, 0.25]),
@@ -51,6 +53,28 @@ def test_a_warm_up_may_be_a_fraction_of_an_epoch_and_may_fill_the_training():
     assert factors("cosine", [0.5, 1], epochs=1, warmup=1) == [0.5, 1]
 
 
+def test_one_cycle_is_torchs():
+    torch = pytest.importorskip("torch")
+    n_steps = 2000
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    theirs, rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=n_steps), []
+    for _ in range(n_steps):
+        rates.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    # Theirs is of the beginning of each step, the last one at the end.
+    ours = factors("one-cycle", [step * 20 / (n_steps - 1) for step in range(n_steps)], epochs=20)
+    assert ours == pytest.approx(rates, abs=2e-3)
+
+
+def test_a_warm_up_may_be_a_share_of_the_training():
+    assert factors("linear", [1, 2, 6, 10], 10, "20%") == factors("linear", [1, 2, 6, 10], 10, 2)
+    assert factors("one-cycle", [1, 3, 9], 10, " 30 % ") == factors("one-cycle", [1, 3, 9], 10)
+    assert factors("cosine", [4], 8, "100%") == [0.5]
+    LearningRateSchedule.parse("cosine", "100%").check(1)
+    assert LearningRateSchedule.parse("constant", "5%").changes
+
+
 @given(st.sampled_from(TEXTS), st.floats(0, 5), st.integers(5, 50), st.floats(-1, 60))
 def test_every_factor_is_between_0_and_1(text, warmup, epochs, at):
     assert 0 <= factors(text, [at], epochs, warmup)[0] <= 1
@@ -58,6 +82,7 @@ def test_every_factor_is_between_0_and_1(text, warmup, epochs, at):
 
 @given(st.sampled_from(TEXTS), st.floats(0, 5), st.integers(5, 50), st.floats(0, 60), st.floats(0, 60))
 def test_after_the_warm_up_no_factor_grows(text, warmup, epochs, one, other):
+    warmup = warmup or 0.3 * epochs * (text == "one-cycle")
     early, late = sorted((max(one, warmup), max(other, warmup)))
     first, second = factors(text, [early, late], epochs, warmup)
     assert second <= first + 1e-12
@@ -93,7 +118,7 @@ def test_a_schedule_that_is_none_is_refused_with_what_was_received(text):
     assert f"Did you mean `{text}`" not in said
 
 
-@pytest.mark.parametrize("warmup", [-1, -0.5, math.nan, math.inf, "2", True, None])
+@pytest.mark.parametrize("warmup", [-1, -0.5, math.nan, math.inf, "2", True, None, "-1%", "101%", "x%", "%", "nan%"])
 def test_a_warm_up_that_is_none_is_refused_with_what_was_received(warmup):
     rule = "`--warmup-epochs` must be a finite number"
     refusal(LearningRateSchedule.parse, "constant", warmup, says=(rule, repr(warmup)))

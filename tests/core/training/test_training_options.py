@@ -39,6 +39,13 @@ def test_a_learning_rate_may_be_left_to_the_optimizer(value):
         ({"synchronous": 1}, "--synchronous"),
         ({"shuffle": None}, "--shuffle"),
         ({"momentum_correction": 1}, "--momentum-correction"),
+        ({"weight_decay": -0.1}, "--weight-decay"),
+        ({"clip_norm": 0}, "--clip-norm"),
+        ({"global_clip_norm": True}, "--global-clip-norm"),
+        ({"clip_value": "1"}, "--clip-value"),
+        ({"ema": 1.0}, "--ema"),
+        ({"no_decay": "(bias"}, "--no-decay"),
+        ({"no_decay": 3}, "--no-decay"),
     ],
 )
 def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, option):
@@ -56,6 +63,8 @@ def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, o
         ("--staleness", {"mode": "easgd", "staleness": "drop:2"}),
         ("--sync-every", {"mode": "allreduce", "sync_every": 2}),
         ("--elastic-momentum", {"mode": "easgd", "elastic_momentum": 0.5, "worker_optimizer": "adam"}),
+        ("--ema", {"mode": "easgd", "ema": 0.9}),
+        ("--ema", {"mode": "gem", "ema": 0.9}),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_by_name(option, changes):
@@ -78,6 +87,24 @@ def test_a_momentum_is_corrected_for_staleness_in_asynchronous_sgd_only(changes,
     asked = {"optimizer": "sgd", "optimizer_params": {"momentum": 0.9}, "momentum_correction": True}
     assert TrainingOptions(**asked).momentum_correction
     refusal(TrainingOptions, **asked | changes, says=["`--momentum-correction` is for", received, "or leave"])
+
+
+def test_a_gradient_is_clipped_in_one_way():
+    refusal(TrainingOptions, clip_norm=1.0, clip_value=0.5, says=["`--clip-norm 1.0` and `--clip-value 0.5`"])
+
+
+def test_the_mean_is_clipped_where_workers_wait_for_each_other_after_each_batch():
+    assert TrainingOptions(synchronous=True).clips_mean
+    assert not TrainingOptions(synchronous=True, sync_every=2).clips_mean
+    assert not TrainingOptions().clips_mean
+    assert not TrainingOptions(mode="easgd", synchronous=True).clips_mean
+
+
+@pytest.mark.parametrize("option", [{"weight_decay": 0.1}, {"global_clip_norm": 1.0}])
+def test_a_model_that_makes_its_own_steps_has_no_gradient_to_clip_and_decays_by_itself(option):
+    (name,) = option
+    refusal(TrainingOptions(**option).for_updates, says=[f"`{spelled(name)}` is for models", "makes its own steps"])
+    assert TrainingOptions(ema=0.9).for_updates().ema == 0.9
 
 
 def test_workers_overlap_unless_they_wait_for_each_other_or_are_told_not_to():

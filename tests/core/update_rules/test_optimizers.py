@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError
+from nnlo_opt.core.update_rules.layers import layers_of
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS, make_optimizer
 from nnlo_opt.core.update_rules.vectors import BLOCK
 
@@ -18,7 +19,17 @@ VARIANTS = [
     ("rmsprop", {"centered": True, "momentum": 0.5}),
     ("adadelta", {}),
     ("adadelta", {"rho": 0.5, "epsilon": 1e-3}),
+    ("adamw", {}),
+    ("adamw", {"weight_decay": 0.5, "beta_1": 0.5}),
+    ("nadam", {}),
+    ("nadam", {"beta_1": 0.5, "beta_2": 0.9, "epsilon": 1e-3}),
+    ("adagrad", {}),
+    ("adagrad", {"initial_accumulator_value": 0.0, "epsilon": 1e-3}),
+    ("lion", {}),
+    ("lion", {"beta_1": 0.5, "beta_2": 0.8}),
 ]
+#: names of Keras's classes that are not just capitalised
+KERAS = {"sgd": "SGD", "rmsprop": "RMSprop", "adamw": "AdamW"}
 variants = pytest.mark.parametrize(("name", "parameters"), VARIANTS)
 
 
@@ -41,17 +52,70 @@ def test_every_step_is_kerass(name, parameters, learning_rate):
     import keras
 
     rate = {} if learning_rate is None else {"learning_rate": learning_rate}
-    theirs = getattr(keras.optimizers, {"sgd": "SGD", "rmsprop": "RMSprop"}.get(name, name.capitalize()))(
-        **parameters, **rate
-    )
+    theirs = getattr(keras.optimizers, KERAS.get(name, name.capitalize()))(**parameters, **rate)
+    compare_to_keras(make_optimizer(name, 100, learning_rate, parameters), theirs)
+
+
+def compare_to_keras(optimizer, theirs):
+    """Compare 20 steps; the weights are two variables of Keras, and one vector here."""
+    import keras
+
     weights = np.linspace(-1, 1, 100, dtype=np.float32)
-    variable = keras.Variable(weights)
-    theirs.build([variable])
+    variables = [keras.Variable(weights[:30], name="kernel"), keras.Variable(weights[30:], name="bias")]
+    theirs.build(variables)
     start = weights.copy()
-    for ours in trajectory(make_optimizer(name, 100, learning_rate, parameters), weights, steps := gradients(20, 100)):
-        theirs.apply([steps[theirs.iterations.numpy()]], [variable])
-        moved = np.abs(ours - start).max()
-        np.testing.assert_allclose(ours, variable.numpy(), rtol=1e-5, atol=1e-4 * moved)
+    for gradient in gradients(20, 100):
+        optimizer.apply(weights, gradient)
+        theirs.apply([gradient[:30], gradient[30:]], variables)
+        moved = np.abs(weights - start).max()
+        expected = np.concatenate([variable.numpy() for variable in variables])
+        np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-4 * moved)
+    return weights
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lion"])
+def test_decay_and_average_are_kerass(name):
+    import keras
+
+    theirs = getattr(keras.optimizers, KERAS.get(name, name.capitalize()))(
+        0.05, weight_decay=0.3, use_ema=True, ema_momentum=0.8
+    )
+    theirs.exclude_from_weight_decay(var_names=["bias"])
+    ours = make_optimizer(name, 100, 0.05).beside(weight_decay=0.3, no_decay="bias", ema=0.8)
+    ours.take_layers(layers_of([("dense/kernel", (30,)), ("dense/bias", (70,))]))
+    compare_to_keras(ours, theirs)
+    theirs.finalize_variable_values(theirs._trainable_variables)
+    expected = np.concatenate([variable.numpy() for variable in theirs._trainable_variables])
+    np.testing.assert_allclose(ours.average, expected, rtol=1e-5, atol=1e-5)
+
+
+#: torch adds epsilon elsewhere than Keras: there is none to speak of here
+TORCH = [
+    ("sgd", "SGD", {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "nesterov": True}),
+    ("adam", "Adam", {"epsilon": 1e-20}, {"eps": 1e-20}),
+    ("adamw", "AdamW", {"epsilon": 1e-20, "weight_decay": 0.1}, {"eps": 1e-20, "weight_decay": 0.1}),
+    ("nadam", "NAdam", {"epsilon": 1e-20}, {"eps": 1e-20, "momentum_decay": 1.0}),
+    ("rmsprop", "RMSprop", {"epsilon": 1e-20}, {"eps": 1e-20, "alpha": 0.9}),
+    ("adagrad", "Adagrad", {"epsilon": 1e-20}, {"eps": 1e-20, "initial_accumulator_value": 0.1}),
+    ("adadelta", "Adadelta", {"rho": 0.9, "epsilon": 1e-6}, {"rho": 0.9, "eps": 1e-6}),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "parameters", "torchs"), TORCH)
+def test_every_step_is_torchs(name, kind, parameters, torchs):
+    torch = pytest.importorskip("torch")
+    weights = np.linspace(-1, 1, 100, dtype=np.float32)
+    variable = torch.nn.Parameter(torch.tensor(weights))
+    theirs, ours = (
+        getattr(torch.optim, kind)([variable], lr=0.01, **torchs),
+        make_optimizer(name, 100, 0.01, parameters),
+    )
+    for gradient in gradients(20, 100):
+        ours.apply(weights, gradient)
+        variable.grad = torch.tensor(gradient)
+        theirs.step()
+        np.testing.assert_allclose(weights, variable.detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.keras
@@ -97,18 +161,29 @@ def test_a_long_vector_is_its_parts(name, parameters):
     assert np.array_equal(weights[part], expected)
 
 
+@pytest.mark.parametrize("ema", [None, 0.9])
 @variants
-def test_state_continues_exactly(name, parameters):
+def test_state_continues_exactly(name, parameters, ema):
     steps = gradients(6, 50)
     straight, weights = np.ones(50, np.float32), np.ones(50, np.float32)
-    [*_] = trajectory(make_optimizer(name, 50, 0.1, parameters), straight, steps)
-    first = make_optimizer(name, 50, 0.1, parameters)
+    through = make_optimizer(name, 50, 0.1, parameters).beside(ema=ema)
+    [*_] = trajectory(through, straight, steps)
+    first = make_optimizer(name, 50, 0.1, parameters).beside(ema=ema)
     [*_] = trajectory(first, weights, steps[:3])
     kept = {key: np.array(value) for key, value in first.state().items()}
-    second = make_optimizer(name, 50, 0.7, parameters)
+    second = make_optimizer(name, 50, 0.7, parameters).beside(ema=ema)
     second.load_state(kept)
     [*_] = trajectory(second, weights, steps[3:])
     assert np.array_equal(weights, straight)
+    assert ema is None or np.array_equal(second.average, through.average)
+
+
+def test_a_small_decay_is_not_lost_in_rounding():
+    weights = np.full(3, 1.5, np.float32)
+    optimizer = make_optimizer("sgd", 3, 1e-4).beside(weight_decay=0.01)
+    for _ in range(1000):
+        optimizer.apply(weights, np.zeros(3, np.float32))
+    np.testing.assert_allclose(1.5 - weights, 1.5e-3, rtol=0.2)
 
 
 def test_state_of_another_optimizer_is_refused():
@@ -142,7 +217,7 @@ def test_other_vectors_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("lion", 3), "sgd, adam, rmsprop, adadelta. Received: 'lion'"),
+        (("muon", 3), "sgd, adam, adamw, nadam, rmsprop, adagrad, adadelta, lion. Received: 'muon'"),
         (("adam", 3, None, {"momentum": 0.9}), "beta_1, beta_2, epsilon. Received: 'momentum'"),
         (("sgd", 3, None, {"momentum": 1.5}), "below 1. Received: 1.5"),
         (("sgd", 3, None, {"nesterov": "yes"}), "true or false. Received: 'yes'"),
@@ -168,9 +243,10 @@ def test_descends_a_bowl(variant, seed):
     assert np.square(weights - target).sum() < np.square(target).sum()
 
 
-def test_a_non_finite_gradient_shows_in_the_weights_without_a_warning():
+@pytest.mark.parametrize("name", ["adam", "nadam", "lion"])
+def test_a_non_finite_gradient_shows_in_the_weights_without_a_warning(name):
     weights = np.zeros(2, np.float32)
-    make_optimizer("adam", 2).apply(weights, np.array([np.inf, 1e30], np.float32))
+    make_optimizer(name, 2).apply(weights, np.array([np.inf, 1e30], np.float32))
     assert not np.isfinite(weights).all()
 
 

@@ -1,6 +1,7 @@
 """What `compile` says of real Keras models, and which of it holds."""
 
 import json
+import re
 import zipfile
 
 import numpy as np
@@ -53,21 +54,47 @@ def vars_of(found):
     [
         (lambda o: o.SGD(0.5, momentum=0.9, nesterov=True), ("sgd", 0.5, {"momentum": 0.9, "nesterov": True})),
         (lambda o: o.Adam(), ("adam", 0.001, {})),
-        (lambda o: o.AdamW(1e-4), ("adam", 1e-4, {})),
+        (lambda o: o.AdamW(1e-4), ("adamw", 1e-4, {})),
+        (lambda o: o.AdamW(weight_decay=0.1), ("adamw", 0.001, {"weight_decay": 0.1})),
+        (lambda o: o.Nadam(beta_1=0.8), ("nadam", 0.001, {"beta_1": 0.8})),
+        (lambda o: o.Adagrad(initial_accumulator_value=0.0), ("adagrad", 0.001, {"initial_accumulator_value": 0.0})),
+        (lambda o: "lion", ("lion", 0.001, {})),
         (lambda o: o.RMSprop(0.01, rho=0.8, centered=True), ("rmsprop", 0.01, {"rho": 0.8, "centered": True})),
         (lambda o: o.Adadelta(1.0), ("adadelta", 1.0, {})),
         (lambda o: "sgd", ("sgd", 0.01, {})),
         (lambda o: o.SGD(o.schedules.PiecewiseConstantDecay([10], [0.2, 0.1])), ("sgd", 0.2, {})),
         (lambda o: o.LossScaleOptimizer(o.SGD(0.1)), ("sgd", 0.1, {})),
+        (lambda o: o.AdamW(clipnorm=1.0), ("adamw", 0.001, {}, {"clip_norm": 1.0})),
+        (lambda o: o.SGD(weight_decay=0.1, clipvalue=2), ("sgd", 0.01, {}, {"weight_decay": 0.1, "clip_value": 2})),
+        (
+            lambda o: o.Lion(global_clipnorm=3.0, use_ema=True),
+            ("lion", 0.001, {}, {"global_clip_norm": 3.0, "ema": 0.99}),
+        ),
+        (lambda o: o.Adam(use_ema=True, ema_momentum=0.5), ("adam", 0.001, {}, {"ema": 0.5})),
+        (lambda o: o.Adam(ema_momentum=0.5), ("adam", 0.001, {})),
     ],
 )
 def test_an_optimizer_that_options_have_makes_the_steps(optimizer, steps):
     own = framework.compiled_of(compiled(optimizer=optimizer(keras.optimizers)))
-    assert own.steps == dict(zip(("optimizer", "learning_rate", "optimizer_params"), steps, strict=True))
+    name, rate, parameters, *beside = steps
+    expected = {"optimizer": name, "learning_rate": rate, "optimizer_params": parameters}
+    assert own.steps == expected | dict(*beside)
+
+
+def test_variables_that_do_not_decay_are_named():
+    optimizer = keras.optimizers.AdamW()
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    model = compiled(optimizer=optimizer)
+    pattern = framework.compiled_of(model).steps["no_decay"]
+    names = [variable.path for variable in model.trainable_variables]
+    assert [bool(re.search(pattern, name)) for name in names] == [False, True]
+    optimizer = keras.optimizers.SGD()
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    assert "no_decay" not in framework.compiled_of(compiled(optimizer=optimizer)).steps
 
 
 def test_every_argument_that_does_not_hold_is_named():
-    optimizer = keras.optimizers.AdamW(weight_decay=0.01, clipnorm=1.0)
+    optimizer = keras.optimizers.AdamW(weight_decay=0.01, clipnorm=1.0, amsgrad=True, gradient_accumulation_steps=2)
     found = outcome(
         compiled(
             optimizer=optimizer,
@@ -79,11 +106,12 @@ def test_every_argument_that_does_not_hold_is_named():
         )
     )
     assert found.taken == (
-        "Taken from `compile`: adam (learning_rate=0.001), loss binary_crossentropy, loss weights, accuracy."
+        "Taken from `compile`: adamw (learning_rate=0.001, weight_decay=0.01, clip_norm=1.0), loss "
+        "binary_crossentropy, loss weights, accuracy."
     )
     assert found.replaced == ""
     for said in (
-        "weight_decay=0.01 and clipnorm=1.0 of AdamW",
+        "gradient_accumulation_steps=2 and amsgrad=True of AdamW",
         "metrics AUC, BinaryAccuracy(threshold=0.7) (",
         "weighted metrics mae",
         "steps_per_execution=4",
@@ -94,7 +122,7 @@ def test_every_argument_that_does_not_hold_is_named():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"optimizer": "lion"}, "Lion(learning_rate=0.001) (adam trains in its place"),
+        ({"optimizer": "adamax"}, "Adamax(learning_rate=0.001) (adam trains in its place"),
         ({"optimizer": "sgd", "run_eagerly": True}, "run_eagerly=True"),
         ({"optimizer": "sgd", "metrics": {"out": [["mse"]]}}, "metrics mse ("),
     ],
@@ -103,11 +131,16 @@ def test_other_arguments_that_do_not_hold_are_named_too(arguments, said):
     assert said in outcome(compiled(**arguments)).unused
 
 
-def test_a_schedule_and_averages_of_an_optimizer_are_named():
+def test_a_schedule_and_the_frequency_of_an_average_are_named():
     rate = keras.optimizers.schedules.CosineDecay(0.1, 100)
-    found = outcome(compiled(optimizer=keras.optimizers.SGD(rate, use_ema=True)))
-    assert found.taken == "Taken from `compile`: sgd (learning_rate=0.1)."
-    assert "use_ema=True of SGD" in found.unused
+    model = compiled(optimizer=keras.optimizers.SGD(rate, use_ema=True, ema_overwrite_frequency=10))
+    found = outcome(model)
+    assert found.taken == "Taken from `compile`: sgd (learning_rate=0.1, ema=0.99)."
+    assert "ema_overwrite_frequency=10 of SGD" in found.unused
+    elastic = outcome(model, mode="easgd")
+    assert elastic.taken == "Taken from `compile`: sgd (learning_rate=0.1)."
+    assert "the average of the weights of SGD(" in elastic.unused
+    assert "(easgd keeps none)" in elastic.unused
     assert "CosineDecay of its learning rate (`--lr-schedule`)" in found.unused
 
 
@@ -126,11 +159,19 @@ def test_an_option_that_is_given_or_searched_replaces_what_compile_said_and_a_de
     rate = outcome(model, learning_rate=0.25)
     assert "`--learning-rate 0.25` for the learning rate of SGD(learning_rate=0.5)" in rate.replaced
     assert "sgd (learning_rate=0.25)" in rate.taken
+    decaying = compiled(optimizer=keras.optimizers.AdamW(weight_decay=0.1, clipnorm=1.0))
+    given = outcome(decaying, weight_decay=0.2, clip_value=0.5)
+    assert given.taken == "Taken from `compile`: adamw (learning_rate=0.001, weight_decay=0.2, clip_value=0.5)."
+    assert "`--weight-decay 0.2` for the weight decay of AdamW(" in given.replaced
+    assert "`--clip-value 0.5` for the clipping of AdamW(" in given.replaced
+    assert "`train.clip_norm` for the clipping" in outcome(decaying, searched=["train.clip_norm"]).replaced
     searched = outcome(model, searched=["train.optimizer"], functions=["get_loss", "get_loss_weights"])
     assert "`train.optimizer` for SGD(learning_rate=0.5)" in searched.replaced
     assert "`get_loss` for the loss mean_squared_error" in searched.replaced
     assert "`get_loss_weights` for its loss weights" in searched.replaced
     assert "(the steps are those of gem)" in outcome(model, mode="gem").unused
+    gem = TrainingOptions(mode="gem").with_steps(framework.compiled_of(decaying).steps)
+    assert (gem.weight_decay, gem.clip_norm) == (None, None)
     own = outcome(model, mode="easgd", worker_optimizer="adam")
     assert "`--worker-optimizer adam` for SGD(learning_rate=0.5)" in own.replaced
 

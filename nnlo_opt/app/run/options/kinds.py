@@ -100,6 +100,12 @@ def duration(low_s: float = math.ulp(0.0)) -> Kind:
     return Kind(rule=f"a time {least}, in seconds or as 90m, 2h or 1:30:00", type=float | str, convert=convert)
 
 
+def _epochs_or_share(value: Any) -> float | str:
+    if isinstance(value, str) and value.strip().endswith("%"):
+        return f"{_within(_finite(value.strip()[:-1]), 0, 100):g}%"
+    return float(_within(_finite(value), 0))
+
+
 def one_of(*choices: str, other: str = "") -> Kind:
     """Return the kind of names out of `choices`; `other` is appended to the rule."""
     rule = f"one of {', '.join(choices)}{other}"
@@ -273,6 +279,11 @@ POSITIVE = Kind(
     rule="a finite number above 0", type=float, convert=lambda value: _within(_finite(value), math.ulp(0.0))
 )
 SHARE = Kind(rule="a number from 0 to 1", type=float, convert=lambda value: _within(_finite(value), 0, 1))
+EPOCHS_OR_SHARE = Kind(
+    rule="a finite number of epochs, at least 0, or a share of the training such as 10%",
+    type=float | str,
+    convert=_epochs_or_share,
+)
 TIME = duration()
 DICTIONARY = Kind(rule="a dictionary such as \"{'momentum': 0.9}\"", type=Mapping[str, Any], convert=_dictionary)
 CLASS_WEIGHTS = Kind(

@@ -188,6 +188,8 @@ def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[
         idle.append((["optimizer", "optimizer_params"], reason))
     if not own and not any(takes(mode, "learning_rate") for mode in modes):
         idle.append((["learning_rate"], _other_rate(training, rules)))
+    if not own and not any(takes(mode, "weight_decay") for mode in modes):
+        idle.append((["weight_decay"], f"the steps are those of {' or of '.join(rule.name for rule in rules)}"))
     if not takes_steps:
         reason = f"for `{spelled('mode', ' or '.join(stepping))}` and `{spelled('sync_every')}` above 1"
         idle.append((["worker_optimizer", "worker_optimizer_params"], reason))

@@ -217,15 +217,31 @@ TRAINING = _group(
     _training("sync_every", "BATCHES", whole(unit="batches"), example="10",
         help="batches between two exchanges of a worker with its master"),
     _training("optimizer", "NAME", TEXT, shown="that of a compiled model, else adam", example="sgd", common=True,
-        help="sgd, adam, rmsprop or adadelta; with Keras's defaults, at the master"),
+        help="sgd, adam, adamw, lion or another; the others are nadam, rmsprop, adagrad and adadelta; with "
+             "Keras's defaults, at the master"),
     _training("learning_rate", "RATE", kinds.POSITIVE, shown="the optimizer's own", example="1e-3", also="--lr",
         common=True, help="learning rate of the optimizer"),
     _training("optimizer_params", "DICT", kinds.DICTIONARY, example="{'momentum': 0.9}",
         help="arguments of the optimizer, such as \"{'momentum': 0.9}\""),
-    _training("warmup_epochs", "EPOCHS", finite(0, "epochs"), example="0.5",
-        help="epochs over which the learning rate rises linearly from 0 to its value; fractions allowed"),
+    _training("weight_decay", "FACTOR", finite(0), shown="adamw: its own; else none", example="0.01",
+        help="decoupled weight decay: each step first takes learning rate times FACTOR off every weight"),
+    _training("no_decay", "REGEX", TEXT, example="'bias|norm'", shown="all decay",
+        help="regular expression; arrays of the model with a match in their names do not decay"),
+    _training("clip_norm", "NORM", kinds.POSITIVE, shown="no clipping", example="1.0",
+        help="limit of the norm of the gradient of each array: of the averaged gradient if workers wait for each "
+             "other, else of a worker's own"),
+    _training("global_clip_norm", "NORM", kinds.POSITIVE, shown="no clipping", example="1.0",
+        help="limit of the norm of the whole gradient, as for --clip-norm"),
+    _training("clip_value", "LIMIT", kinds.POSITIVE, shown="no clipping", example="0.5",
+        help="limit of the absolute value of each number of the gradient, as for --clip-norm"),
+    _training("ema", "MOMENTUM", finite(0), shown="the last weights", example="0.99",
+        help="downpour, allreduce: evaluate and save the exponential moving average of the weights over the steps"),
+    _training("warmup_epochs", "EPOCHS", kinds.EPOCHS_OR_SHARE, example="0.5",
+        help="epochs, fractions allowed, or a share of the training such as 10%, over which the learning rate rises "
+             "linearly from 0 to its value"),
     _training("lr_schedule", "RULE", TEXT, example="cosine",
-        help="constant, linear, cosine (both to 0 at the last epoch), exponential:RATE (times RATE each epoch) or "
+        help="constant, linear, cosine (both to 0 at the last epoch), one-cycle (up from 1/25 over 30% of the "
+             "training or --warmup-epochs, then down, by cosines), exponential:RATE (times RATE each epoch) or "
              "step:EVERY:FACTOR (times FACTOR every EVERY epochs)"),
     _training("early_stopping", "RULE", TEXT, example="val_loss,<,3", common=True,
         help="metric,<,patience, such as val_loss,<,3; stop after that many epochs without improvement and keep "

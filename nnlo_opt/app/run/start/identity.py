@@ -17,6 +17,7 @@ from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.search.design import design_size
 from nnlo_opt.core.search.start_points import likely_values
+from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.objectives import Objective
@@ -287,8 +288,10 @@ def _warm_start_difference(known: RunIdentity, asked: RunIdentity) -> str:
 
 
 def _training_difference(known: RunIdentity, asked: RunIdentity, may_change: Collection[str]) -> str:
+    # What came later than the run had no effect on it: its default.
+    without = TrainingOptions().to_json()
     for name, value in asked.training.plain.items():
-        before = known.training.plain.get(name, value)
+        before = known.training.plain.get(name, without.get(name, value))
         if before == value or name in may_change:
             continue
         if name == "shuffle":

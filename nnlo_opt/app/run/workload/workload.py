@@ -1,5 +1,7 @@
 """Workload of a command, opened once for all trials."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -13,8 +15,10 @@ from nnlo_opt.app.run.workload.fold_tasks import Feeding, FoldTasks, model_seed
 from nnlo_opt.app.run.workload.inspection import Inspection
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.run_data import RunData
+from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.base.pulse import PULSE, SLOW
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.block.task import FoldTask, validation_batch
 from nnlo_opt.core.comm.messages import Json, StartFold
 from nnlo_opt.core.comm.objective_messages import CallObjective
@@ -33,6 +37,8 @@ from nnlo_opt.engine.objective.rank import UserObjective
 from nnlo_opt.engine.objective.signature import objective_of
 
 _WITHOUT = Tuples()
+#: names of arrays that an error shows
+_SHOWN = 4
 
 
 class ModuleWorkload:
@@ -163,6 +169,7 @@ class ModuleWorkload:
         options = options.with_steps(steps)
         if steps:
             check_training(options)
+        _check_no_decay(options, [spec.name for spec in adapter.layout.specs])
         return self._tasks.task(start, adapter, options).replaced(steps=steps)
 
     def open_program(self, start: CallObjective) -> UserObjective:
@@ -211,3 +218,13 @@ class ModuleWorkload:
         adapter.write_weights(both[: adapter.n_weights])
         adapter.write_state(both[adapter.n_weights :])
         return adapter
+
+
+def _check_no_decay(options: TrainingOptions, arrays: Sequence[str]) -> None:
+    """Raise TrialError if `--no-decay` names none of the `arrays` of a model."""
+    if options.no_decay is not None and not any(re.search(options.no_decay, name) for name in arrays):
+        some = ", ".join(arrays[:_SHOWN]) + ", …" * (len(arrays) > _SHOWN)
+        raise TrialError(
+            f"`{spelled('no_decay')}` must match the name of an array of the model: {some}. Received: "
+            f"{options.no_decay!r}."
+        )

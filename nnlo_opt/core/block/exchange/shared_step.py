@@ -1,7 +1,8 @@
 """Allreduce steps in shared memory, where each rank updates its part of the weights.
 
 Every rank writes its gradient to shared memory. Then each averages one n-th of all gradients and applies that part of
-the optimizer's step; when all parts are done, every rank reads all weights. So nothing is sent, and n ranks compute one
+the optimizer's step; when all parts are done, every rank reads all weights. If gradients are clipped by their norm, the
+ranks meet once more, to add up the squares of their parts. So nothing is sent, and n ranks compute one
 optimizer step instead of n: stage 1 of ZeRO (Rajbhandari et al., arXiv:1910.02054), with the reduce-scatter and the
 gather of an allreduce. The result is the same as if every rank averaged all gradients.
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from nnlo_opt.core.base.vectors import ALIGNMENT_BYTES, offsets
 from nnlo_opt.core.comm.transport import Collective, SharedMemory
+from nnlo_opt.core.update_rules.clipping import Clipping
 from nnlo_opt.core.update_rules.optimizers import Optimizer
 from nnlo_opt.core.update_rules.vectors import block_size, scratch_for
 
@@ -46,13 +48,26 @@ class SharedStep:
     """One rank's view of the shared memory for the steps of an assignment."""
 
     def __init__(
-        self, memory: SharedMemory, optimizer: Optimizer, n_weights: int, rank: int, n_ranks: int, together: Collective
+        self,
+        memory: SharedMemory,
+        optimizer: Optimizer,
+        n_weights: int,
+        rank: int,
+        n_ranks: int,
+        together: Collective,
+        clipping: Clipping | None = None,
     ) -> None:
-        """Store the slots of `optimizer` in `memory` from now on; `rank` counts from 0. Not collective."""
+        """Store the slots of `optimizer` in `memory` from now on; `rank` counts from 0. Not collective.
+
+        Args:
+            clipping: clips the averaged gradient; None if nothing does.
+        """
         self._optimizer = optimizer
         self._rank = rank
         self._together = together
-        at = iter(_starts(n_weights, len(optimizer.slots), n_ranks)[:-1])
+        self._clipping = clipping
+        n_norms = 0 if clipping is None else len(clipping.parts)
+        at = iter(_starts(n_weights, len(optimizer.slots), n_ranks, n_norms)[:-1])
         #: one line per rank
         self._lines = memory.bytes[next(at) :][: ALIGNMENT_BYTES * n_ranks].data.cast("q")
         self._mine = self._lines[_LINE * rank : _LINE * (rank + 1)]
@@ -60,6 +75,8 @@ class SharedStep:
         self._others = [_LINE * other for other in range(n_ranks) if other != rank]
         #: samples of each rank in this step
         self._n_samples = [0] * n_ranks
+        #: of each rank, the squares of its part of the gradient (n_ranks, n_norms)
+        self._squares = memory.bytes[next(at) :][: 8 * n_norms * n_ranks].view(np.float64).reshape(n_ranks, n_norms)
         vectors = [memory.bytes[start:][: 4 * n_weights].view(np.float32) for start in at]
         #: the weights of all ranks (n_weights,)
         self.weights = vectors.pop(0)
@@ -74,9 +91,10 @@ class SharedStep:
         self._fence = threading.Lock()
 
     @staticmethod
-    def n_bytes(optimizer: Optimizer, n_weights: int, n_ranks: int) -> int:
+    def n_bytes(optimizer: Optimizer, n_weights: int, n_ranks: int, clipping: Clipping | None = None) -> int:
         """Return the size of the memory for `n_ranks`; it must be zeroed."""
-        return _starts(n_weights, len(optimizer.slots), n_ranks)[-1]
+        n_norms = 0 if clipping is None else len(clipping.parts)
+        return _starts(n_weights, len(optimizer.slots), n_ranks, n_norms)[-1]
 
     def average(self, numbers: Sequence[float]) -> Sequence[float]:
         """Sum at most 7 whole numbers over all ranks, as in `Averaging`; `apply` averages the gradients."""
@@ -93,11 +111,24 @@ class SharedStep:
             self._optimizer.at_step(self._optimizer.n_steps + 1)
             # Non-finite numbers stay visible in the weights.
             with np.errstate(all="ignore"):
+                if self._clipping is not None:
+                    self._clip(self._clipping)
                 for block, gradients in zip(self._part, self._gradients, strict=True):
-                    self._average(gradients)
+                    if self._clipping is None:
+                        self._average(gradients)
                     self._optimizer.apply_block(self.weights, self.gradient, block)
         finally:
             self._meet()
+
+    def _clip(self, clipping: Clipping) -> None:
+        """Average and clip this rank's part of the gradient."""
+        for gradients in self._gradients:
+            self._average(gradients)
+        part = slice(self._part[0].start, self._part[-1].stop) if self._part else slice(0, 0)
+        self._squares[self._rank] = clipping.squares(self.gradient, part)
+        if clipping.parts:
+            self._meet()
+        clipping.scale(self.gradient, part, self._squares.sum(axis=0))
 
     def _average(self, gradients: Sequence[np.ndarray]) -> None:
         """Turn this rank's gradient of a block into the mean of all gradients, weighted by samples."""
@@ -151,9 +182,10 @@ class SharedStep:
                 pass
 
 
-def _starts(n_weights: int, n_vectors: int, n_ranks: int) -> list[int]:
-    """Return the offsets of lines, weights, the optimizer's vectors and gradients, and the end."""
-    return offsets([ALIGNMENT_BYTES * n_ranks] + [4 * n_weights] * (1 + n_vectors + n_ranks))
+def _starts(n_weights: int, n_vectors: int, n_ranks: int, n_norms: int) -> list[int]:
+    """Return the offsets of lines, squares, weights, the optimizer's vectors and gradients, and the end."""
+    vectors = [4 * n_weights] * (1 + n_vectors + n_ranks)
+    return offsets([ALIGNMENT_BYTES * n_ranks, 8 * n_norms * n_ranks, *vectors])
 
 
 def _cut(n_weights: int, part: int, n_parts: int) -> int:

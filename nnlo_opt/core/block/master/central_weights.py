@@ -11,6 +11,7 @@ import numpy as np
 
 from nnlo_opt.core.base.errors import ProtocolError, TrialError
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.block.exchange.rounds import HeldUpdates, average_states, check_same_model
 from nnlo_opt.core.block.exchange.shared_step import SharedStep
@@ -20,7 +21,7 @@ from nnlo_opt.core.block.master.state import MasterState
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.transport import Received, SharedMemory
 from nnlo_opt.core.trials.checkpoint import Checkpoint
-from nnlo_opt.core.update_rules.layers import layers_of
+from nnlo_opt.core.update_rules.layers import Layer, layers_of
 from nnlo_opt.core.update_rules.rule import Answer, MasterHalf
 
 #: prefix of the update rule's vectors among the arrays of a checkpoint
@@ -94,7 +95,22 @@ class CentralWeights:
                 if name.startswith(_OF_RULE)
             }
             self._rule.load_state({**resumed.master["rule"], **vectors})
+        self._check(self._rule)
         self._share(self._rule)
+
+    def _check(self, rule: MasterHalf) -> None:
+        """Raise TrialError if the rule does not do what it declares; its workers rely on it."""
+        options = self._options
+        for name, is_missing in (
+            ("ema", options.ema is not None and rule.average is None),
+            ("synchronous", options.clips_mean and options.clipping(()) is not None and not rule.clips),
+        ):
+            if is_missing:
+                raise TrialError(
+                    f"{type(rule).__name__} of the update rule {options.mode} must have `average` with "
+                    f"`{spelled('ema')}`, and clip the mean if its `averages_gradients` is True. Received: "
+                    f"`{spelled(name, getattr(options, name))}`; leave it out."
+                )
 
     def regroup(self, ends: WorkerEndpoints) -> None:
         """Continue with the workers at `ends`; the state already has them."""
@@ -116,8 +132,13 @@ class CentralWeights:
     def _new_rule(self) -> MasterHalf:
         assert self._first_ready is not None
         rule = self._options.rule.master_half(self._options, self.n_weights, len(self._state.workers))
-        rule.take_layers(layers_of(self._first_ready.layers))
+        rule.take_layers(self._layers)
         return rule
+
+    @property
+    def _layers(self) -> tuple[Layer, ...]:
+        assert self._first_ready is not None
+        return layers_of(self._first_ready.layers)
 
     def _share(self, rule: MasterHalf) -> None:
         """Create shared memory for all workers, if they are on this node and the update rule supports it."""
@@ -130,8 +151,8 @@ class CentralWeights:
                 self.central = self.shared.central
                 self.open_to_workers()
         elif options.shares_steps and n_workers > 1:
-            optimizer = options.rule.optimizer(options, 1)
-            self._steps = ends.block.share(SharedStep.n_bytes(optimizer, self.n_weights, n_workers))
+            optimizer, clipping = options.rule.optimizer(options, 1), options.clipping(self._layers)
+            self._steps = ends.block.share(SharedStep.n_bytes(optimizer, self.n_weights, n_workers, clipping))
 
     @property
     def place(self) -> list[int]:
@@ -215,13 +236,21 @@ class CentralWeights:
         if received.payload is not None:
             np.copyto(self.central, received.payload)
 
+    @property
+    def evaluated(self) -> np.ndarray:
+        """Weights and model state to evaluate and save: the central ones, or their average over the steps."""
+        average = self.rule.average
+        if average is None or not self._state.n_samples:
+            return self.central
+        return np.concatenate([average, self.central[self.n_weights :]])
+
     def keep_best(self) -> None:
         """Keep a copy of weights and model state: the best so far."""
-        self._best = self.central.copy()
+        self._best = self.evaluated.copy()
 
     def result(self, *, restore_best: bool) -> np.ndarray:
         """Return weights and model state of the last or the best epoch; TrialError unless they are finite."""
-        result = self._best if restore_best and self._best is not None else self.central
+        result = self._best if restore_best and self._best is not None else self.evaluated
         if not np.isfinite(result).all():
             # Caused by an update after the last loss, so no metric shows it.
             raise TrialError("the weights are not finite after the last update: lower the learning rate")

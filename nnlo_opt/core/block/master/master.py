@@ -137,8 +137,9 @@ class MasterAssignment:
             case ins.HoldState():
                 self._hold_state(instruction, received)
             case ins.SendValidate():
+                evaluated = weights.evaluated
                 for worker in self.state.workers:
-                    self.ends.send(worker, msg.Validate(assignment=assignment), weights.central)
+                    self.ends.send(worker, msg.Validate(assignment=assignment), evaluated)
             case ins.SendCallBack():
                 self._send_call_back(instruction)
             case ins.TakeRequests():

@@ -75,6 +75,9 @@ class LocalTraining:
         self._start = start
         self._rule = task.options.rule.worker_half(task.options, task.adapter.n_weights)
         self._rule.take_layers(task.layers)
+        options = task.options
+        #: clips the gradient before a step; None if nothing does, or another part of the team
+        self._clipping = None if options.clips_mean else options.clipping(task.layers)
         #: True if all workers take every step together
         self._together = task.options.rule.averages_every_batch
         #: source of the gradients of its steps
@@ -166,6 +169,8 @@ class LocalTraining:
             n_of_all = step.n_samples if self._together else step.n_samples * self._start.n_workers
             before, self._n_trained = self._n_trained, self._n_trained + n_of_all
             self._rule.scale_learning_rate(self._rates.factor(before, self._n_trained))
+        if self._clipping is not None:
+            self._clipping.clip(self._rule.gradient)
         if self._rule.step(step.n_samples):
             self.gradients.at(self._rule.point())
 
@@ -275,8 +280,9 @@ class LocalTraining:
         if self._together:
             rank, n_ranks, together = start.worker - 1, start.n_workers, self._partners.team
             assert together is not None
+            clipping, self._clipping = self._clipping, None
             shared_step = self._rule.share(
-                lambda optimizer: SharedStep(memory, optimizer, adapter.n_weights, rank, n_ranks, together)
+                lambda optimizer: SharedStep(memory, optimizer, adapter.n_weights, rank, n_ranks, together, clipping)
             )
             self.gradients.average_by(shared_step)
             return

@@ -1,6 +1,7 @@
 """Arguments of `compile` of a Keras model, and its own methods of training, which nothing here calls."""
 
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,8 +17,13 @@ from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.compiled import Compiled, by_figure
 from nnlo_opt.engine.models.losses import VariedLoss
 
-#: optimizers that are another one with an argument more
-_VARIANTS = {"adamw": "adam"}
+#: arguments of any optimizer -> options
+_BESIDE = {
+    "weight_decay": "weight_decay",
+    "clipnorm": "clip_norm",
+    "global_clipnorm": "global_clip_norm",
+    "clipvalue": "clip_value",
+}
 #: methods of a model that `fit` and `evaluate` call, with what does the same
 _METHODS = {
     "compute_loss": "Give the function of each sample by `get_loss`, and add penalties by `add_loss`",
@@ -58,7 +64,7 @@ def arguments_of(model: Any) -> Compiled:
     if not asked:
         fault = vars(model).get(_FAULT)
         return Compiled(unused=() if fault is None else (fault,))
-    optimizer, steps, unused_steps = _optimizer(model.optimizer)
+    optimizer, steps, unused_steps = _optimizer(model)
     unused = []
     if weighted := ", ".join(_metrics(asked.get("weighted_metrics"))):
         unused.append(f"weighted metrics {weighted} ({by_figure()})")
@@ -117,33 +123,37 @@ def _modules_in(config: Any) -> Iterator[str]:
 # ---------------------------------------------------------------- the optimizer
 
 
-def _optimizer(optimizer: Any) -> tuple[str, dict[str, Any], list[str]]:
+def _optimizer(model: Any) -> tuple[str, dict[str, Any], list[str]]:
     """Return an optimizer in words, the training options that make its steps, and its arguments without effect."""
+    optimizer = model.optimizer
     if optimizer is None:
         return "", {}, []
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale, which is kept here anyway
     kind, config = type(optimizer), optimizer.get_config()
-    name = _VARIANTS.get(kind.__name__.lower(), kind.__name__.lower())
+    name = kind.__name__.lower()
     rate, schedule = _rate(config.get("learning_rate"))
     is_ours = kind.__module__.partition(".")[0] == "keras" and name in OPTIMIZERS
     parameters = OPTIMIZERS[name].parameters if is_ours else {}
     defaults = kind().get_config() if is_ours else config
-    if kind.__name__ == "AdamW":
-        defaults["weight_decay"] = None  # its default decays, too
-    apart = ("name", "learning_rate")
+    apart = ("name", "learning_rate", *(["ema_momentum"] * (not config.get("use_ema"))))
     changed = {key: value for key, value in config.items() if key not in apart and value != defaults[key]}
     own = {"learning_rate": rate} if rate is not None else {}
     shown = ", ".join(f"{key}={value!r}" for key, value in (own | changed).items())
     text = f"{kind.__name__}({shown})"
     if not is_ours:
         return text, {}, []
-    others = [f"{key}={value!r}" for key, value in changed.items() if key not in parameters]
-    instead = f", which trains as {name}" * (kind.__name__.lower() in _VARIANTS)
-    unused = [f"{' and '.join(others)} of {kind.__name__}{instead}"] if others else []
+    chosen = {key: changed.pop(key) for key in parameters if key in changed}
+    beside = {option: changed.pop(key) for key, option in _BESIDE.items() if key in changed}
+    if changed.pop("use_ema", False):
+        beside["ema"] = changed.pop("ema_momentum", config["ema_momentum"])
+    if config.get("weight_decay"):
+        kept = [v.path for v in model.trainable_variables if not optimizer._use_weight_decay(v)]
+        beside |= {"no_decay": f"^({'|'.join(map(re.escape, kept))})$"} if kept else {}
+    others = [f"{key}={value!r}" for key, value in changed.items()]
+    unused = [f"{' and '.join(others)} of {kind.__name__}"] if others else []
     if schedule:
         unused.append(f"{schedule} of its learning rate (`{spelled('lr_schedule')}`)")
-    chosen = {key: value for key, value in changed.items() if key in parameters}
-    return text, {"optimizer": name, "learning_rate": rate, "optimizer_params": chosen}, unused
+    return text, {"optimizer": name, "learning_rate": rate, "optimizer_params": chosen, **beside}, unused
 
 
 def _rate(value: Any) -> tuple[float | None, str]:
