@@ -6,13 +6,12 @@ import pytest
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.engine.models.keras import framework
+from tests.helpers.adapters import keras
+from tests.helpers.keras_adapters import keras_adapter
 from tests.helpers.linear_teams import central_of, finish
 from tests.helpers.loopback_team import LoneTeam, LoopbackTeam, tasks_from
 from tests.helpers.memory_source import ArraySource
-
-keras = pytest.importorskip("keras")
-from nnlo_opt.engine.models.keras import framework  # noqa: E402
-from tests.helpers.keras_adapters import keras_adapter  # noqa: E402
 
 pytestmark = pytest.mark.keras
 
