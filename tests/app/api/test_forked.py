@@ -265,7 +265,7 @@ def test_descriptors_that_a_trial_closes_are_the_reason_and_no_signal(left_behin
 
     few = {"num_iterations": 1, "max_attempts": 2, "catch": True}
     result = nnlo_opt.optimize(closes, SPACE, n_parallel=2, **few)
-    assert result.trials[0].reason.endswith("its process had closed file descriptors that it has not opened")
+    assert result.trials[0].reason.endswith("its process had closed file descriptors that it did not open")
     assert not left_behind()
 
 
@@ -296,7 +296,7 @@ print(result, study.result)
 
 def test_every_request_to_a_search_from_a_forked_process_is_refused():
     done = launcher.python(REQUESTS).expect(0)
-    assert done.out.count("refused: A study belongs to the process that has opened it.") == 8
+    assert done.out.count("refused: A study belongs to the process that opened it.") == 8
     assert "1 complete" in done.out
     assert "2 complete" in done.out
 

@@ -143,7 +143,7 @@ def test_what_is_no_event_of_this_version_is_refused_with_a_remedy(values):
     ids=str,
 )
 def test_an_event_with_a_value_out_of_its_bounds_is_told_from_one_of_another_version(values):
-    with pytest.raises(UnreadableEventError, match="a value that none can have"):
+    with pytest.raises(UnreadableEventError, match="an impossible value"):
         read(values)
 
 

@@ -368,7 +368,7 @@ def test_a_journal_whose_events_contradict_each_other_is_refused_with_a_remedy(w
     for event in (sound.replaced(point={name: wrong}), sound.replaced(trial=3)):
         with pytest.raises(ProtocolError):
             Ledger([start]).apply(event)
-        with pytest.raises(JournalError, match=r"must agree.*Received: Trial . .*`nnlo-opt repair RUN`"):
+        with pytest.raises(JournalError, match=r"must be consistent.*Received: Trial . .*`nnlo-opt repair RUN`"):
             Ledger([start, event])
 
 

@@ -156,7 +156,7 @@ with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     options = {"num_iterations": 2, "hyper_opt": "random", **given[%r]}
     result = nnlo_opt.optimize(lambda p: p["x"] ** 2, {"x": Real(0, 1)}, **options)
-print(len(result.trials), [str(one.message).split(" (")[1][:22] for one in said if "equal runs" in str(one.message)])
+print(len(result.trials), [str(one.message).split(" (")[1][:22] for one in said if "identical run" in str(one.message)])
 """
 
 
